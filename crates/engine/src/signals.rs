@@ -16,8 +16,8 @@ fn ends() -> libc::sigset_t {
     }
 }
 
-/// Blocks the signals that end the engine, until [`wait`] takes one. This holds for the calling
-/// thread and for threads that it starts from now on.
+/// Blocks SIGTERM and SIGINT, which stay pending until [`wait`] takes them. This holds for the
+/// calling thread and for threads that it starts from now on.
 pub fn block() {
     let set = ends();
     // SAFETY: the set is valid for the call, and nobody wants the one before.

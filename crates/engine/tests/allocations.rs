@@ -1,5 +1,6 @@
-//! What a write and a read cost in allocations on the shards of a primary and of its secondaries, in steady state: journals go
-//! round, blocks are destaged, and every list has the length that it needs.
+//! Allocations that a write and a read cost on the shards of a primary and of its secondaries.
+//! Measured in steady state: journals go round, blocks are destaged, and every list has the length
+//! that it needs.
 //!
 //! Needs root, /dev/fuse and loop devices.
 
@@ -24,11 +25,14 @@ const VOLUME_BYTES: u64 = 32 << 20;
 /// Two blocks of the journal each: twice round.
 const WRITES: u64 = 2 * support::JOURNAL_BYTES / (2 * BLOCK as u64);
 
-/// What a write may cost at most on the primary: its batch, and trees that grow, stretches and checkpoints.
+/// Most allocations of a write on the primary: its batch, and trees that grow, stretches and
+/// checkpoints.
 const PRIMARY_MAX: f64 = 2.0;
-/// On a secondary: what counts the references of the payload that was received, as well.
+/// Most allocations of a write on a secondary: the same, and the count of references of the
+/// received payload.
 const SECONDARY_MAX: f64 = 3.0;
-/// A read costs nothing but its part of a stretch, and what runs beside it.
+/// Most allocations of a read: it costs only its part of a stretch, and the work that runs beside
+/// it.
 const READ_MAX: f64 = 0.5;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -28,7 +28,8 @@ fn fuse(options: &mut EngineOptions) {
     options.device = DeviceOption::Only(FrontendKind::Fuse);
 }
 
-/// Of the only replica, on node 1; attached to node 2 under this session, if one is given.
+/// Record of a resource with one replica, on node 1. With a `session` the resource is attached to
+/// node 2 under this session.
 fn of_one(version: u64, session: Option<u64>) -> ResourceRecord {
     let attached = session.map(|session| Attachment {
         node: NodeId(2),

@@ -26,12 +26,13 @@ const RESOURCE: ResourceId = ResourceId(5);
 /// The smallest that xfsprogs take.
 const VOLUME_BYTES: u64 = 320 << 20;
 const BLOCK: usize = 4096;
-/// Each writes a file of its own, which grows: what XFS logs for that is what a shutdown may take with it.
+/// Number of writers. Each writes a growing file of its own. A shutdown of XFS may take the log of
+/// that growth with it.
 const WRITERS: u64 = 6;
-/// As many blocks as each writes at most.
+/// Most blocks that each writer writes.
 const BLOCKS_MAX: u64 = 8192;
 
-/// Not a test of its own: the engine's process.
+/// Process of the engine; not a test of its own.
 #[test]
 fn engine_process() {
     let Ok(run_dir) = std::env::var(ENGINE) else { return };
@@ -41,7 +42,8 @@ fn engine_process() {
     panic!("the engine ended: {:?}", mainstay_engine::run(options));
 }
 
-/// Not a test of its own: a process of a service, which says on its standard output what the file system has acknowledged.
+/// Process of a service; not a test of its own. It reports on its standard error which blocks the
+/// file system has acknowledged.
 #[test]
 fn writer_process() {
     let Ok(dir) = std::env::var(WRITER) else { return };
@@ -73,7 +75,7 @@ fn content(writer: u64, block: u64) -> [u8; BLOCK] {
     bytes
 }
 
-/// What a service is made of: a cgroup with processes.
+/// A service: a cgroup with processes.
 struct Service {
     cgroup: PathBuf,
     mount: PathBuf,
@@ -166,7 +168,8 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the writers said, until their process ended: the last block of each that was acknowledged, and errors.
+/// Reports of the writers until their process ended: the last acknowledged block of each, and
+/// errors.
 #[derive(Default)]
 struct Said {
     acknowledged: BTreeMap<u64, u64>,

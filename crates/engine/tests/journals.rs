@@ -40,7 +40,7 @@ fn made(dir: &Path, config: &StoreConfig, journal: &NewJournal) {
     create(dir, config, Some(journal)).expect("space for a replica").publish().expect("a name");
 }
 
-/// As an engine opens it, before recovery.
+/// Opens a replica's files as an engine does before recovery.
 fn open(dir: &Path) -> Result<ReplicaFiles, DiskError> {
     let mut files = ReplicaFiles::open(dir)?;
     let config = Store::config_on(&mut files.media(&pool())).expect("a superblock");

@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// What each block of each volume is filled with.
+/// Byte with which each block of each volume is filled.
 type Content = Vec<Vec<u8>>;
 
 struct Lab {
@@ -129,12 +129,12 @@ impl Lab {
         self.volumes[volume].resize(blocks, 0);
     }
 
-    /// What a thread does.
+    /// Runs one job on a thread and waits for its end.
     fn job(&mut self, output: Output) -> SnapshotDone {
         self.jobs(vec![output]).remove(0)
     }
 
-    /// What threads do at once.
+    /// Runs several jobs at once, each on a thread, and waits for their ends.
     fn jobs(&mut self, outputs: Vec<Output>) -> Vec<SnapshotDone> {
         let disk = self.disk.as_mut().expect("open");
         let (tell, told) = mpsc::channel();
@@ -247,7 +247,7 @@ fn fills(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks(BLOCK).map(fill).collect()
 }
 
-/// What a snapshot holds, as who copies it finds it.
+/// Content of a snapshot, as a copy of it has it.
 fn content(replica: &Path, snapshot: SnapshotId, volume: VolumeId) -> Vec<u8> {
     let map = replica.join(snapshot_map_file(snapshot, volume));
     if !map.exists() {
@@ -410,7 +410,8 @@ fn a_snapshot_is_deleted_while_another_one_is_rolled_back_to() {
     }
 }
 
-/// What is put aside is put aside once, for all snapshots that need it, and given back when none does.
+/// Content is put aside once, for all snapshots that need it. Its space is given back when none
+/// does.
 #[test]
 fn space_is_taken_once_and_given_back() {
     let mut lab = Lab::new("space", false);

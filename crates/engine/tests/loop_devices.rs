@@ -31,13 +31,13 @@ enum Order {
     Hang,
     /// Take the mount away, end when the kernel has let go.
     Detach,
-    /// What is answered may be lost before a flush.
+    /// Require flushes from now on: an answered write may be lost before one.
     NeedFlushes,
     /// End at once, as a killed engine does.
     Die,
 }
 
-/// What the devices were asked, by kind: number of requests, bytes, largest.
+/// Requests of one kind to the devices: their number, their bytes, and the bytes of the largest.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Count {
     requests: u64,
@@ -217,7 +217,8 @@ fn gone(device: &Path) -> bool {
     !Path::new(&format!("/sys/block/{name}/loop/backing_file")).exists()
 }
 
-/// What was answered is durable, so nobody flushes, and whoever asks for it is told that it is done.
+/// Answered writes are durable, so the kernel sends no flushes. A program that asks for one is told
+/// that it is done.
 #[test]
 fn a_device_that_needs_no_flush_gets_none() {
     if !may_run() {
@@ -408,7 +409,7 @@ fn everything_can_be_taken_away_after_the_engine_died() {
     }
 }
 
-/// Nobody keeps it in this test.
+/// A connection that no engine keeps in this test.
 fn connection() -> Fd {
     Arc::new(fs::File::open("/dev/null").expect("a file").into())
 }
@@ -445,7 +446,8 @@ fn the_admin_thread_attaches_and_detaches() {
     shard.end(Order::Detach);
 }
 
-/// Not a test of anything: prints what the transport can do. `cargo test --release -- --ignored --nocapture speed`
+/// Measurement, not a test: prints the speed of a device.
+/// `cargo test --release -- --ignored --nocapture speed`
 #[test]
 #[ignore = "a measurement, not a test"]
 fn speed() {

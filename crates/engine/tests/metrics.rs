@@ -1,4 +1,4 @@
-//! What engines count while a device is written and read, and while a replica is handed over.
+//! Counts of engines while a device is written and read, and while a replica is handed over.
 //!
 //! Needs root, /dev/fuse and loop devices.
 

@@ -372,7 +372,7 @@ fn qemu_goes_on_at_the_next_primary() {
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }
 
-/// What the kernel says of a device's queue.
+/// Setting of a device's queue, as the kernel states it.
 fn queue(device: &str, setting: &str) -> String {
     let path = device.replacen("/dev", "/sys/block", 1) + "/queue/" + setting;
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()

@@ -31,7 +31,8 @@ use support::{Engine, fresh_dir, wait};
 
 const VALID: [&str; 2] = ["20200101000000Z", "20990101000000Z"];
 const EXPIRED: [&str; 2] = ["20200101000000Z", "20210101000000Z"];
-/// As a user without rights, whose home directory is where libnbd looks for certificates.
+/// User and group without rights. libnbd looks for certificates in the home directory of such a
+/// user.
 const NOBODY: u32 = 65534;
 
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -136,7 +137,8 @@ impl Authority {
     }
 }
 
-/// What a server whose certificate is in `server` and whose clients are of `clients` is told.
+/// TLS files of a server whose certificate is in `server` and whose clients are certified by
+/// `clients`.
 fn files(server: &Path, clients: &Authority) -> TlsFiles {
     TlsFiles {
         certificate: server.join("server-cert.pem"),
@@ -150,7 +152,7 @@ struct Setup {
     base: PathBuf,
     addr: SocketAddr,
     authority: Authority,
-    /// Of a client that gets in.
+    /// Directory with the certificates of a client that is let in.
     client: PathBuf,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Of a process's flags in `stat`: it is a thread of the kernel.
+/// Flag in a process's `stat` that marks a thread of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// Microseconds so far. Kernel threads work for whoever has work: what else runs on the machine is in it.

@@ -1,6 +1,8 @@
-//! The floor: what the system calls of a write cost with nothing around them. One thread is the primary, one more each secondary; they have the
-//! same device, rings, sockets, journal writes and writes to volumes as engines do, and no log, no checks, no sums, no record of anything:
-//! what is written here cannot be found again. Reads are answered from memory, so a file system and a database can be put on it.
+//! The floor: cost of the system calls of a write with nothing around them. One thread is the
+//! primary, and one more is each secondary. They have the same device, rings, sockets, journal
+//! writes and writes to volumes as engines do. They have no log, no checks, no sums and no record
+//! of anything: what is written here cannot be found again. Reads are answered from memory, so a
+//! file system and a database can be put on it.
 
 use bytes::Bytes;
 use mainstay_codec::Pieces;
@@ -24,9 +26,10 @@ const BLOCK: usize = 4096;
 const HEAD_BYTES: usize = BLOCK;
 const WORD: usize = 4;
 const BATCH_MAX: usize = 96;
-/// As with engines: how long those who wait may wait together, in microseconds, before a journal write begins beside others.
+/// Total time, in microseconds, that waiting requests may wait before a journal write begins beside
+/// others. As in engines.
 const WAITED_US_MAX: u64 = 1_000;
-/// Their payloads are pieces of one operation.
+/// Most blocks of a batch: their payloads are pieces of one operation.
 const BATCH_BLOCKS_MAX: usize = 512;
 const STAGING_BYTES: usize = 1 << 20;
 const POOL_BYTES: usize = 64 << 20;
@@ -181,14 +184,15 @@ impl Store {
     }
 }
 
-/// What a request writes, by places in blocks. The kernel makes one request of several that are neighbours.
+/// Blocks that a request writes, each with its place in blocks. The kernel merges neighbouring
+/// requests into one.
 fn blocks(request: &FrontendRequest) -> impl Iterator<Item = (u64, Bytes)> {
     let FrontendOp::Write { offset, payload } = &request.op else { unreachable!("only writes are batched") };
     let first = offset / BLOCK as u64;
     (0..payload.len() / BLOCK).map(move |n| (first + n as u64, payload.slice(n * BLOCK..(n + 1) * BLOCK)))
 }
 
-/// How many of them are one batch, one at least.
+/// How many of the requests are one batch: at least one.
 fn in_batch(requests: &[FrontendRequest]) -> usize {
     let mut left = BATCH_BLOCKS_MAX;
     let fits = |request: &&FrontendRequest| {
@@ -204,7 +208,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(WORD).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
 }
 
-/// What is sent to one peer: one operation at a time, as the order counts.
+/// Queue of bytes to one peer. It has one send in flight at a time, as the order counts.
 struct Outbox {
     socket: Fd,
     tag: u64,
@@ -239,11 +243,11 @@ impl Outbox {
     }
 }
 
-/// What has come from one peer.
+/// Bytes from one peer that are not handled yet.
 struct Inbox {
     socket: Fd,
     tag: u64,
-    /// What comes are acknowledgements.
+    /// Whether the peer sends acknowledgements, which can wait for each other.
     patient: bool,
     held: Vec<u8>,
 }
@@ -275,7 +279,7 @@ struct Primary {
     answered: u64,
     /// Requests that were sent and put into the journal together, and are not answered.
     batches: VecDeque<Vec<FrontendRequest>>,
-    /// What the volume holds.
+    /// Content of the volume.
     content: Vec<u8>,
     /// When the journal writes in flight began, taken to end in that order, and the least that one took in µs.
     writing: VecDeque<Instant>,
@@ -349,7 +353,9 @@ impl Primary {
         }
     }
 
-    /// As with engines: what comes while the journal is written goes into the next batch, unless so many wait that they get one beside it.
+    /// Whether the waiting requests begin a batch now, decided as in engines. Requests that come
+    /// while the journal is written go into the next batch. Enough of them get a batch beside the
+    /// one in flight.
     fn batch_is_due(&self, waiting: u64) -> bool {
         let in_flight = self.writing.len();
         let worth = || waiting.saturating_mul(self.least_us) >= WAITED_US_MAX && self.least_us < u64::MAX;

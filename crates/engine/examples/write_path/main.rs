@@ -1,14 +1,15 @@
-//! What a write costs on the shards of a primary and of its secondaries: three whole engines in this process,
-//! one volume, writes at random places through its device. Prints a table for each depth. Run with `--release`, as root;
-//! arguments: writes to measure, bytes of each, then depths; 20000 4096 1 32 if there are none.
+//! Cost of a write on the shards of a primary and of its secondaries: three whole engines in this
+//! process, one volume, writes at random places through its device. Prints a table for each depth.
+//! Run with `--release`, as root. Arguments: writes to measure, bytes of each, then depths; 20000
+//! 4096 1 32 if there are none.
 //!
-//! Afterwards the same is written to devices behind which nothing is done but the system calls of a write (see `floor.rs`), in turn with the
-//! engines, and the processor time of all is compared.
+//! Afterwards the same is written to devices behind which only the system calls of a write are done
+//! (see `floor.rs`), in turn with the engines. The processor time of all is compared.
 //!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
 //!
-//! `floor MIB SECONDARIES` serves one such device, prints its path, and ends when its standard input does: for a file system and a database
-//! on the floor.
+//! `floor MIB SECONDARIES` serves one such device, prints its path, and ends when its standard
+//! input ends: for a file system and a database on the floor.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;

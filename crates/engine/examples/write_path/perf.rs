@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::FromRawFd;
 use std::path::Path;
 
-/// What one thread causes.
+/// Counter of events that one thread causes.
 pub struct Counter(File);
 
 /// `PERF_FLAG_FD_CLOEXEC`.

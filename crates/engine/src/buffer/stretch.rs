@@ -1,22 +1,26 @@
 //! Small buffers that are pieces of larger ones, with one count of references for all of them.
 //!
-//! A buffer of its own costs a request a visit to the pool and an allocation, that of what counts its references. A piece of a stretch
-//! costs a sixteenth of both if it is a block long. The price: the memory of a stretch returns to the pool with its last piece, so a piece that
-//! stays keeps the places of those that have gone. Therefore pieces of one stretch must end together, more or less: those that pass soon
-//! ([`BufferPool::get_passing`]), or the payloads of one device, whose batches leave memory in the order in which they came ([`Stretch`]). What is
-//! longer than [`PIECE_BYTES_MAX`] is a buffer of its own.
+//! A request with a buffer of its own costs a visit to the pool, and an allocation for the count of
+//! references. A piece of a stretch that is a block long costs a sixteenth of both. The price: the
+//! memory of a stretch returns to the pool with its last piece. So a piece that stays keeps the
+//! places of those that have gone. Therefore pieces of one stretch must end together, more or less.
+//! Such are pieces that pass soon ([`BufferPool::get_passing`]), and the payloads of one device
+//! ([`Stretch`]), whose batches leave memory in the order in which they came. Content longer than
+//! [`PIECE_BYTES_MAX`] gets a buffer of its own.
 //!
-//! What that costs at worst: an operation on a disk that hangs, and an answer out of memory to a client without a disk that does not take it, keep 64 KiB each in
-//! place of 4. Their numbers are bounded (a device's requests, a client's).
+//! The worst case keeps 64 KiB in place of 4: for each operation on a disk that hangs, and for each
+//! answer out of memory that a client without a disk does not take. Their numbers are bounded (a
+//! device's requests, a client's).
 
 use super::{BUFFER_ALIGN, BufMut, BufferPool, Shared};
 use bytes::Bytes;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Longest piece. Twice as long, and up to half of a stretch would be left over where the next one does not fit.
+/// Longest piece, in bytes. With pieces of twice the length, up to half of a stretch would be left
+/// over where the next one does not fit.
 pub const PIECE_BYTES_MAX: usize = 16 << 10;
-/// What pieces are cut from; a size class of the pool.
+/// Size of the buffer that pieces are cut from, in bytes; a size class of the pool.
 pub const STRETCH_BYTES: usize = 64 << 10;
 const _: () = assert!(STRETCH_BYTES.is_power_of_two() && STRETCH_BYTES >= 4 * PIECE_BYTES_MAX);
 
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!((pool.in_use_bytes(), pool.idle_bytes()), (0, 2 * STRETCH_BYTES));
     }
 
-    /// What passes is cut from the same memory again and again.
+    /// Short-lived buffers are cut from the same memory again and again.
     #[test]
     fn what_passes_does_not_wait_for_what_stays() {
         let pool = BufferPool::new(1 << 20);

@@ -175,7 +175,7 @@ fn fill(
     Ok(())
 }
 
-/// What a new file has of its space.
+/// State of the space of a new file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     Sparse,
@@ -222,8 +222,9 @@ fn allocate(file: &File, path: &Path, bytes: u64) -> Result<(), DiskError> {
     })
 }
 
-/// Of the volumes only what is `preallocated` must be free. But no volume may be larger than its pool: writes to it would fail
-/// one day, whatever else is there.
+/// Checks that a pool has room for a replica, in bytes. Volumes need free space only where they are
+/// `preallocated`. But no replica may be larger than its pool, even an empty one: writes to it
+/// would fail one day.
 fn check_space(path: &Path, volumes: u64, others: u64, preallocated: bool) -> Result<(), DiskError> {
     let PoolSpace { free, size } = pool_space(path)?;
     let all = volumes.saturating_add(others);

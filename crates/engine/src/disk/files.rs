@@ -91,7 +91,7 @@ pub(super) struct AreaFile {
     pub(super) file: Fd,
     /// Its size; that of a journal elsewhere includes its label.
     pub(super) bytes: u64,
-    /// What the device asks of the addresses of memory, in bytes.
+    /// Alignment of memory addresses that the device needs, in bytes.
     pub(super) mem_align: usize,
     /// Whether it was opened for direct I/O.
     pub(super) direct: bool,
@@ -286,8 +286,8 @@ fn open_area(path: &Path, area: Area, direct: bool) -> Result<AreaFile, DiskErro
     Ok(AreaFile { file: Fd::new(file.into()), bytes, mem_align, direct: is_direct, memory: None })
 }
 
-/// What direct I/O on `file` asks of memory addresses; `None` when blocks of [`BLOCK_BYTES`] are not
-/// possible.
+/// Alignment of memory addresses that direct I/O on `file` needs, in bytes. `None` where blocks of
+/// [`BLOCK_BYTES`] are not possible.
 fn direct_alignment(file: &File) -> io::Result<Option<usize>> {
     // SAFETY: `statx` consists of integers, for which zero is a value.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };

@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is given back at a time, in bytes. Measured (bench/RESULTS.md).
+/// Space that is given back at a time, in bytes. Measured (bench/RESULTS.md).
 const PART_BYTES: u64 = 16 << 20;
 const REST_MAX: Duration = Duration::from_secs(1);
 /// `linux/fcntl.h`; the libc crate does not have it.
 const F_SETSIG: libc::c_int = 10;
-/// Files of a pool that wait at most.
+/// Most files of a pool that wait to be freed.
 const WAITING_MAX: usize = 64;
 
 /// Removes a file as [`fs::remove_file`] does; the space of a large one comes back by and by.
@@ -142,7 +142,7 @@ mod tests {
         found.len() == BYTES && found.iter().all(|byte| *byte == 7)
     }
 
-    /// What was given to the thread of this file system before has been freed when this returns.
+    /// Waits until the thread of this file system has freed all that it was given before.
     fn wait_for_the_thread(name: &str) {
         let path = scratch(&format!("last-{name}"));
         let device = fs::metadata(&path).expect("it is there").dev();

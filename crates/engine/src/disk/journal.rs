@@ -26,7 +26,8 @@ const RAMFS_MAGIC: FsWord = 0x8584_58f6;
 pub struct NewJournal {
     /// The file; it must not exist, and its directory must.
     pub path: PathBuf,
-    /// What it says of itself. With `volatile` it may lie on a file system that a power cut empties.
+    /// Label of the journal. With `volatile` the journal may lie on a file system that a power cut
+    /// empties.
     pub label: JournalLabel,
 }
 

@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex};
 /// A step of putting something aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// Chunks are read from their volume.
+    /// Chunks are being read from their volume.
     Read {
         first: u64,
         chunks: u64,
     },
-    /// They are written to the layer.
+    /// The chunks are being written to the layer.
     Write,
     Flush,
     Map,
@@ -33,20 +33,21 @@ struct VolumeKeeper {
     keeper: Keeper<Output>,
     map: Fd,
     old: Fd,
-    /// Why something could not be put aside.
+    /// Why content could not be put aside.
     failure: Option<IoFailure>,
 }
 
-/// What is put aside, and for whom.
+/// Keepers of the volumes of a replica, with the layer that they write and the snapshots that need
+/// it.
 pub(super) struct Keeping {
     pub held: snapshots::Held,
     pub freeing: Arc<Mutex<()>>,
-    /// The snapshot that the layer was begun for which is written, even if it is deleted by now.
+    /// Snapshot for which the present layer was begun, even if it is deleted by now.
     layer: Option<SnapshotId>,
     volumes: Vec<VolumeKeeper>,
-    /// No snapshot needs anything any more.
+    /// No snapshot needs a layer any more.
     over: bool,
-    /// Bytes, since the replica was opened.
+    /// Bytes that were put aside since the replica was opened.
     written: u64,
 }
 
@@ -75,7 +76,8 @@ impl Keeping {
         (self.layer, self.over) = (Some(layer.snapshot), false);
     }
 
-    /// Nothing is put aside any more: the layer has been removed, and its space comes back when it is closed.
+    /// Ends the keeping, once no snapshot needs it and no write waits. The layer has been removed;
+    /// its space comes back when its files are closed.
     fn end(&mut self) {
         if self.over && self.volumes.iter().all(|volume| volume.keeper.is_idle()) {
             std::mem::take(&mut self.volumes).into_iter().for_each(|volume| freeing::close(volume.old));

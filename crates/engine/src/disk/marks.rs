@@ -38,12 +38,12 @@ const MARKS: &str = "marks";
 /// A mark is a line of text within one sector of a disk, which is written whole or not at all.
 const MARK_BYTES_MAX: usize = 512;
 
-/// What `marks` holds.
+/// Content of the file `marks`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Marks {
-    /// What the files of sums are marked with.
+    /// Stamp with which the files of sums are marked.
     stamp: u64,
-    /// Or with this.
+    /// Stamp with which they may be marked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
     /// Inode of this file: where it is another one now the directory was copied, and `sums` says
@@ -53,7 +53,7 @@ struct Marks {
     sums: Vec<u64>,
 }
 
-/// What is at the end of a file of sums.
+/// Mark at the end of a file of sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Mark {
     resource: ResourceId,

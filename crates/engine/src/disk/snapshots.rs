@@ -26,12 +26,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-/// What is to be done to the files of a snapshot.
+/// Change to the files of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SnapshotAction {
-    /// Clone the volumes, cut to these sizes in bytes, and what their sums say of so much.
+    /// Clone the volumes, cut to these sizes in bytes, and the sums of these parts.
     Take(Vec<u64>),
-    /// Clone the files of another snapshot, for volumes as large as this, and the volumes and their sums from these.
+    /// Clone the files of snapshot `from`, for volumes of these sizes in bytes. Then clone the
+    /// volumes and their sums from the new files.
     Restore {
         from: SnapshotId,
         volumes: Vec<u64>,
@@ -39,10 +40,11 @@ pub enum SnapshotAction {
     Remove,
 }
 
-/// One such order of a store.
+/// An order of a store to change the files of a snapshot.
 pub struct SnapshotJob {
     pub resource: ResourceId,
-    /// Of the disk that wants it, see [`super::Disk::id_of`]: another replica may have the resource's name by the time it ends.
+    /// Id of the disk that gave the order, see [`super::Disk::id_of`]. By the end of the job
+    /// another replica may have the resource's name.
     pub disk: u32,
     pub op: OpId,
     pub snapshot: SnapshotId,
@@ -50,18 +52,19 @@ pub struct SnapshotJob {
     pub(super) clones: Clones,
 }
 
-/// What the end of such an order means for who writes to the volumes.
+/// Consequence of an order for the keepers of the volumes.
 #[derive(Debug, Default)]
 pub(super) enum Change {
     #[default]
     None,
-    /// From now on what is written over is put aside here.
+    /// From now on content is put aside in this layer before it is overwritten.
     Begun(Layer),
-    /// What need not be put aside any more, as long as that goes to the same place.
+    /// Layers that are left after the order. Chunks that they cover need not be put aside any more,
+    /// as long as the keepers still write to the same layer.
     Left(Standing),
 }
 
-/// What came of it.
+/// Result of an order.
 #[derive(Debug)]
 pub struct SnapshotDone {
     pub resource: ResourceId,
@@ -71,15 +74,17 @@ pub struct SnapshotDone {
     pub(super) change: Change,
 }
 
-/// Snapshots that are kept by putting aside what is written over. One that is being made is among them before it has a file.
+/// Snapshots that are kept in layers: content is put aside before it is overwritten. A snapshot
+/// that is being made is in the set before it has a file.
 pub(super) type Held = Arc<Mutex<BTreeSet<SnapshotId>>>;
 
-/// The directory of a replica and the open files of its volumes and sums. While one exists nobody else opens the replica.
+/// The directory of a replica and the open files of its volumes and sums. While one exists, no
+/// other process can open the replica.
 pub(super) struct Clones {
     path: PathBuf,
     files: Vec<(Area, Fd)>,
     held: Held,
-    /// Who has it frees space, or writes to layers.
+    /// Lock that is held while space is freed or layers are written.
     freeing: Arc<Mutex<()>>,
     _lock: Fd,
 }
@@ -89,7 +94,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is cloned when a snapshot is taken.
+/// Areas that are cloned when a snapshot is taken: all volumes, and with `sums` their sums.
 fn areas(volumes: usize, sums: bool) -> impl Iterator<Item = Area> {
     let numbers = move || (0..volumes).map(|n| VolumeId(n as u16));
     numbers().map(Area::Volume).chain(numbers().filter(move |_| sums).map(Area::Sums))
@@ -178,7 +183,7 @@ pub struct Content {
     /// Directory of that replica, on the same file system.
     pub dir: PathBuf,
     pub snapshot: SnapshotId,
-    /// What it is to be called in the new replica.
+    /// Number of the snapshot in the new replica.
     pub name: SnapshotId,
 }
 
@@ -303,7 +308,7 @@ impl Clones {
         Ok(Change::None)
     }
 
-    /// Where nothing can be cloned.
+    /// Restores by copying, where files cannot be cloned.
     fn restore_copies(
         &self,
         snapshot: SnapshotId,
@@ -330,7 +335,8 @@ impl Clones {
         Ok(change)
     }
 
-    /// From here on what volumes of these sizes hold is put aside before it is written over. `sums`: where those of a volume are that it holds.
+    /// Begins a layer: from now on the content of volumes of these sizes is put aside before it is
+    /// overwritten. `sums`: path of the sums of a volume's present content.
     fn begin_layer(
         &self,
         snapshot: SnapshotId,
@@ -389,7 +395,7 @@ impl Clones {
         Ok(files)
     }
 
-    /// The files of a snapshot, and what of its layer nobody needs.
+    /// Removes the files of a snapshot, and the parts of its layer that no other snapshot needs.
     fn remove(&self, snapshot: SnapshotId) -> Result<Change, DiskError> {
         remove_snapshots(&self.path, |id| id == snapshot)?;
         let _one_at_a_time = locked(&self.freeing);
@@ -397,7 +403,7 @@ impl Clones {
         cow::tidy(&self.path, || locked(&self.held).clone(), volumes, false).map(Change::Left)
     }
 
-    /// What clones that were not possible have left.
+    /// Removes the files that are left of clones that were not possible.
     fn forget_half_made(&self, snapshot: SnapshotId) -> Result<(), DiskError> {
         remove_snapshots(&self.path, |id| id == snapshot)
     }
@@ -462,7 +468,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// What lies beyond the end of the volume that is kept says nothing: should that volume grow again, it has zeroes there.
+    /// Sums beyond the end of the kept volume say nothing. Should that volume grow again, it has
+    /// zeroes there.
     #[test]
     fn the_clone_of_sums_ends_with_its_volume_and_is_as_long_as_any() {
         let path = std::env::temp_dir().join(format!("mainstay-fit-{}", std::process::id()));

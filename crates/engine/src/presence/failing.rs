@@ -1,17 +1,19 @@
-//! What devices of a living engine are to answer with errors, and waits until no service on them can see it.
+//! Errors and withdrawals of the devices of a living engine, which wait until no service can see
+//! them.
 //!
 //! ```text
 //!   whole ── an error, or withdrawn: the guard is asked ──▶ waiting ── SIGKILL was sent ──▶ whole, or the devices go
 //! ```
 //!
 //! What this file guarantees
-//! - No error that a device answers, and no withdrawal, leaves here before the guard has sent SIGKILL to the services on the resource
-//!   (see [`crate::users`]), or has said that there are none. When the lease has ended it has done so already (R19): then nothing waits.
-//! - The guard is asked once for all that waits. What comes later asks again, since a service may have been started again on what has
-//!   only answered an error.
+//! - No error that a device answers, and no withdrawal, leaves here before the guard has sent
+//!   SIGKILL to the services on the resource (see [`crate::users`]), or has said that there are
+//!   none. When the lease has ended the guard has done so already (R19): then nothing waits.
+//! - The guard is asked once for all that waits. A later error asks again: a service may have been
+//!   started again on devices that have only answered an error.
 //!
-//! The wait is that of a thread of its own for a few system calls. Requests that wait count as outstanding, which the frontends
-//! bound (R18).
+//! The wait lasts for a few system calls of another thread. Requests that wait count as
+//! outstanding, which the frontends bound (R18).
 
 use crate::frontend::{Errno, FrontendId};
 
@@ -34,7 +36,7 @@ pub(super) struct Failing {
     withdraw: bool,
 }
 
-/// What may be done now, in this order.
+/// Answers and withdrawal that may happen now, in this order.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Free {
     pub answers: Vec<Held>,
@@ -42,7 +44,8 @@ pub(super) struct Free {
 }
 
 impl Failing {
-    /// An answer is an error. `unseen` asks the guard and says whether there is nobody who could see it.
+    /// Holds an answer that is an error. `unseen` asks the guard, and returns whether no service
+    /// could see the error.
     pub fn answer(&mut self, held: Held, unseen: impl FnOnce() -> bool) -> Free {
         self.held.push(held);
         self.ask(unseen)
@@ -65,14 +68,15 @@ impl Failing {
         Free::default()
     }
 
-    /// The guard's answer: SIGKILL was sent to everybody. The last one counts: what waited when others were asked for may have been let go
-    /// since, and a service been started again.
+    /// Takes the guard's answer that it has sent SIGKILL to the services. Only the answer to the
+    /// last question counts: since an earlier question a service may have been started again.
     pub fn killed(&mut self) -> Free {
         self.asked = self.asked.saturating_sub(1);
         if self.asked == 0 { self.unseen() } else { Free::default() }
     }
 
-    /// Nobody can see anything fail, for another reason.
+    /// Lets everything happen that waits. The caller knows, also without an answer of the guard,
+    /// that no service can see it.
     pub fn unseen(&mut self) -> Free {
         self.waiting = false;
         Free { answers: std::mem::take(&mut self.held), withdraw: std::mem::take(&mut self.withdraw) }

@@ -18,7 +18,8 @@ const WINDOW_MAX: Duration = Duration::from_micros(200);
 const WINDOW_MIN: Duration = Duration::from_micros(25);
 /// How often the machine's idle time is read while there is something to poll for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What was idle over a longer time than this says nothing of now.
+/// Longest time between two looks at the idle time. Idle time over a longer one says nothing about
+/// the present.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// On fewer processors nothing is ever left over for so long.
 const PROCESSORS_MIN: usize = 4;
@@ -49,17 +50,19 @@ struct Look {
     enough: bool,
 }
 
-/// Whether any can be left over for a process that may use so many of a machine's processors.
+/// Whether a process that may use `may_use` of a machine's processors can ever have one left over.
 fn left_over(may_use: usize, processors: usize) -> bool {
     processors >= PROCESSORS_MIN && may_use >= processors
 }
 
-/// Whether so many idle processors are enough of all to take one: two of them, and the share.
+/// Whether `idle` of all processors are enough to take one for polling: at least two, and the share
+/// `share_min`.
 fn enough(idle: f64, processors: f64, share_min: f64) -> bool {
     idle >= 2.0 && idle >= share_min * processors
 }
 
-/// Of the first line of /proc/stat what is idle and what is idle while somebody waits for a disk, which is most of what is left over here.
+/// Idle time of the machine, in processor seconds, from the first line of /proc/stat. Waits for a
+/// disk count as idle: they are most of the time that is left over here.
 fn idle_seconds(text: &str) -> Option<f64> {
     const PER_SECOND: f64 = 100.0;
     let mut fields = text.strip_prefix("cpu ")?.split_whitespace().skip(3);
@@ -68,7 +71,8 @@ fn idle_seconds(text: &str) -> Option<f64> {
 }
 
 impl Look {
-    /// `None` where there are too few processors, or this process may not use all of them: those that are idle may be others'.
+    /// `None` where there are too few processors, or this process may not use all of them. The idle
+    /// ones may then be reserved for others.
     fn new(may_use: usize) -> Option<Self> {
         // SAFETY: takes no pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -237,7 +241,7 @@ mod tests {
         assert!(!left_over(2, 2) && !left_over(3, 3) && !left_over(4, 64) && !left_over(63, 64));
     }
 
-    /// What this machine's kernel says, and what is made of it as time goes by.
+    /// Looks at this machine's /proc/stat, and checks the conclusions as time goes by.
     #[test]
     fn idleness_is_that_of_the_time_between_two_looks() {
         let stat = File::open("/proc/stat").expect("a kernel that tells");

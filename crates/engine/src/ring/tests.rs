@@ -97,7 +97,7 @@ fn dropping_a_ring_waits_for_the_kernel() {
     assert_eq!(Arc::strong_count(&reader), 1);
 }
 
-/// Whatever was expected: what has come is told soon, on every kernel.
+/// A turn reports completions soon, on every kernel, even if it waits for more than come.
 #[test]
 fn a_turn_does_not_wait_for_long_for_what_does_not_come() {
     let mut ring = Ring::new().expect("a ring");
@@ -225,7 +225,8 @@ fn polling_still_honours_the_deadline() {
     assert!(now().ms_since(before) < 30_000);
 }
 
-/// Those that the kernel makes only when it is entered as well. Whoever does not see them polls for a minute.
+/// Some completions are made by the kernel only when it is entered. A ring that missed these would
+/// poll for a minute.
 #[test]
 fn who_polls_sees_what_comes() {
     let mut ring = Ring::new().expect("a ring");
@@ -256,7 +257,8 @@ fn who_polls_sees_what_comes() {
     assert!(now().ms_since(before) < 30_000 && ring.polled() >= Duration::from_millis(20));
 }
 
-/// What a turn waits for more where one thing has come: as long with polling as without. In turns, because neighbours come and go.
+/// Compares how long a turn waits for more after one completion: polling must not lengthen it. The
+/// rings take turns, because the load of the machine varies.
 #[test]
 fn who_polls_gathers_no_longer() {
     let pool = BufferPool::new(1 << 20);
@@ -310,7 +312,8 @@ fn a_long_wait_without_anything_ends_the_polling() {
     assert_eq!(ring.polled(), polled);
 }
 
-/// Of a file and of a stream, by the offset; a pipe takes both as they come.
+/// Writes to a file and to a stream differ by their offset. A pipe takes both in the order in which
+/// they begin.
 #[test]
 fn what_changes_a_disk_begins_after_what_is_sent() {
     let mut ring = Ring::new().expect("a ring");

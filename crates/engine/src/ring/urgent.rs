@@ -1,17 +1,24 @@
-//! What ends a wait at once although more is waited for.
+//! Urgent operations: the end of one ends a wait at once, although the ring waits for more
+//! completions.
 //!
-//! The kernel counts completions and knows nothing of what they are. Who waits for three of them (the own journal and two acknowledgements) is
-//! not to be woken up by the first, but is by a request of a device: that is *urgent*. So an urgent operation is followed by empty ones
-//! ([`WEIGHT`]; linked, so that they end with it), and its end alone is as many completions as are waited for. That costs some tenths of a microsecond.
+//! The kernel counts completions and does not know their purpose. A ring that waits for three of
+//! them (the own journal and two acknowledgements) must not wake up at the first. It must wake up
+//! at a request of a device: that is *urgent*. So empty operations follow an urgent one
+//! ([`WEIGHT`]; they are linked, so that they end with it). Its end alone is then as many
+//! completions as the ring waits for. That costs some tenths of a microsecond.
 //!
-//! They are linked only if they enter the kernel together. An urgent operation that found no room for them is *light*, and while one is in flight
-//! nobody waits for long ([`Urgent::any_is_light`]). So is a read while urgent ones come many at once ([`FEW`]): they end waits anyway, and a read is
-//! not armed for as long as nothing comes, as a tag of ublk is or a receive on a quiet connection.
+//! They are linked only if they enter the kernel together. An urgent operation that found no room
+//! for its empty ones is *light*. While one is in flight the ring does not wait for long
+//! ([`Urgent::any_is_light`]). A read is light, too, while urgent operations come many at once
+//! ([`FEW`]), as they end waits anyway. A read does not stay armed for as long as nothing comes, as
+//! tags of ublk and receives on quiet connections do.
 
-/// Empty operations that follow an urgent one: it ends a wait for one completion more than these.
+/// Empty operations that follow an urgent one. Together they end a wait for up to `WEIGHT + 1`
+/// completions.
 pub const WEIGHT: usize = 2;
 
-/// Urgent operations that ended in one turn, at most, for the reads of the next to be followed by empty ones.
+/// Most urgent operations that may end in one turn, if empty operations are to follow the reads of
+/// the next turn.
 const FEW: usize = 2;
 
 /// How an operation in flight ends a wait.
@@ -19,13 +26,13 @@ const FEW: usize = 2;
 pub enum Haste {
     /// Together with what else is due.
     Patient,
-    /// At once, if nobody waits for more than one thing.
+    /// At once, unless the ring waits for more than one completion.
     Light,
     /// At once.
     Heavy,
 }
 
-/// Counts what is urgent on one ring.
+/// Counts of the urgent operations on one ring.
 #[derive(Default, Debug)]
 pub struct Urgent {
     /// Urgent operations that have ended in this turn.

@@ -1,4 +1,5 @@
-//! What the agent asks of the shard: who this node is, leases, records, opening and dropping of replicas, and what it is told of them.
+//! Requests of the agent to the shard (identity of this node, leases, records, opening and dropping
+//! of replicas), and the reports that the agent gets.
 
 use super::{Identity, Shard};
 use crate::clients::OpenClient;

@@ -67,7 +67,8 @@ pub(super) struct Connection {
     frames: VecDeque<Bytes>,
     /// Bytes in `heads` and `frames`.
     frames_bytes: usize,
-    /// What is in flight; its buffer is kept to be filled again.
+    /// List for the pieces of the send in flight, kept to be filled again. `None` while the kernel
+    /// has it.
     wire: Option<VecDeque<Bytes>>,
     wire_bytes: usize,
     last_received: Time,

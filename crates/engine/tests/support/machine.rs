@@ -33,7 +33,7 @@ pub const SLOT_BYTES: u64 = 128 << 10;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the driver keeps of a queue.
+/// The driver's state of a queue.
 struct Queue {
     kick: OwnedFd,
     call: OwnedFd,
@@ -50,7 +50,7 @@ pub struct Done {
     pub status: u8,
     /// Bytes that the device says to have written.
     pub written: u32,
-    /// What it read.
+    /// Bytes that the request read.
     pub data: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ impl Machine {
         self.tell(&Message::SetFeatures(wanted | feature::FLUSH), &[]);
     }
 
-    /// What a monitor does when the driver is ready.
+    /// Starts the device as a monitor does when the driver is ready.
     fn run(&mut self) {
         if self.area.is_none() {
             let queues = self.queues.len() as u16;

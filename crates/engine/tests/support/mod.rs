@@ -38,7 +38,7 @@ pub struct Engine {
     pub proposals: Vec<ProposedChange>,
     pub dir: PathBuf,
     pub run_dir: PathBuf,
-    /// That of its cluster.
+    /// Port of the engines of its cluster.
     port: u16,
 }
 
@@ -249,7 +249,7 @@ pub fn assert_equal(engines: &mut [Engine]) {
     assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
 }
 
-/// Of a node's engine; other runs of the tests have others.
+/// Address of a node's engine. Other runs of the tests use other addresses.
 pub fn addr(node: u32, port: u16) -> String {
     let process = std::process::id();
     format!("127.{}.{}.{node}:{port}", 64 + (process >> 8) % 128, process % 256)

@@ -23,7 +23,7 @@ const fn place(chunk: u64) -> (usize, u64) {
 }
 
 impl ChunkSet {
-    /// Nothing yet, of a volume of so many bytes.
+    /// An empty set, for a volume of `bytes` bytes.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
         let chunks = bytes.div_ceil(OLD_CHUNK_BYTES);
@@ -80,7 +80,7 @@ impl ChunkSet {
         self.words.iter().zip(others).all(|(word, other)| word & !other == 0)
     }
 
-    /// What is in both, in ascending order.
+    /// Chunks that are in both sets, in ascending order.
     pub fn both<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = u64> + 'a {
         let words = (0u64..).zip(self.words.iter().zip(&other.words));
         words.filter(|(_, (a, b))| *a & *b != 0).flat_map(|(at, (a, b))| {
@@ -89,7 +89,7 @@ impl ChunkSet {
         })
     }
 
-    /// The first one from `from` on and before `end` that is not in the set.
+    /// The first chunk from `from` on and before `end` that is not in the set.
     #[must_use]
     pub fn next_missing(&self, from: u64, end: u64) -> Option<u64> {
         let mut at = from;

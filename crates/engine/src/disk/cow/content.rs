@@ -1,8 +1,10 @@
-//! What a snapshot holds that is kept in layers: copied to files of its own, or back into the volumes.
+//! Content of a snapshot that is kept in layers: copied to files of its own, or back into the
+//! volumes.
 //!
-//! The engine may write the volume and the newest layer while a snapshot is copied. Everything that the map does not have is read from the volume
-//! first; then the maps are read anew, and what they have by now comes from the layers. A chunk that is not in a map by then had not
-//! been written over when it was read, because the map comes before the write.
+//! The engine may write to the volume and the newest layer while a snapshot is copied. The copy
+//! first reads all chunks from the volume that are not in the map. Then it reads the maps anew, and
+//! takes the chunks that they have by now from the layers. A chunk that is still in no map had not
+//! been overwritten when it was read, because the map comes before the write.
 
 use super::chunks::ChunkSet;
 use super::files::{Layer, LayerVolume, chain, chain_but, is_here};
@@ -93,7 +95,7 @@ enum Source {
     Files(Vec<(File, u64)>),
 }
 
-/// Who keeps what the volumes hold now.
+/// The newest layer, which keeps the present content of the volumes before it is overwritten.
 struct Newest {
     layer: Layer,
     covered: Vec<ChunkSet>,
@@ -147,7 +149,7 @@ impl Newest {
     }
 }
 
-/// What a chunk of a volume is to hold.
+/// New content of a chunk of a volume.
 enum New {
     Zeroes,
     Content(Aligned),
@@ -167,7 +169,7 @@ impl Source {
         (0..count).map(file).collect::<Result<_, DiskError>>().map(Self::Files)
     }
 
-    /// What a chunk of so many bytes is to hold, unless it holds that now.
+    /// New content for a chunk of `len` bytes; `None` if the chunk holds it already.
     fn new_content(&self, volume: VolumeId, chunk: u64, len: usize, current: &Fd) -> io::Result<Option<New>> {
         let offset = chunk * OLD_CHUNK_BYTES;
         let bytes = match self {

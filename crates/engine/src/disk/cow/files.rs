@@ -26,17 +26,17 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the names of a layer's files begin with while its snapshot is there, and afterwards.
+/// Prefix of the names of a layer's files while its snapshot is there. Afterwards it is [`GONE`].
 const HERE: &str = "snap";
 const GONE: &str = "gone";
 /// How often a list is read again when what it names has been removed meanwhile.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a layer has of one volume.
+/// Part of a layer that belongs to one volume.
 #[derive(Debug)]
 pub struct LayerVolume {
-    /// Of the volume when the snapshot was taken.
+    /// Size of the volume when the snapshot was taken, in bytes.
     pub bytes: u64,
     pub own: ChunkSet,
     pub map: Fd,
@@ -49,14 +49,15 @@ pub struct Layer {
     pub volumes: Vec<LayerVolume>,
 }
 
-/// What of the layers counts for who keeps something.
+/// State of the layers, as far as the keepers of the volumes need it.
 #[derive(Debug, Default)]
 pub struct Standing {
     /// The layer that is written, while it is.
     pub written: Option<SnapshotId>,
-    /// Of each volume what layers but that one have, and the newest snapshot would find there; empty: nothing.
+    /// For each volume, the chunks that the newest snapshot finds in other layers than the written
+    /// one. Empty: none.
     pub covered: Vec<ChunkSet>,
-    /// The layer that is to be written, if nobody writes yet.
+    /// The layer that is to be written, if no keeper writes yet.
     pub newest: Option<Layer>,
     /// Snapshots whose layers, or what they need of others, cannot be read.
     pub lost: Vec<SnapshotId>,

@@ -1,15 +1,19 @@
-//! What is kept of a volume before it is written over, for a snapshot in a pool that cannot clone files.
+//! Keeper of a volume: puts content aside before it is overwritten, for a snapshot in a pool that
+//! cannot clone files.
 //!
 //! ```text
 //! a write waits ─▶ copy the chunks that it changes ─▶ flush the copies ─▶ write the map ─▶ the write goes on
 //! ```
 //!
-//! What this guarantees: a write is let go only when all chunks of the volume that it touches are covered, which means that what they held
-//! when the snapshot was taken is durable elsewhere and durably said to be. So whatever a power cut leaves of the write, the snapshot reads
-//! each chunk from its copy if the map has it, and from the volume otherwise, and finds the same content.
+//! What this guarantees: a write goes on only when all chunks of the volume that it touches are
+//! covered. A chunk is covered when its content at the time of the snapshot is durable elsewhere,
+//! and the map durably says so. A power cut may leave any part of the write. The snapshot then
+//! reads each chunk from its copy if the map has it, and from the volume otherwise. Either way it
+//! finds the same content.
 //!
-//! Writes that come together are served by one round of copies, one flush and one write of each page of the map. A chunk that is a hole costs its
-//! bit only, and zeroes where a hole is change nothing. No I/O happens here: whoever calls does what a [`Todo`] says, and tells how it ended.
+//! Writes that come together are served by one round of copies, one flush and one write of each
+//! page of the map. A chunk that is a hole costs only its bit. Zeroes where a hole is change
+//! nothing. No I/O happens here: the caller does what a [`Todo`] says, and reports how it ended.
 
 use super::chunks::ChunkSet;
 use mainstay_codec::old_map::OLD_CHUNK_BYTES;
@@ -20,24 +24,24 @@ const ROUND_CHUNKS: usize = 256;
 /// Most neighbours that are copied at once: 1 MiB.
 const RUN_CHUNKS: u64 = 64;
 
-/// What is to be done now. Those that are given together may be done in any order.
+/// Step that the caller is to do now. Steps that are given together may be done in any order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Todo {
-    /// Copy so many chunks of the volume, from this one on, to their place in the other file.
+    /// Copy `chunks` chunks of the volume, from `first` on, to their place in the layer's file.
     Copy { first: u64, chunks: u64 },
-    /// Flush that file.
+    /// Flush the layer's file.
     Flush,
     /// Write this page of the map, durably.
     Map(u64),
 }
 
-/// What comes of it that something was done.
+/// Next steps for the caller, and the writes that are decided.
 #[derive(Debug)]
 pub struct Turn<W> {
     pub todo: Vec<Todo>,
     /// Writes that may go on.
     pub free: Vec<W>,
-    /// Writes before which something could not be kept: they must not happen.
+    /// Writes whose old content could not be kept: they must not happen.
     pub failed: Vec<W>,
 }
 
@@ -64,14 +68,16 @@ struct Waiting<W> {
     write: W,
 }
 
-/// Of one volume.
+/// Keeper of one volume. `W`: a write that it may hold.
 #[derive(Debug)]
 pub struct Keeper<W> {
-    /// What lies beyond belongs to no snapshot.
+    /// Size of the volume when the present file was begun, in bytes. Content beyond belongs to no
+    /// snapshot.
     bytes: u64,
-    /// Chunks of which nothing is to be kept any more: this or an older file has what the newest snapshot held there.
+    /// Chunks that need not be kept any more: this or an older file has the content that the newest
+    /// snapshot held there.
     covered: ChunkSet,
-    /// Those that the present file has, or that are being copied there.
+    /// Chunks that the present file has, or that are being copied there.
     own: ChunkSet,
     stage: Stage,
     round: BTreeSet<u64>,
@@ -80,7 +86,8 @@ pub struct Keeper<W> {
 }
 
 impl<W> Keeper<W> {
-    /// `bytes`: of the volume when the present file was begun; `own`: what that file has; `covered`: what others have.
+    /// `bytes`: size of the volume when the present file was begun. `own`: chunks that this file
+    /// has. `covered`: chunks that other files have.
     #[must_use]
     pub fn new(bytes: u64, own: ChunkSet, covered: &ChunkSet) -> Self {
         let mut all = own.clone();

@@ -49,7 +49,7 @@ const PER_PAGE: u64 = 8 * OLD_MAP_WORDS as u64 * 64;
 const HOT: [u64; 9] = [0, 1, 63, 64, 4031, 4032, PER_PAGE - 1, PER_PAGE, PER_PAGE + 1];
 const BYTES: u64 = (PER_PAGE + 2) * OLD_CHUNK_BYTES;
 
-/// What is written to a run of chunks.
+/// A write to a run of chunks, with its content.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     first: u64,
