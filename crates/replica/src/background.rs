@@ -49,16 +49,17 @@ const REST_EVERY_MS: u64 = 2_000;
 const DRAIN_MS_MAX: u64 = 400;
 /// Smaller differences than this are no harm: timers and the scheduler make them, in microseconds.
 const NOISE_US: u64 = 50;
-/// What a write took longer ago than this says nothing, in milliseconds.
+/// Age from which the latency of a write no longer counts, in milliseconds.
 const FORGET_MS: u64 = 500;
-/// So many writes of clients tell what they take in the mean.
+/// Number of client writes from which on their mean latency counts. Of fewer, the mean is a matter
+/// of chance.
 const SAMPLES_MIN: u64 = 8;
 /// How far what was saved up reaches back, in microseconds.
 const BURST_US: u64 = 100_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Nobody writes.
+    /// No client writes, or c-min-rate is 0: the window is at its largest.
     Idle,
     Resting {
         since: Time,
@@ -70,17 +71,18 @@ enum Phase {
     },
 }
 
-/// What is filled.
+/// Background traffic that this primary has under way.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Filling {
-    /// Somebody gets a copy; so many extents of copies are under way.
+    /// Whether a copy or a scrub runs. `copied` is the number of its extents under way, over all
+    /// peers.
     pub copying: bool,
     pub copied: usize,
     /// Bytes under way from the journal.
     pub fed: u64,
 }
 
-/// What clients' writes took in this rest or interval, in microseconds.
+/// Latencies of client writes in the current rest or interval, in microseconds.
 #[derive(Clone, Copy, Default, Debug)]
 struct OfClients {
     sum: u64,
@@ -94,7 +96,8 @@ impl OfClients {
         self.sum.checked_div(self.count).unwrap_or(0)
     }
 
-    /// Of few it is the longest that is usual: their mean is a matter of chance.
+    /// Returns the usual latency and the longest one, in microseconds. With few samples the longest
+    /// counts as usual, because their mean is a matter of chance.
     fn usual(self) -> (u64, u64) {
         (if self.count < SAMPLES_MIN { self.longest } else { self.mean() }, self.longest)
     }
@@ -107,14 +110,16 @@ pub(crate) struct Background {
     window_max: usize,
     window: usize,
     phase: Phase,
-    /// What a write takes while the background rests, in microseconds; 0: not known.
+    /// Usual latency of a write, in microseconds: its latency while the background rests. 0 if not
+    /// known.
     usual_us: u64,
-    /// The same of what clients see, in the mean and at most.
+    /// The same for the latency that clients see: the usual one and the longest one.
     usual_of_clients_us: (u64, u64),
     of_clients: OfClients,
     /// When somebody asked last.
     judged_at: Time,
-    /// Of this interval: when it began, and what writes took each time that somebody asked.
+    /// Current interval: when it began, the sum of the latencies that were looked at, and their
+    /// number.
     interval: (Time, u64, u64),
     /// At the smallest window clients are harmed: c-min-rate counts.
     crawls: bool,
@@ -122,7 +127,7 @@ pub(crate) struct Background {
     paid_until: Time,
     /// When a client wrote last.
     written_at: Option<Time>,
-    /// Somebody would send more.
+    /// Whether a copy, a feed or a scrub waits until the limits allow it more.
     pub waiting: bool,
 }
 
@@ -292,7 +297,8 @@ impl Background {
         part.max(EXTENT_BYTES.min(window))
     }
 
-    /// So many bytes go. `feed`: from the journal.
+    /// Counts `bytes` that are sent now against the rate. `feed` tells that they come from the
+    /// journal: c-min-rate does not slow those down.
     pub fn spend(&mut self, now: Time, bytes: u64, feed: bool) {
         let crawls = self.crawls && !feed;
         let rate = match (self.limits.max_rate, crawls) {
@@ -305,7 +311,7 @@ impl Background {
         self.paid_until = Time(from.saturating_add(us));
     }
 
-    /// So many bytes need not go after all.
+    /// Takes back `bytes` that were counted against the rate and need not be sent after all.
     pub fn refund(&mut self, bytes: u64) {
         if let Some(us) = bytes.saturating_mul(1_000_000).checked_div(self.limits.max_rate) {
             self.paid_until = Time(self.paid_until.0.saturating_sub(us));

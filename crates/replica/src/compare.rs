@@ -1,4 +1,5 @@
-//! What need not be copied (R16): blocks of an extent that the target holds already.
+//! Comparison of a copy's source with its target (R16): blocks that the target already holds are
+//! not sent.
 //!
 //! An extent counts as changed when a block of it was. A target that had the volumes once, and one whose copy was interrupted, holds most of the others, so
 //! it is asked for the sums of its blocks before the extent is read at the source, and gets those blocks only whose sums differ.
@@ -48,7 +49,7 @@ impl Comparing {
         asks
     }
 
-    /// Of an extent of so many blocks so many were kept.
+    /// Notes that the target kept `kept` of the `blocks` blocks of an extent.
     pub fn note(&mut self, blocks: u64, kept: u64) {
         self.compared += blocks;
         self.kept += kept;
@@ -81,7 +82,8 @@ pub(crate) fn kept_blocks(data: &Bytes, damaged: &[u32], held: &BlockSums) -> Ve
     out
 }
 
-/// What of it is sent: all but these blocks.
+/// Returns the part of an extent's `data` that is sent: all blocks but `kept`, which are in
+/// ascending order.
 pub(crate) fn without(data: Bytes, kept: &[u32]) -> Bytes {
     if kept.is_empty() {
         return data;

@@ -54,7 +54,8 @@ impl Replica {
         1 + self.peers.values().filter(|peer| peer.in_iss).count()
     }
 
-    /// Of those, the ones that are not to be taken for failed.
+    /// Returns how many recorded members answer, this one included. A member counts until the
+    /// primary takes it for failed.
     fn copies_there(&self) -> usize {
         let answers = |(node, peer): &(&NodeId, &Peer)| {
             peer.in_iss && self.fails_at(**node).is_none_or(|due| due > self.now)
@@ -91,7 +92,8 @@ impl Replica {
             && !planted(Bug::AbsentAlwaysLeaves)
     }
 
-    /// So many stay, however slow they are.
+    /// Number of copies that stay in sync, however slow they are: the larger of the limit for slow
+    /// members and the copies that are wanted.
     pub(crate) fn copies_that_stay(&self) -> usize {
         self.config.slow.min_copies.max(self.copies_wanted())
     }
@@ -157,7 +159,8 @@ impl Replica {
         }
     }
 
-    /// As a primary that serves: how many members of the recorded set answer, this one included, and how many are wanted.
+    /// Returns how many members of the recorded set answer, this one included, and how many are
+    /// wanted. `None` unless this replica is a primary that serves.
     #[must_use]
     pub fn copies(&self) -> Option<(usize, usize)> {
         self.serving().then(|| (self.copies_there(), self.copies_wanted()))

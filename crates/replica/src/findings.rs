@@ -1,4 +1,5 @@
-//! What a scrub finds: blocks that differ, who holds what of them, and which of that is right.
+//! Findings of a scrub: blocks that differ, which replica holds which content, and which content is
+//! right.
 
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -22,7 +23,7 @@ pub struct ScrubReport {
     pub rate: u64,
     pub began: Time,
     pub ended: Option<Time>,
-    /// Of all volumes, as large as they were when it began.
+    /// Extents of all volumes, as large as the volumes were when the scrub began.
     pub extents: u64,
     /// Extents that are judged, whoever was compared.
     pub done: u64,
@@ -80,7 +81,8 @@ pub(crate) struct Difference {
     pub proven: bool,
 }
 
-/// What a replica says of the blocks of an extent: the sum of each, `None` of one that does not fit its own checksum.
+/// Answer of a replica about the blocks of an extent: the sum of each block; `None` for a block
+/// that does not fit its own checksum.
 pub(crate) type Held = Vec<Option<u64>>;
 
 /// Compares what replicas say of the blocks of one extent: as many sums from each, and none where it knows its block to be damaged. `unproven`: where
@@ -112,7 +114,8 @@ pub(crate) fn compare(sums: &BTreeMap<NodeId, Held>, primary: NodeId, unproven: 
     found
 }
 
-/// Who agrees about a block, the largest group first; of equal ones that with the lowest node.
+/// Groups of replicas that agree about a block, the largest first; of equal ones, the group with
+/// the lowest node first. A replica that knows its block to be damaged is in no group.
 fn groups_at(sums: &BTreeMap<NodeId, Held>, block: usize) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<(u64, Vec<NodeId>)> = Vec::new();
     for (&node, of) in sums {

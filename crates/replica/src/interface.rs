@@ -1,4 +1,4 @@
-//! What goes into a replica and what comes out of it: events, effects, requests, proposals.
+//! Events that go into a replica, effects that come out of it, requests and proposals.
 
 use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a replica is, and its limits. All limits are bounds in the sense of R18.
+/// Identity of a replica, the state in which its store was found, and its limits. All limits are
+/// bounds in the sense of R18.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     pub resource: ResourceId,
@@ -122,7 +123,7 @@ pub struct SlowLimits {
     pub factor: u64,
     /// A member that is over its limit for so long leaves.
     pub for_ms: u64,
-    /// So many copies stay, the primary's included, however slow they are.
+    /// Number of copies, the primary's included, that stay in sync however slow they are.
     pub min_copies: usize,
     /// How long a replica that left must have kept up before it is asked to return; doubled each time it leaves again.
     pub quiet_ms: u64,
@@ -141,18 +142,18 @@ impl Default for SlowLimits {
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// Of requests that nobody waits for.
+    /// Identifier of requests that no frontend waits for.
     pub const NOBODY: Self = Self(u64::MAX);
-    /// Of the writes that repair what a scrub or a read found.
+    /// Identifier of the writes that repair damage found by a scrub or a read.
     pub(crate) const REPAIR: Self = Self(u64::MAX - 1);
 
-    /// Whether somebody has asked for it, rather than this program.
+    /// Whether a frontend or a client asked for it, rather than this program.
     pub(crate) fn is_of_client(self) -> bool {
         self != Self::NOBODY && self != Self::REPAIR
     }
 }
 
-/// What a frontend asks for. Ranges are whole blocks.
+/// Requests of a frontend. Ranges are whole blocks.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `payload` has exactly `range.len` bytes, at most `REQUEST_BYTES_MAX`; it was copied once and
@@ -215,8 +216,8 @@ pub enum RequestError {
     Copies,
 }
 
-/// What happens to a replica. Events of one connection arrive in the order of that connection; nothing of
-/// an old connection arrives after its `PeerDown`.
+/// Events that a replica handles. Those of one connection arrive in the order of that connection;
+/// after its `PeerDown` none of them arrives any more.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The control plane's record, at start and after every change; older versions are ignored.
@@ -232,19 +233,20 @@ pub enum Event {
         from: NodeId,
         envelope: Envelope,
     },
-    /// Of a device here.
+    /// A request of a device on this node.
     Request {
         id: RequestId,
         op: Op,
     },
-    /// Of a client. Its changes come in the order of their numbers, each once.
+    /// A request of a client. The changes of a client arrive in the order of their numbers, each
+    /// once.
     ClientRequest {
         id: RequestId,
         op: Op,
         mark: ClientMark,
     },
-    /// What the journal takes now, after every [`Effect::Append`] that was polled. 0 until first told. Nothing is appended
-    /// that it does not take.
+    /// Room in the journal, told after every [`Effect::Append`] that was polled; 0 until first
+    /// told. The replica appends only what fits into it.
     Room {
         /// Journal bytes for entries of clients, in batches of any size.
         bytes: u64,
@@ -349,7 +351,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the runtime is to do, in this order.
+/// Effects that the runtime carries out, in this order.
 #[derive(Clone, Debug)]
 pub enum Effect {
     Send {

@@ -98,7 +98,7 @@ use mainstay_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What the own log is busy with, besides appending.
+/// Work of the store on the own log, besides appending.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Busy {
     Cut,
@@ -113,7 +113,7 @@ enum Fence {
     Restarted,
     /// Named primary without being a whole member of the ISS.
     NotEligible,
-    /// It led, and another member knows entries to be committed that it lacks.
+    /// This replica led, and another member knows entries to be committed that this one lacks.
     Older,
     /// Named primary, and the record counts on what it had in memory before it was opened (mode B).
     Unproven,
@@ -145,11 +145,11 @@ pub struct Replica {
     connected: BTreeSet<NodeId>,
     role: Role,
     fence: Option<Fence>,
-    /// It led, and another member knows entries to be committed that it lacks. It leads no more
-    /// until the primary of a later epoch feeds it.
+    /// Whether this replica led although another member knows entries to be committed that it
+    /// lacks. It does not lead again until the primary of a later epoch has attached it.
     older: bool,
     failed: bool,
-    /// It is about to be closed, and follows nobody any more.
+    /// Whether this replica is about to be closed. It follows no primary any more.
     closed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
@@ -157,11 +157,12 @@ pub struct Replica {
     own_memory_asked: Option<(mainstay_types::ConfigVersion, Time)>,
     /// Users of the devices know that they have to flush.
     cached: bool,
-    /// As a primary: everything up to here was acknowledged from memory.
+    /// Index up to which this replica, as a primary, has acknowledged entries from memory.
     answered: Index,
-    /// As a secondary.
+    /// Session with the primary, on a secondary.
     session: Option<Session>,
-    /// As a primary: the epoch, the index of its epoch start once the epoch has begun, the others, the requests.
+    /// Epoch that this replica leads as a primary. The next fields belong to it: the index of its
+    /// epoch start once the epoch has begun, the others, the requests.
     epoch: Epoch,
     epoch_start: Option<Index>,
     peers: BTreeMap<NodeId, Peer>,
@@ -176,7 +177,8 @@ pub struct Replica {
     paused: bool,
     pause_wanted: bool,
     effects: VecDeque<Effect>,
-    /// Those who are about to be told something; empty between events, kept to be filled again.
+    /// Scratch list of the nodes that are about to be told something. Empty between events, kept
+    /// for its capacity.
     told: Vec<NodeId>,
 }
 
@@ -284,7 +286,7 @@ impl Replica {
         self.settle();
     }
 
-    /// What is to be done, in order; to be called until it is empty.
+    /// Returns the next effect to carry out, in order. Call it until it returns `None`.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }

@@ -1,5 +1,5 @@
-//! What a replica knows of its own log without holding it: its end, how far it is durable and committed, and
-//! which epochs it consists of. The entries themselves are in the store.
+//! Knowledge of a replica about its own log, without the entries: its end, how far it is durable
+//! and committed, and which epochs it consists of. The entries themselves are in the store.
 
 use crate::clients::Marks;
 use crate::sizes::Sizes;
@@ -50,7 +50,7 @@ impl Log {
         }
     }
 
-    /// What to tell a primary that attaches.
+    /// Returns the answer to a primary that attaches.
     pub fn state(&self) -> LogState {
         LogState {
             data: self.data,
@@ -128,7 +128,7 @@ impl Log {
         self.clients.note(batch);
     }
 
-    /// What was noted after `end` does not come any more.
+    /// Forgets what was noted about entries after `end`: those entries do not come any more.
     pub fn cut_notes(&mut self, end: Index) {
         self.sizes.cut(end);
         self.snapshots.cut(end);

@@ -1,4 +1,4 @@
-//! Who belongs to the in-sync set: shrink (R3) and grow (R4).
+//! Membership of the in-sync set: shrink (R3) and grow (R4).
 //!
 //! The two are mirror images. A member leaves the required set only *after* the primary has learnt that it is out
 //! of the record; a joiner enters the required set *before* its entry into the record is proposed, and leaves it only
@@ -10,7 +10,7 @@ use crate::{Effect, Fence, Proposal, Replica, StepDownReason};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Role, ShrinkReason, Time, reach};
 
-/// What is due about a peer.
+/// Change that is due about a peer.
 enum Verdict {
     Fine,
     Remove(ShrinkReason),

@@ -65,7 +65,8 @@ impl Replica {
         self.sequence.index_of(id)
     }
 
-    /// What a required peer holds as far as that counts.
+    /// Index up to which a required peer holds the log: durably, or also in memory where its memory
+    /// counts.
     fn held_by(&self, peer: &Peer) -> Index {
         match peer.opening {
             Some(opening) if self.counts_memory(peer.member.node, opening) => peer.received.max(peer.durable),
@@ -73,7 +74,8 @@ impl Replica {
         }
     }
 
-    /// What this replica itself holds as far as that counts.
+    /// Index up to which this replica holds the log: durably, or also in memory where its memory
+    /// counts.
     fn held_here(&self) -> Index {
         let counts = self.counts_memory(self.config.node, self.config.opening);
         if counts { self.log.end.index } else { self.log.durable }
@@ -126,7 +128,8 @@ impl Replica {
         }
     }
 
-    /// As a secondary: what is in memory here, if anybody wants to know.
+    /// Tells the primary how far this secondary holds the log in memory. Does so only in mode B and
+    /// in an opening that can count.
     pub(crate) fn tell_received(&mut self) {
         if self.mode() != Mode::B || self.config.opening == Opening(0) {
             return;

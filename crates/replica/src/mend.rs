@@ -32,13 +32,15 @@ const MENDS_MAX: usize = 4;
 /// How mending an extent has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {
-    /// It is to be read again.
+    /// The read is to be done again: the damage was repaired, or is gone.
     Again,
     /// No replica that must hold it has it, nor any other that could be asked: an error, never data.
     Nowhere,
-    /// Not everybody could be asked who must hold it.
+    /// A replica that must hold the content could not be asked or did not give it, or this replica
+    /// does not serve.
     Unknown,
-    /// Nothing that is written anew is committed while there are too few copies ([`crate::copies`]): an error for the read, and for nobody else.
+    /// There are too few copies ([`crate::copies`]), so a repair could not be committed. Only the
+    /// read that found the damage fails.
     NotNow,
 }
 
@@ -131,7 +133,8 @@ impl Replica {
         self.refuses_for_copies() && self.peers.values().any(waits)
     }
 
-    /// Nothing of it is waited for that is not committed for want of copies.
+    /// Ends all mends with [`Mended::NotNow`] while a repair could not be committed for want of
+    /// copies.
     pub(crate) fn give_up_mends(&mut self) {
         if !self.mends_wait_for_copies() {
             return;

@@ -34,7 +34,8 @@ pub(crate) struct Peer {
     pub near_recorded: bool,
     /// The version on which that was proposed, while it may still happen.
     pub near_proposed: Option<ConfigVersion>,
-    /// It was doubtful, and its log is not the beginning of ours: the last position that both hold, and its end.
+    /// Last position that both logs hold, and the end of the peer's log. Set if a doubtful peer's
+    /// log is not the beginning of ours.
     pub diverged: Option<(Position, Position)>,
     /// Every extent of its backing store is at least as new as this, whatever happens to its log.
     pub base: Index,
@@ -63,7 +64,7 @@ pub(crate) enum Link {
     Cutting {
         to: Position,
     },
-    /// It needs a copy, which may not begin while it is required (R16).
+    /// The peer needs a copy. The copy may not begin while the peer is required (R16).
     Stale,
     /// `CopyBegin` was sent.
     Beginning {
@@ -72,7 +73,7 @@ pub(crate) enum Link {
         volumes: Vec<u64>,
     },
     Streaming(Stream),
-    /// It refused, or said something impossible.
+    /// The peer refused, or said something impossible.
     Refused,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct Stream {
     /// `LoadLog` from here is not answered yet.
     pub loading: Option<Index>,
     pub copy: Option<Box<CopySource>>,
-    /// It began with a copy, which may have ended since.
+    /// Whether the stream began with a copy, which may have ended since.
     pub follows_copy: bool,
 }
 
@@ -106,14 +107,14 @@ pub(crate) struct Joining {
     pub proposed: Option<ConfigVersion>,
 }
 
-/// What is proposed about a peer.
+/// Change that is proposed about a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Grow,
     Shrink(ShrinkReason),
-    /// It is not doubtful.
+    /// The doubtful peer holds only what the history holds, and is trusted again (R11).
     Trust,
-    /// It is, and is to go.
+    /// The doubtful peer holds or may hold what the history has not, and is to begin anew (R11).
     Part,
     Near,
     Far,
@@ -207,7 +208,8 @@ impl Peer {
         }
     }
 
-    /// What it acknowledged on the last connection does not count any more.
+    /// Forgets how far the peer holds the log: acknowledgements of the last connection do not count
+    /// any more.
     pub fn forget_held(&mut self) {
         self.durable = Index(0);
         self.received = Index(0);

@@ -6,7 +6,7 @@ use mainstay_types::Time;
 
 const MARKS: usize = 8;
 const MARK_EVERY_MS: u64 = 3_000;
-/// What happened in less says nothing.
+/// Shortest time from which a rate is told, in milliseconds.
 const MEASURED_MS_MIN: u64 = 500;
 
 /// A copy's extents.

@@ -197,7 +197,8 @@ impl Replica {
         }
     }
 
-    /// Somebody has promised a higher epoch: nothing of this one can be committed any more.
+    /// Gives up the epoch because a replica has promised a higher one: no entry of this epoch can
+    /// be committed any more.
     pub(crate) fn outlived(&mut self, _by: Epoch) {
         self.give_up(Some(Fence::Outlived), RequestError::NotPrimary);
     }

@@ -25,15 +25,15 @@ const AGAIN_MS: u64 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Repair {
     range: Range,
-    /// What their content sums to.
+    /// Sums of the right content, one for each block.
     sums: Vec<u64>,
-    /// Who has it, the last to be asked first.
+    /// Replicas that hold the right content, in reverse order of asking.
     right: Vec<NodeId>,
-    /// Who of them is still to be asked in this round.
+    /// Replicas that are still to be asked in this round, in the same order.
     sources: Vec<NodeId>,
     asked: Option<(NodeId, Time)>,
     rounds: u8,
-    /// Since when nobody is left to ask.
+    /// Since when no replica is left to ask.
     lacks_since: Option<Time>,
     /// Its place among the findings, if it was kept.
     finding: Option<usize>,
@@ -44,7 +44,7 @@ pub(crate) struct Repair {
 pub(crate) struct Repairs {
     admitted: u64,
     ended: u64,
-    /// As a secondary: reads for a primary that are not answered.
+    /// Reads for a primary that this secondary has not answered yet.
     reads: usize,
 }
 
@@ -60,7 +60,8 @@ impl Repairs {
 }
 
 impl Repair {
-    /// Of what differs in a flight, if somebody of the right group holds it.
+    /// Builds the repair of a difference that was found in a flight. `None` if no replica of the
+    /// group `right` holds the content.
     pub fn of(
         flight: &Flight,
         difference: Difference,
@@ -88,7 +89,8 @@ impl Repair {
         asked.or(self.lacks_since.map(again))
     }
 
-    /// Nobody is left to ask: whether that may change. All are to be asked again once one of them can be.
+    /// Notes that no replica is left to ask, and returns whether that may change. Once one of them
+    /// can be asked again, the next round begins.
     fn waits(&mut self, now: Time, streams: impl Fn(&NodeId) -> bool) -> bool {
         self.asked = None;
         let since = *self.lacks_since.get_or_insert(now);
@@ -211,7 +213,8 @@ impl Replica {
         }
     }
 
-    /// What was asked for to repair others. Empty: it could not be had there.
+    /// Takes in blocks that were asked for to repair others. `data` is empty if `from` could not
+    /// read them.
     pub(crate) fn on_blocks_read(&mut self, from: NodeId, range: Range, data: &Bytes) {
         let asked = |flight: &&mut Flight| {
             let first = flight.repairs.as_ref().and_then(|repairs| repairs.front());

@@ -47,7 +47,7 @@ pub(crate) const TRIES: u8 = 3;
 const ROOM_MIN: u64 = 16 * BLOCK_BYTES;
 const EXTENT_BLOCKS: usize = (EXTENT_BYTES / BLOCK_BYTES) as usize;
 
-/// What is asked of a scrub.
+/// Order for a scrub: what to repair, and how fast to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubOrder {
     pub repair: ScrubRepair,
@@ -58,7 +58,7 @@ pub struct ScrubOrder {
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     run: Option<Run>,
-    /// Those of the run and those that are mended.
+    /// Extents under way: those of the run and those that are mended.
     pub flights: Vec<Flight>,
     pub mends: Mends,
     pub repairs: Repairs,
@@ -68,7 +68,8 @@ pub(crate) struct Scrub {
     pub totals: ScrubTotals,
 }
 
-/// What all scrubs of this replica as primary did.
+/// Totals of all scrubs and mends of this replica as primary. `extents` counts extents, the other
+/// fields blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubTotals {
     pub extents: u64,
@@ -88,7 +89,7 @@ struct Run {
     progress: Progress,
     /// Before this time the limit allows nothing more.
     paid_until: Time,
-    /// It is done when so many repairs have ended.
+    /// Number of admitted repairs. The run is done when as many have ended.
     written: u64,
 }
 
@@ -105,10 +106,10 @@ pub(crate) struct Flight {
     since: Option<Time>,
     /// Blocks that were changed since its entry was admitted.
     pub touched: [bool; EXTENT_BLOCKS],
-    /// Who has not answered yet.
+    /// Replicas that have not answered yet.
     waits: BTreeSet<NodeId>,
     pub sums: BTreeMap<NodeId, Held>,
-    /// Somebody should have said what it holds, and did not.
+    /// Whether a replica should have said what it holds, and did not.
     lacking: bool,
     /// None before it is judged.
     pub repairs: Option<VecDeque<Repair>>,
@@ -131,7 +132,8 @@ impl Scrub {
         self.run.is_some() || !self.flights.is_empty() || !self.mends.none()
     }
 
-    /// What clients change from here on is newer than the scrub's entries that were admitted before.
+    /// Notes that a client changes `range`: its new content is newer than all scrub entries that
+    /// were admitted before.
     pub fn changed(&mut self, kind: EntryKind, range: Range) {
         if self.flights.is_empty() {
             return;
@@ -196,7 +198,7 @@ impl Replica {
         self.scrub.report.as_ref()
     }
 
-    /// What was counted since this replica was opened.
+    /// Returns the totals of scrubs and mends since this replica was opened.
     #[must_use]
     pub fn scrub_totals(&self) -> ScrubTotals {
         self.scrub.totals
@@ -408,7 +410,7 @@ impl Replica {
         }
     }
 
-    /// Those who left, or take too long, are not waited for.
+    /// Stops waiting for replicas that left, are copied to, or take longer than [`WAIT_MS`].
     fn forget_silent(&mut self) {
         let (now, own) = (self.now, self.config.node);
         for flight in &mut self.scrub.flights {

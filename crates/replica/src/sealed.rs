@@ -33,7 +33,7 @@ pub struct Lag {
     pub bytes: u64,
     /// When the oldest of them was sealed.
     pub since: Option<Time>,
-    /// It lags further than the primary keeps account of: it is at least so much.
+    /// The peer lags further than the primary keeps account of: the other fields are lower bounds.
     pub more: bool,
 }
 

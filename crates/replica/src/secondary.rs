@@ -38,7 +38,7 @@ pub(crate) struct Session {
 }
 
 impl Replica {
-    /// What a primary says. `envelope` is from a connected node and of this resource.
+    /// Handles a message of a primary. `envelope` is from a connected node and of this resource.
     pub(crate) fn on_primary_message(&mut self, from: NodeId, envelope: Envelope) {
         let Envelope { epoch, incarnation, message, .. } = envelope;
         if self.failed {
@@ -132,7 +132,8 @@ impl Replica {
         self.drop_session();
     }
 
-    /// What was received and is not in the log is forgotten.
+    /// Ends the session with the primary, and forgets batches that were received and are not in the
+    /// log.
     pub(crate) fn drop_session(&mut self) {
         self.session = None;
         self.log.cut_notes(self.log.end.index);
@@ -152,12 +153,13 @@ impl Replica {
         self.tell_received();
     }
 
-    /// Something is under way in the own store, or waits for room there, and then another replica is told.
+    /// Whether work is under way in the own store, or waits for room there. Another replica is told
+    /// its end.
     pub(crate) fn works_for_others(&self) -> bool {
         !self.quiescent() || self.session.as_ref().is_some_and(|session| !session.held.is_empty())
     }
 
-    /// Nothing is under way in the own store.
+    /// Whether no work is under way in the own store.
     pub(crate) fn quiescent(&self) -> bool {
         self.busy.is_none() && self.installing == 0 && self.log.durable == self.log.end.index
     }

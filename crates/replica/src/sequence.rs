@@ -35,11 +35,11 @@ pub(crate) struct Sequence {
     open: VecDeque<Open>,
     /// Sealed, not committed; or committed and not acknowledged, see `copies.rs`.
     in_flight: VecDeque<InFlight>,
-    /// So many of them have failed and are not among the first that are acknowledged.
+    /// Number of entries of `in_flight` that have failed and are not among the first `answered`.
     failed: usize,
-    /// So many of the first of them are acknowledged, from memory (mode B).
+    /// Number of entries at the front of `in_flight` that are acknowledged, from memory (mode B).
     answered: usize,
-    /// Their bytes, a block more for each.
+    /// Payload bytes of those `answered` entries, with a block more for each.
     cached_bytes: u64,
     /// Ranges in `open` and `in_flight`: (volume, offset, ticket) to end.
     uncommitted: BTreeMap<(VolumeId, u64, Ticket), u64>,
@@ -75,7 +75,7 @@ struct Open {
     kind: EntryKind,
     range: Range,
     payload: Bytes,
-    /// Of the client that asked, or nothing.
+    /// Mark of the client's change; the default if no client asked.
     mark: ClientMark,
 }
 
@@ -106,7 +106,7 @@ impl InFlight {
         of_device && self.id != RequestId::REPAIR
     }
 
-    /// What it counts while it is acknowledged and not committed.
+    /// Bytes that the entry counts while it is acknowledged and not committed.
     fn cached_bytes(&self) -> u64 {
         self.bytes + BLOCK_BYTES
     }
@@ -148,7 +148,7 @@ impl Sequence {
         under_way.is_some_and(|under_way| under_way + bytes <= bytes_max)
     }
 
-    /// Nothing admitted is unfinished, nor acknowledged and not committed.
+    /// Whether every admitted request is finished, and every acknowledged entry committed.
     pub fn finished(&self) -> bool {
         self.len() == 0 && self.in_flight.is_empty()
     }
@@ -693,7 +693,7 @@ impl Replica {
 mod tests {
     use super::*;
 
-    /// It waits for room before it is sealed, and that is part of what it takes.
+    /// A change waits for room before it is sealed, and that wait is part of its latency.
     #[test]
     fn one_change_is_timed_from_its_admission_to_its_commit() {
         let mut sequence = Sequence::default();

@@ -11,7 +11,7 @@ pub(crate) struct Sizes {
     committed: Vec<u64>,
     /// Resizes after it, oldest first.
     ahead: VecDeque<(Index, VolumeId, u64)>,
-    /// As of where the log was restarted for a copy.
+    /// Sizes in bytes where the log was restarted for a copy.
     at_restart: Vec<u64>,
 }
 
@@ -30,7 +30,7 @@ impl Sizes {
         &self.committed
     }
 
-    /// Of a volume at the end of what was noted; 0 if there is none such.
+    /// Size of a volume in bytes after all entries that were noted; 0 if there is no such volume.
     pub fn at_end(&self, volume: VolumeId) -> u64 {
         let committed = self.committed.get(usize::from(volume.0)).copied().unwrap_or(0);
         let ahead = self.ahead.iter().filter(|(_, of, _)| *of == volume).map(|(_, _, bytes)| *bytes);

@@ -53,7 +53,7 @@ use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Histogram, NodeId, REPLICAS_MAX, Time, reach};
 
-/// How long somebody took of late to make durable what it was given.
+/// Time that a replica or a journal took of late to make durable what it was given.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     smooth_us: u64,
@@ -103,7 +103,7 @@ impl Least {
     }
 }
 
-/// The own journal's.
+/// Pace of the own journal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnPace {
     pace: Pace,
@@ -117,7 +117,7 @@ impl OwnPace {
         self.since = self.since.or(Some(now));
     }
 
-    /// What is under way is none of its business any more.
+    /// Forgets when the writes under way began: this replica does not lead any more.
     pub fn led(&mut self) {
         self.since = None;
     }
@@ -130,8 +130,8 @@ impl OwnPace {
         self.since = next;
     }
 
-    /// What a write took at least of late, in microseconds: what the disk needs, whatever else waits for it or for a processor. 0 if
-    /// nothing is known.
+    /// Shortest time that a journal write took of late, in microseconds; 0 if not known. That is
+    /// what the disk needs by itself, without waits for other writes or for a processor.
     pub fn least_us(&self) -> u64 {
         self.least.us().unwrap_or(0)
     }
@@ -146,7 +146,7 @@ impl OwnPace {
     }
 }
 
-/// What a primary knows of the slowness of a peer.
+/// Knowledge of a primary about the slowness of a peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slowness {
     pace: Pace,
@@ -157,13 +157,15 @@ pub(crate) struct Slowness {
     pub out: Option<Out>,
     /// Whether it has acknowledged anything since it was to leave.
     heard: bool,
-    /// It was taken for absent although it had seemed slow, and has not made up for it since.
+    /// Whether the peer was taken for absent although it had seemed slow, and has not made up for
+    /// it since.
     excused: bool,
     /// How often it has left, less what it was forgiven.
     times: u32,
     /// When it became a member.
     in_since: Time,
-    /// What its acknowledgements took, in microseconds, and how often it has left: for people.
+    /// Latencies of the peer's acknowledgements, in microseconds, and how often it has left: for
+    /// people.
     pub acknowledged_us: Histogram,
     pub times_left: u64,
 }
@@ -174,7 +176,7 @@ pub(crate) struct Out {
     pub since: Time,
     /// Its latency when it left.
     pub latency_us: u64,
-    /// It acknowledged nothing at all.
+    /// Whether the peer acknowledged no entry at all when it was to leave.
     stalled: bool,
     /// Since when it has kept up.
     quiet_since: Time,
@@ -182,7 +184,7 @@ pub(crate) struct Out {
 }
 
 impl Slowness {
-    /// It has acknowledged something; the oldest batch of it was sent at `sent_at`.
+    /// Notes that the peer has acknowledged entries; their oldest batch was sent at `sent_at`.
     pub fn acknowledged(&mut self, sent_at: Option<Time>, now: Time, forget_ms: u64) {
         self.heard = true;
         if let Some(sent_at) = sent_at {
@@ -206,7 +208,7 @@ impl Slowness {
         }
     }
 
-    /// It is fed on a new connection.
+    /// Notes that the peer is fed on a new connection: a quiet period begins anew.
     pub fn stream_began(&mut self, now: Time) {
         self.pace = Pace::default();
         self.over_since = None;
@@ -247,7 +249,7 @@ impl Slowness {
         }
     }
 
-    /// It is out for its slowness from now on.
+    /// Notes that the peer is out for its slowness from `now` on, and sets its quiet period.
     pub fn left(&mut self, latency_us: u64, stalled: bool, now: Time, limits: &SlowLimits) {
         let forgiven = now.ms_since(self.in_since) / limits.quiet_max_ms.max(1);
         self.times = self.times.saturating_sub(forgiven.try_into().unwrap_or(u32::MAX));

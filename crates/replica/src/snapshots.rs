@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    /// As of the commit index.
+    /// Snapshots that exist as of the commit index.
     committed: BTreeSet<SnapshotId>,
-    /// What entries after it do, oldest first: take (true) or drop.
+    /// Changes by entries after the commit index, oldest first: take (true) or drop.
     ahead: VecDeque<(Index, SnapshotId, bool)>,
-    /// Those whose files are here.
+    /// Snapshots whose files the store holds.
     held: BTreeSet<SnapshotId>,
 }
 

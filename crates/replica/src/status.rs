@@ -1,4 +1,4 @@
-//! What a replica tells about itself.
+//! Status of a replica, for people and for the agent.
 
 use crate::peer::{Link, Peer};
 use crate::sealed::Lag;
@@ -18,7 +18,8 @@ pub struct Status {
     /// Version of the record that it holds; 0 before the first.
     pub version: ConfigVersion,
     pub commit: Index,
-    /// As primary in mode B: everything up to here is acknowledged; else the commit index.
+    /// Index up to which everything is acknowledged: on a primary in mode B also from memory, else
+    /// the commit index.
     pub answered: Index,
     pub durable: Index,
     /// Last entry of its log, durable or not.
@@ -30,9 +31,10 @@ pub struct Status {
     pub journal_latency_us: u64,
     /// Requests admitted and not completed.
     pub requests: usize,
-    /// What it waits for, in words; empty when all is well.
+    /// Reasons why the replica waits, in words; empty when all is well.
     pub waiting_for: Vec<String>,
-    /// As a secondary: the highest commit index that a primary told it, in this session. May be beyond its end.
+    /// Highest commit index that a primary told this secondary in this session. May be beyond its
+    /// end.
     pub heard: Index,
 }
 
@@ -58,13 +60,13 @@ pub struct PeerStatus {
     pub copy: Option<CopyStatus>,
 }
 
-/// What was counted of a peer since this replica began to lead.
+/// Counts about a peer since this replica began to lead.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerCounts<'a> {
     pub node: NodeId,
     /// Whether commits wait for it.
     pub required: bool,
-    /// What its acknowledgements took, in microseconds.
+    /// Latencies of its acknowledgements, in microseconds.
     pub acknowledged_us: &'a Histogram,
     /// How often it left the in-sync set for being slow.
     pub times_slow: u64,
@@ -98,7 +100,7 @@ impl Replica {
         }
     }
 
-    /// What was counted of the other replicas; nothing unless it leads.
+    /// Returns the counts about the other replicas; none unless this replica leads.
     pub fn peer_counts(&self) -> impl Iterator<Item = PeerCounts<'_>> {
         self.peers.iter().map(|(node, peer)| PeerCounts {
             node: *node,
@@ -126,7 +128,8 @@ impl Replica {
         self.mode() != Mode::A || self.peers.values().all(fed)
     }
 
-    /// As a primary in mode B: bytes of the log that were acknowledged from memory and are not committed.
+    /// Bytes of the log that were acknowledged from memory and are not committed. `None` unless
+    /// this replica is a primary that serves in mode B.
     #[must_use]
     pub fn cached_bytes(&self) -> Option<u64> {
         (self.serving() && self.mode() == Mode::B).then(|| self.sequence.cached_bytes())
@@ -138,7 +141,7 @@ impl Replica {
         self.log.commit
     }
 
-    /// Of the record that it acts on.
+    /// Version of the record that this replica acts on.
     #[must_use]
     pub fn record_version(&self) -> ConfigVersion {
         self.version()
@@ -192,7 +195,7 @@ impl Replica {
         self.older
     }
 
-    /// What keeps this replica from doing its work, one sentence each.
+    /// Returns the reasons that keep this replica from doing its work, one sentence each.
     fn waiting_for(&self) -> Vec<String> {
         let mut out = Vec::new();
         if let Some(fence) = self.fence {

@@ -47,7 +47,8 @@ impl ClientConfig {
     }
 }
 
-/// What happens to a client. As with replicas, nothing of an old connection comes after its `PeerDown`.
+/// Events that a client handles. As with replicas, no event of an old connection comes after its
+/// `PeerDown`.
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     Record(Box<ResourceRecord>),
@@ -74,7 +75,8 @@ pub enum ClientEvent {
 pub enum ClientEffect {
     /// On the connection that this node opened.
     Send { to: NodeId, envelope: Envelope },
-    /// What was read, in pieces, or nothing.
+    /// A request has ended. The result of a read is its content, in pieces; other results are
+    /// empty.
     Complete { id: RequestId, result: Result<Pieces, RequestError> },
     /// Volumes of these sizes can be offered; said again when one has grown.
     Ready { volumes: Vec<u64> },
@@ -87,7 +89,7 @@ pub enum ClientEffect {
 pub enum Over {
     /// The resource is attached elsewhere, or nowhere, or under a newer session.
     Detached,
-    /// What was acknowledged is lost (R11).
+    /// Acknowledged changes are lost (R11).
     Lost,
     /// A request has waited too long (R20).
     Waited,
@@ -117,7 +119,7 @@ pub struct Client {
     session: Option<SessionId>,
     connected: BTreeSet<NodeId>,
     link: Link,
-    /// Of the newest stream.
+    /// Number of the newest stream.
     stream: u64,
     /// By number.
     requests: BTreeMap<u64, Request>,
@@ -225,7 +227,7 @@ impl Client {
         self.settle();
     }
 
-    /// What is to be done, in order; to be called until it is empty.
+    /// Returns the next effect to carry out, in order. Call it until it returns `None`.
     pub fn poll(&mut self) -> Option<ClientEffect> {
         self.effects.pop_front()
     }
@@ -320,7 +322,8 @@ impl Client {
         }
     }
 
-    /// It does not serve, or not this stream. Asked again after a while, with the next one.
+    /// Handles a primary that does not serve, or does not know this stream. The client asks again
+    /// after a while, with the next stream.
     fn refused(&mut self, from: NodeId) {
         reach!("replica: client: a primary that does not serve");
         self.stream += 1;
@@ -363,7 +366,7 @@ impl Client {
         }
     }
 
-    /// What was sent has this end.
+    /// Ends a request that was sent.
     fn complete(&mut self, number: u64, result: Result<Pieces, RequestError>) {
         let Some(request) = self.requests.remove(&number) else { return };
         if request.ask.is_change() {

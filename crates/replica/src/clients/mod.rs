@@ -25,9 +25,9 @@ use std::collections::VecDeque;
 /// that is cut.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// As of the commit index.
+    /// Mark of the last change up to the commit index.
     committed: ClientMark,
-    /// After it, one for each batch at most.
+    /// Marks after the commit index, one for each batch at most.
     ahead: VecDeque<(Index, ClientMark)>,
 }
 

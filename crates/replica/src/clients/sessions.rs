@@ -121,7 +121,7 @@ impl Sessions {
         self.unknown.is_some()
     }
 
-    /// It does not serve any more.
+    /// Ends the stream of the client, because this replica does not serve any more.
     pub fn stop(&mut self) {
         (self.serving, self.unknown) = (false, None);
         self.pending.clear();
@@ -259,10 +259,11 @@ impl Sessions {
         Some((op, ClientMark { session: ask.session, number: ask.number }))
     }
 
-    /// It is given to the core, under this number.
+    /// Takes the next waiting request for the core, and returns the number under which the core
+    /// gets it.
     ///
     /// # Panics
-    /// When there is none.
+    /// If no request waits.
     pub fn admit(&mut self) -> RequestId {
         let ask = self.waiting.pop_front().expect("there is a next one");
         self.waiting_bytes -= ask.ask.bytes();

@@ -52,7 +52,7 @@ struct Server {
     pending: Vec<(usize, RequestId, Option<u64>)>,
 }
 
-/// What one user asked for.
+/// Request of one user, and its outcome.
 #[derive(Clone, Debug)]
 struct Asked {
     block: u64,
@@ -64,7 +64,7 @@ struct Asked {
     ok: bool,
 }
 
-/// One that broke may still deliver to the server.
+/// Connection of a client to a server. A broken one may still deliver to the server.
 struct Connection {
     client: u32,
     server: u32,
@@ -521,7 +521,7 @@ impl Lab {
         }
     }
 
-    /// What users saw, against the order of the log.
+    /// Compares what users saw with the order of the log.
     fn judge(&mut self) {
         let primary = self.record.as_ref().and_then(|record| record.primary).expect("always one").0;
         let server = &self.servers[&primary];
