@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 const WINDOW_MAX: usize = 16;
 /// An extent is under way for so long.
 const EXTENT_MS: u64 = 4;
-/// What a window that is always full moves in a second.
+/// Extents that an always full window moves in a second.
 const FULL: u64 = WINDOW_MAX as u64 * 1000 / EXTENT_MS;
 
 struct Machine {
@@ -77,7 +77,7 @@ fn while_nobody_writes_all_of_the_window_is_used() {
     assert!(done >= FULL - WINDOW_MAX as u64, "{done} of {FULL}");
 }
 
-/// It rests for a twentieth of the time to learn what is usual, and begins carefully.
+/// The background rests for a twentieth of the time to learn what is usual, and begins carefully.
 #[test]
 fn clients_that_are_not_harmed_cost_a_copy_little() {
     let mut machine = Machine::new(BackgroundLimits::default());
@@ -100,7 +100,8 @@ fn a_copy_yields_to_clients_that_it_harms_and_goes_on() {
     assert!(pauses.max().is_some_and(|ms| ms <= 700), "it goes on all the time");
 }
 
-/// As under a load for which the journal has no room: the disk that is read is that which makes room.
+/// Clients wait as under a load for which the journal has no room: the disk that the copy reads is
+/// the one that makes room.
 #[test]
 fn what_clients_wait_for_before_the_journal_is_harm_as_well() {
     let limits = BackgroundLimits::default();
@@ -116,7 +117,8 @@ fn what_clients_wait_for_before_the_journal_is_harm_as_well() {
     assert!(done * 10 >= FULL * 10 * 9, "{done} of {} though nobody is harmed", FULL * 10);
 }
 
-/// Nothing is committed any more; and when nothing is while the background rests either, that is not its doing.
+/// No write is committed any more. If none is committed while the background rests either, the
+/// background is not the cause.
 #[test]
 fn who_waits_is_harmed_until_a_rest_tells_that_it_is_no_use() {
     let mut machine = Machine::new(BackgroundLimits::default());
@@ -129,7 +131,8 @@ fn who_waits_is_harmed_until_a_rest_tells_that_it_is_no_use() {
     assert!(done * 10 >= FULL * 5 * 7, "{done} of {}: its rests are longer", FULL * 5);
 }
 
-/// What a write takes differs, by chance, and one may be under way for long when the clients are looked at.
+/// Latencies differ by chance, and a write may be under way for long when the background looks at
+/// the clients.
 #[test]
 fn writes_that_differ_without_being_harmed_cost_a_copy_little() {
     let mut machine = Machine::new(BackgroundLimits::default());
@@ -156,7 +159,8 @@ fn writes_that_differ_without_being_harmed_cost_a_copy_little() {
     assert!(all * 10 >= FULL * 60 * 7, "{all} of {}, {done}", FULL * 60);
 }
 
-/// What was usual beside a copy says nothing of a feed, which may be what clients wait for (mode A).
+/// The latency that was usual beside a copy tells nothing about a feed, which may be what clients
+/// wait for (mode A).
 #[test]
 fn what_clients_wait_for_is_no_harm_done_by_a_feed() {
     let mut machine = Machine::new(BackgroundLimits::default());

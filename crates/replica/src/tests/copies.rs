@@ -15,7 +15,7 @@ fn lab(nodes: u32, copies: u32, suspend_ms: u64) -> Lab {
     lab
 }
 
-/// As the control plane does it.
+/// Sets the copies that are wanted, as the control plane does it.
 fn want(lab: &mut Lab, copies: u32, suspend_ms: u64) {
     lab.record.version = lab.record.version.next();
     lab.record.min_copies = MinCopies { copies, suspend_ms };
@@ -120,7 +120,8 @@ fn requests_fail_in_the_end_and_go_on_when_there_are_enough() {
     lab.assert_equal();
 }
 
-/// They acknowledge nothing to anybody who writes, and a rollback that was wished later does not come before a snapshot.
+/// Snapshots and rollbacks acknowledge no write of a client. A rollback that was asked for later
+/// does not come before a snapshot.
 #[test]
 fn snapshots_and_rollbacks_are_not_refused_and_keep_their_order() {
     let mut lab = lab(2, 2, 2000);
@@ -255,7 +256,8 @@ fn so_many_stay_however_slow_they_are() {
     }
 }
 
-/// What would be written anew could not be committed. In the first round nothing is begun when the other is lost, in the second the other is about to answer.
+/// A repair could not be committed. In the first round B is lost before the mend begins; in the
+/// second, when B is about to answer.
 #[test]
 fn what_is_damaged_is_not_waited_for_without_end() {
     for begun in [false, true] {

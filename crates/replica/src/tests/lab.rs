@@ -41,7 +41,7 @@ impl Random {
     }
 }
 
-/// What will happen.
+/// Event that is to happen at its time.
 #[derive(Debug)]
 enum Due {
     /// To the replica on a node, in this boot of it.
@@ -133,7 +133,7 @@ pub struct Lab {
     pub acknowledged: Index,
     pub demoted: BTreeSet<NodeId>,
     pub acks: u64,
-    /// Of these, before they were committed.
+    /// Acknowledgements that came before the entry was committed.
     pub from_memory: u64,
     /// The first thing that was found wrong.
     pub wrong: Option<String>,
@@ -148,11 +148,11 @@ pub struct Lab {
     pub rotten: bool,
     /// Replicas have checksums of their blocks: who holds one that was damaged knows it.
     pub sums: bool,
-    /// Of who starts from now on.
+    /// Limit for replicas that start from now on.
     pub copy_extents_max: usize,
     /// How long a disk takes to read what is scrubbed, in milliseconds, if that is not left to chance.
     pub scrub_ms: BTreeMap<NodeId, u64>,
-    /// What was told of damage that reads found, and how often it was mended.
+    /// Outcome of each mend, in order: the node that read, the volume, the extent, the end.
     pub mended: Vec<(NodeId, VolumeId, u32, Mended)>,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
@@ -808,7 +808,7 @@ impl Lab {
         self.publish();
     }
 
-    /// Of those that are not in sync any more.
+    /// Removes the openings of members that are not in sync any more.
     fn forget_openings(&mut self) {
         let iss = &self.record.iss;
         self.record.openings.retain(|node, _| iss.iter().any(|member| member.node == *node));
@@ -916,7 +916,7 @@ impl Lab {
         self.check_copies(asked.node);
     }
 
-    /// What is acknowledged lies on as many recorded members as are wanted, if the primary knows the record.
+    /// Checks that the record names as many members as are wanted, if the primary knows the record.
     fn check_copies(&mut self, primary: NodeId) {
         let replica = self.nodes[&primary].replica.as_ref();
         let knows = replica.is_some_and(|replica| replica.record_version() == self.record.version);

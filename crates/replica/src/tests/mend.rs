@@ -18,7 +18,8 @@ fn told(node: NodeId, mended: Mended) -> (NodeId, VolumeId, u32, Mended) {
     (node, VolumeId(VOLUME), 0, mended)
 }
 
-/// Of replicas that know their damage one is right, and of those that do not those that agree.
+/// One undamaged replica is right where the other knows its damage. A damaged block beside the one
+/// that was read is mended too.
 #[test]
 fn what_another_replica_has_is_written_anew_before_it_is_read_again() {
     for nodes in [2, 3] {
@@ -167,7 +168,7 @@ fn a_follower_is_asked_though_it_lags() {
     }
 }
 
-/// It is an error for who reads, in bounded time (R20), and costs no replica.
+/// The read fails in bounded time (R20), and no replica fails for it.
 #[test]
 fn a_follower_that_stays_away_is_not_waited_for_long() {
     for at_ms in [0, 5, 15, 25] {
@@ -194,7 +195,8 @@ fn a_follower_that_stays_away_is_not_waited_for_long() {
     }
 }
 
-/// It says that it has the block, and does not give it. Nobody's commits wait for a follower, so no replica fails for what it may have.
+/// B says that it has the block, and does not give it. In mode A no commit waits for B, so A does
+/// not fail for a block that B may have.
 #[test]
 fn what_is_not_given_costs_the_replica_only_if_commits_wait_for_who_has_it() {
     for (mode, end) in [(Mode::A, Mended::Nowhere), (Mode::C, Mended::Unknown)] {
@@ -221,7 +223,8 @@ fn little_room_in_the_journal_holds_up_no_read() {
     assert_eq!(lab.mended, [told(A, Mended::Again)]);
 }
 
-/// What waits is begun by nobody in another epoch: whoever read was told.
+/// A mend that has not begun ends with the role: the read was answered, and the next epoch begins
+/// no mend.
 #[test]
 fn what_was_not_begun_is_forgotten_with_the_role() {
     let mut lab = with_sums(3);

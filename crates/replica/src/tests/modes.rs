@@ -15,7 +15,7 @@ fn lab(mode: Mode) -> Lab {
     lab
 }
 
-/// As the control plane does it.
+/// Sets the mode of the resource, as the control plane does it.
 pub(super) fn set_mode(lab: &mut Lab, mode: Mode) {
     let record = &mut lab.record;
     record.version = record.version.next();
@@ -345,7 +345,8 @@ fn with_takeover_who_is_near_is_recorded_and_who_is_not_any_more_is_removed() {
     assert_eq!(back, [B, C]);
 }
 
-/// As R3: the promise that it lacks no more holds until the primary has learnt that nobody counts on it any more.
+/// Writes wait as under R3: the bound on what B lacks holds until the primary has learnt that B may
+/// not take over any more.
 #[test]
 fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
     let mut lab = lab(Mode::A);
@@ -363,7 +364,7 @@ fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
     assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
 }
 
-/// It is near by wider limits, and lags by more than the new ones allow. Found by seed 3345710.
+/// B is near by wider limits, and lags by more than the new ones allow. Found by seed 3345710.
 #[test]
 fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near() {
     let mut lab = lab(Mode::A);

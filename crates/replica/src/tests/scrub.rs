@@ -129,7 +129,7 @@ fn of_two_the_primary_is_right_if_a_repair_is_asked_for() {
     lab.assert_equal();
 }
 
-/// What its own checksum tells to be damaged is not right, though it is the primary's.
+/// A block that its own checksum shows to be damaged is not right, even on the primary.
 #[test]
 fn of_two_the_one_that_is_not_damaged_is_right() {
     for rotten in [A, B] {
@@ -256,7 +256,8 @@ fn a_repair_does_not_take_back_a_rollback() {
     assert_eq!(report.state, ScrubState::Done);
 }
 
-/// Who has the right content is away for a moment when it is asked for it, and no damage is left for that (seed 802860).
+/// The replica with the right content is away for a moment when it is asked; still, no damage is
+/// left (seed 802860).
 #[test]
 fn a_repair_waits_for_who_has_the_content_and_comes_back() {
     for away_ms in [1, 50, 500] {

@@ -63,7 +63,7 @@ fn a_slow_member_leaves_and_writes_go_on() {
     assert!(after * 10 > before * 9, "{after} writes without it, {before} before");
 }
 
-/// What people are shown: how long each took, and who left how often.
+/// Counts for people: how long the acknowledgements of each replica took, and how often each left.
 #[test]
 fn acknowledgements_and_departures_are_counted() {
     let mut lab = lab(3, LIMITS);

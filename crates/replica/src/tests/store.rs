@@ -7,10 +7,10 @@ use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, Time, Vo
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What a block holds: the number that its writer put into it; 0 is zeroes.
+/// Content of a block: the number that its writer put into it; 0 is zeroes.
 pub type Value = u64;
 pub type Image = BTreeMap<(VolumeId, u64), Value>;
-/// What only epoch starts may use, besides the capacity.
+/// Journal bytes beyond the capacity that only epoch starts may use.
 const RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
 /// Two blocks in each volume: a volume is one extent.
 pub const VOLUME_BLOCKS: u64 = 2;
@@ -240,7 +240,7 @@ impl Store {
         self.overlay.get(&key).or_else(|| self.volume.get(&key)).copied().unwrap_or(0)
     }
 
-    /// What a block will hold when everything up to `to` is committed.
+    /// Returns the content of a block once everything up to `to` is committed.
     pub fn block_at(&self, volume: VolumeId, block: u64, to: Index) -> Value {
         let entries = self.journal.iter().flat_map(|batch| (batch.first.0..).map(Index).zip(&batch.entries));
         let mut value = self.block(volume, block);
