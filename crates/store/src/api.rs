@@ -37,7 +37,7 @@ impl fmt::Display for Area {
     }
 }
 
-/// What is fixed when a replica is formatted. It is kept in the superblock.
+/// Parameters with which a replica is formatted. The superblock keeps them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
     pub resource: ResourceId,
@@ -47,7 +47,8 @@ pub struct StoreConfig {
     /// Size of the journal in bytes, a multiple of the block size. The caller demands
     /// `JOURNAL_BYTES_MIN` of its users; the store itself works with any ring of two batches.
     pub journal_bytes: u64,
-    /// What is read from a volume is compared with the sum of each block (docs/adr/0012-block-checksums.md).
+    /// Whether each read of a volume is compared with the sums of its blocks
+    /// (docs/adr/0012-block-checksums.md).
     pub sums: bool,
 }
 
@@ -56,8 +57,9 @@ pub struct StoreConfig {
 pub struct Tuning {
     /// Destaging starts when the overlay holds more bytes than this, or more is to be given back to the pool.
     pub destage_start_bytes: u64,
-    /// A pass frees at most one part in so many of the journal, but one batch at least. Who waits for room in a full journal waits for one
-    /// pass, so the more parts the shorter; each costs a checkpoint. 1: all that there is.
+    /// Number of parts of the journal, of which a pass frees at most one, but one batch at least. A
+    /// write that waits for room in a full journal waits for one pass, so more parts make its wait
+    /// shorter; each costs a checkpoint. 1: a pass frees all that there is.
     pub pass_parts: u64,
     /// A part is not smaller than this, unless it would be more than half of the journal: a checkpoint costs the same however little it is of.
     pub pass_bytes_min: u64,
@@ -71,10 +73,12 @@ pub struct Tuning {
     pub destage_write_bytes_max: u64,
     /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
     pub destage_writes_max: usize,
-    /// So many while little has gathered, when nothing is being written to the journal. A journal write that comes then waits for them in the disk's
-    /// queue, so they are few; one alone would cost the disk a notification and us a wake-up for each.
+    /// Number of destage writes that begin together while little has gathered and the journal is
+    /// not being written. A journal write that comes then waits for them in the disk's queue, so
+    /// they are few. Begun one by one, each would cost a notification of the disk and a wake-up.
     pub destage_bunch: usize,
-    /// Most bytes of them, of which one operation counts as no more than the largest write: what reads wait behind (R18).
+    /// Most bytes of destage operations in flight, because reads wait behind them (R18). One
+    /// operation counts as no more than the largest write.
     pub destage_bytes_max: u64,
     /// Most extent installations in flight.
     pub installs_max: usize,
@@ -173,7 +177,7 @@ pub struct IoFailure {
     pub detail: String,
     /// The pool has no space for what was to be written to a volume. Nothing else is in doubt, see [`crate::Store::retry`].
     pub no_space: bool,
-    /// It failed because the pool has no space, whatever was to be written.
+    /// Whether it failed because the pool has no space, whatever was to be written.
     pub full: bool,
 }
 
@@ -221,7 +225,8 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Of `bytes`, which were read where this payload lies, the `len` at `offset` of the journal.
+    /// Returns the `len` bytes at `offset` of the journal, out of `bytes`, which were read where
+    /// this payload lies.
     ///
     /// # Errors
     /// [`Damaged`]: the bytes are not the payload.
@@ -286,7 +291,8 @@ pub enum LogSource {
 #[error("the journal no longer holds the asked entries")]
 pub struct Gone;
 
-/// What the store wants done, or has to tell. Operations carry an [`OpId`] and may complete in any order.
+/// Outputs of the store: operations that it wants done, and news. Operations carry an [`OpId`] and
+/// may complete in any order.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Write the batches one after the other, each as its header block with the local area and its
@@ -308,14 +314,14 @@ pub enum Output {
         offset: u64,
         data: SmallVec<[Bytes; 1]>,
     },
-    /// Of [`Area::Sums`].
+    /// Read from [`Area::Sums`].
     SumsRead {
         op: OpId,
         volume: VolumeId,
         offset: u64,
         len: u64,
     },
-    /// To [`Area::Sums`]. Completion means durable.
+    /// Write to [`Area::Sums`]. Completion means durable.
     SumsWrite {
         op: OpId,
         volume: VolumeId,

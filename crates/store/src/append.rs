@@ -79,7 +79,8 @@ impl Store {
         }
     }
 
-    /// What is read is as of this entry. It may be below the commit index while the volumes are rolled back.
+    /// Last entry that reads see. It may be below the commit index while the volumes are rolled
+    /// back.
     #[must_use]
     pub fn applied(&self) -> Index {
         self.applied

@@ -1,5 +1,6 @@
-//! What a replica held last as a whole, kept for as long as it is copied to (R16, docs/adr/0021-kept-states.md): of a target that is half copied
-//! nothing can be used, and those it is copied from may never come back.
+//! Kept state (R16, docs/adr/0021-kept-states.md): the last whole content of a replica, kept while
+//! the replica is the target of a copy. A target that is half copied is of no use, and the replicas
+//! that it is copied from may never come back.
 //!
 //! ```text
 //!  restart of a whole replica ─▶ Taking ─▶ Taken ─▶ (superblock: inconsistent, kept) ─▶ Held ─▶ (superblock: consistent) ─▶ Dropping
@@ -27,9 +28,9 @@ use mainstay_types::{Index, SnapshotId, SnapshotOn, SnapshotState, reach};
 pub(crate) enum Kept {
     #[default]
     No,
-    /// For the restart that comes next.
+    /// The state is being taken, for the restart that comes next.
     Taking,
-    /// That has ended, and this is whether there is one.
+    /// The taking has ended; `true` if there is a kept state.
     Taken(bool),
     Held,
     /// The superblock still says that it is there.
@@ -39,7 +40,8 @@ pub(crate) enum Kept {
 }
 
 impl Store {
-    /// What this replica held last as a whole, if it is kept: a snapshot that is not one of the log's.
+    /// Returns the last whole content of this replica, if it is kept: a snapshot that is not one of
+    /// the log's.
     #[must_use]
     pub fn kept(&self) -> Option<(SnapshotId, SnapshotOn)> {
         match self.data {
@@ -108,7 +110,8 @@ impl Store {
         }
     }
 
-    /// Something found no space in the pool, or nobody wants it any more.
+    /// Gives up the kept state, because the pool has no space or an operator does not want it any
+    /// more.
     pub fn give_up_kept(&mut self) {
         if self.kept == Kept::Held && !self.failed {
             reach!("store: what is kept is given up");

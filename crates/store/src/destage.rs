@@ -77,12 +77,12 @@ pub struct Pass {
     chain: Chain,
     /// The end of an extent copy: the replica is consistent when this pass is durable.
     finish: bool,
-    /// Somebody waits for its end.
+    /// Whether something waits for its end: a forced checkpoint, a restart, a copy or a snapshot.
     awaited: bool,
     /// Sizes of the volumes that it records, and where their version tables are to lie.
     volumes: Vec<u64>,
     tables: Vec<TablePlace>,
-    /// It ends at this snapshot.
+    /// Snapshot at whose entry the pass ends.
     snapshot: Option<SnapshotId>,
     /// Snapshots that were dropped, from when its superblock is submitted.
     doomed: Vec<SnapshotId>,
@@ -372,7 +372,7 @@ impl Store {
         Some((volume, first, runs))
     }
 
-    /// What runs of one kind are made of.
+    /// Returns the content of runs of one kind, as it is written to the volume.
     fn filling(&self, runs: &[Run]) -> Filling {
         let mut pieces = Pieces::with_capacity(runs.len());
         for run in runs {
@@ -420,7 +420,8 @@ impl Store {
         }
     }
 
-    /// What a pass does when the volumes hold what it has written, durably, and so do their sums. None while it has to wait.
+    /// Returns the next stage of a pass once the volumes and their sums hold durably what it has
+    /// written. `None` while it has to wait.
     pub(crate) fn after_sums(&mut self) -> Option<Stage> {
         let snapshot = self.pass.as_ref().and_then(|pass| pass.snapshot);
         if snapshot.is_some() && self.restore_waits() {
@@ -466,7 +467,7 @@ impl Store {
         }
     }
 
-    /// What the pass needs a superblock for now.
+    /// Returns the change of the superblock that the pass needs now.
     pub(crate) fn job_of_pass(&self) -> Option<Job> {
         match self.pass.as_ref()?.stage {
             Stage::Announce { submitted: false } => Some(Job::Commit),

@@ -1,4 +1,5 @@
-//! What is on the media of a replica, as recovery would find it, with nothing changed: for people who want to know.
+//! Inspection of a replica's media, for people: tells what recovery would find, and changes
+//! nothing.
 
 use crate::recovery::{Window, follow, known_durable, read_versions, superblock_copies};
 use crate::{Media, RecoverError};
@@ -12,7 +13,7 @@ pub struct Inspection {
     pub copies: Vec<Option<u64>>,
     /// The newest whole copy.
     pub superblock: Superblock,
-    /// What the journal holds after the checkpoint, in order.
+    /// Batches that the journal holds after the checkpoint, in order.
     pub batches: Vec<FoundBatch>,
     /// The last entry of the log.
     pub end: Position,
@@ -31,9 +32,9 @@ pub struct Inspection {
 /// A batch of the journal.
 #[derive(Clone, Debug)]
 pub struct FoundBatch {
-    /// Of its header block in the journal, in bytes.
+    /// Offset of its header block in the journal, in bytes.
     pub offset: u64,
-    /// Of header block and payload, in bytes.
+    /// Length of header block and payload, in bytes.
     pub len: u64,
     /// The recovery, cut or restart after which it was written here.
     pub generation: u64,
@@ -53,7 +54,7 @@ pub struct FoundBatch {
 pub struct FoundEntry {
     pub kind: EntryKind,
     pub range: Range,
-    /// Of its payload in the journal, in bytes; meaningful for a write.
+    /// Offset of its payload in the journal, in bytes; meaningful for a write.
     pub offset: u64,
     /// CRC-32C of its payload; 0 unless a write.
     pub crc: u32,

@@ -59,7 +59,7 @@ pub struct Sum {
 }
 
 impl Held {
-    /// What is kept of a batch that is not kept in memory.
+    /// Describes a batch that is not kept in memory: the place and the checksum of each payload.
     pub fn without_memory(batch: &Batch) -> Self {
         let writes = batch.entries.iter().filter(|entry| entry.kind == EntryKind::Write);
         // Proof: BATCH_BYTES_MAX is far below 4 GiB, and both were checked when the batch was made.

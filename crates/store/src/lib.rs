@@ -90,7 +90,7 @@ pub struct Store {
     end_volumes: Vec<u64>,
     /// How large the file of each volume is, at least.
     files: Vec<u64>,
-    /// As large as the area of superblocks and version tables is, at least.
+    /// Size that the area of superblocks and version tables has at least, in bytes.
     meta_bytes: u64,
     /// Volumes whose files are being made larger, and those of them that found no space in the pool.
     growing: BTreeSet<VolumeId>,
@@ -132,7 +132,8 @@ pub struct Store {
     pending: VecDeque<Arc<Batch>>,
 
     overlay: Overlay,
-    /// What is under the overlay and not in the volumes yet, up to one snapshot each, oldest first.
+    /// Content under the overlay that is not in the volumes yet, up to one snapshot each, oldest
+    /// first.
     layers: VecDeque<Layer>,
     /// The last change that a client asked for, as of `applied` (S18).
     client: ClientMark,
@@ -155,14 +156,14 @@ pub struct Store {
     copy_volumes: Vec<u64>,
     /// Extents installed since the restart.
     installed: BTreeSet<(VolumeId, u32)>,
-    /// What was destaged into extents that are not installed yet: their copies must not overwrite it
-    /// with something older.
+    /// Blocks that were destaged into extents that are not installed yet: the copies of these
+    /// extents must not overwrite them with something older.
     ahead: Ahead,
     installs: VecDeque<Install>,
     /// Groups that are still to complete, for each extent being installed, and its version.
     installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
     finish: Option<Index>,
-    /// What was whole before.
+    /// Whether the last whole content of a copy's target is kept.
     kept: Kept,
 
     /// In flight, in no order: there are few, and a search through them is cheaper than a tree.
@@ -179,7 +180,7 @@ pub struct Store {
     failed: bool,
 }
 
-/// What an operation in flight is for.
+/// Purpose of an operation in flight.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     JournalWrite,

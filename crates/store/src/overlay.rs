@@ -8,7 +8,7 @@ use mainstay_types::{BLOCK_BYTES, Index, VOLUME_BYTES_MAX, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, SubAssign};
 
-/// What a run reads as.
+/// Content of a run, as a read sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Zeroes without space of their own: a discard.
@@ -65,7 +65,7 @@ impl Key {
     }
 }
 
-/// What runs stand for, in bytes.
+/// Bytes that runs stand for: of payload and of holes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Bytes {
     data: u64,
@@ -194,7 +194,7 @@ impl Overlay {
         }))
     }
 
-    /// What the run that begins before `key` and reaches across it has from there on.
+    /// Returns the part from `key` on of the run that begins before `key` and reaches across it.
     fn across(&self, key: Key) -> Option<Run> {
         let (&at, run) = self.runs.range(..key).next_back()?;
         (at.0 + run.blocks > key.0).then(|| run.tail(key.0 - at.0))

@@ -122,7 +122,8 @@ impl Store {
         write_superblock(media, &superblock, [0, 1])
     }
 
-    /// What the replica was formatted as, for who wants to see first that the rest of it fits.
+    /// Returns the parameters of the replica, for a caller that checks first whether the rest of it
+    /// fits.
     ///
     /// # Errors
     /// When there is no whole superblock, or the media cannot be read.
@@ -138,9 +139,11 @@ impl Store {
         Self::recover_known(media, tuning, Index(0))
     }
 
-    /// As [`Store::recover`]. `known`: the last entry of which something outside of these files says that this replica held it, durable
-    /// and committed. A log that ends earlier is that of an older copy of the files, which must not lead (R12). An inconsistent replica
-    /// does not lead anyway (R16), and its log may begin anew; for it `known` does not count.
+    /// Recovers like [`Store::recover`], and refuses an older copy of the files. `known` is the
+    /// last entry that this replica is known to have held, durable and committed, by evidence
+    /// outside of these files. A log that ends earlier is that of an older copy, which must not
+    /// lead (R12). An inconsistent replica does not lead anyway (R16), and its log may begin anew;
+    /// for it `known` does not count.
     ///
     /// # Errors
     /// As [`Store::recover`], and [`RecoverError::Older`].
@@ -317,7 +320,7 @@ pub(crate) fn read_versions(
     Ok(versions)
 }
 
-/// What the scan of the journal found.
+/// Log that the scan of the journal found.
 pub(crate) struct Log {
     journal: Journal,
     /// Every batch after the checkpoint, without payloads.
@@ -463,7 +466,7 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Of a journal of `size` bytes.
+    /// Begins to read a journal of `size` bytes.
     pub fn new(media: &'a mut dyn Media, size: u64) -> Self {
         Self { media, size, start: 0, bytes: Bytes::new() }
     }

@@ -100,7 +100,7 @@ impl Store {
         self.fail(format!("the log is rolled back to snapshot {to}, which is not held here"));
     }
 
-    /// What came before the entry is in the volumes, durably.
+    /// Issues the rollback of the volumes, once all that came before the entry is in them, durably.
     pub(crate) fn issue_restore(&mut self) {
         let Some((mark, Some(from), volumes)) =
             self.layers.front().map(|layer| (layer.snapshot, layer.from, layer.volumes.clone()))

@@ -27,8 +27,9 @@ pub(crate) struct Pin {
 }
 
 impl Store {
-    /// What [`Output::Scrub`] told at this entry was read, or nobody wants to know any more. Whether it was still pinned: if not, what was read
-    /// is not what the log says there, because it began anew.
+    /// Ends the scrub of the entry `at`: the caller has read what [`Output::Scrub`] told, or does
+    /// not want it any more. Returns whether the extent was still pinned. If it was not, the log
+    /// has begun anew, and the read content is not what the log says there.
     pub fn scrub_ended(&mut self, at: Index) -> bool {
         let before = self.pins.len();
         self.pins.retain(|pin| pin.at != at);

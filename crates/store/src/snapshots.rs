@@ -24,7 +24,7 @@ use mainstay_codec::{DataState, EntryKind, SnapshotRecord};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach};
 
-/// What is committed and not in the volumes, up to a snapshot.
+/// Committed content that is not in the volumes yet, up to a snapshot.
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub snapshot: SnapshotId,
@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// What passes write: the oldest of what is not in the volumes.
+    /// Returns the overlay that passes write: the oldest content that is not in the volumes.
     pub(crate) fn oldest(&self) -> &Overlay {
         let layer = self.layers.front().filter(|_| !planted(Bug::SnapshotLeavesOut));
         layer.map_or(&self.overlay, |layer| &layer.overlay)
@@ -208,7 +208,7 @@ impl Store {
         }
     }
 
-    /// What a superblock says of snapshots whose checkpoint is at `to`.
+    /// Returns the records of snapshots for a superblock whose checkpoint is at `to`.
     pub(crate) fn snapshot_records(&self, to: Index) -> Vec<SnapshotRecord> {
         let recorded = self
             .snapshots
@@ -222,7 +222,8 @@ impl Store {
         recorded.map(record).collect()
     }
 
-    /// What of the snapshots that the log has where it restarts is here.
+    /// Returns the records of the snapshots that the log has where it restarts. Each tells whether
+    /// the files of the snapshot are here.
     pub(crate) fn snapshots_at_restart(&self, listed: &[SnapshotId]) -> Vec<SnapshotRecord> {
         let known = |id: SnapshotId| self.snapshots.get(&id);
         let record = |&id: &SnapshotId| SnapshotRecord {

@@ -30,7 +30,7 @@ pub struct DamagedBlock {
     pub block: u64,
 }
 
-/// What [`Store::check_blocks`] says.
+/// Result of [`Store::check_blocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Checked {
     Well,

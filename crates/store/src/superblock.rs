@@ -18,7 +18,7 @@ pub const SUPERBLOCK_COPIES: usize = 4;
 /// Where the second pair of copies is.
 const SECOND_PAIR: u64 = 2 * SUPERBLOCK_BYTES as u64;
 
-/// What wants to change the superblock.
+/// Wanted change of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Job {
     Promise(Epoch),
@@ -34,7 +34,7 @@ pub enum Job {
         snapshots: Vec<SnapshotId>,
         client: ClientMark,
     },
-    /// What was kept is kept no longer, see `before_copy.rs`.
+    /// The kept state is given up, see `before_copy.rs`.
     GiveUpKept,
     /// The present pass is about to write up to here.
     Commit,
@@ -50,7 +50,7 @@ pub struct SuperblockWrite {
 }
 
 impl Store {
-    /// What this replica knows of its own log. Tells of durable things only.
+    /// Returns the knowledge of this replica about its own log, of durable things only.
     ///
     /// At [`Output::Promised`] the log ends here: appending goes on right after `end`.
     #[must_use]

@@ -144,7 +144,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Of what was last written to the slot, or read from it, of tables that lie in `places`.
+    /// Returns the root checksum of the pages that were last written to the slot, or read from it,
+    /// of tables that lie in `places`.
     pub fn root(&self, slot: u8, places: &[TablePlace]) -> u64 {
         let tables = self.checksums[usize::from(slot)].iter().zip(places);
         versions_root(tables.flat_map(|(checksums, &place)| checksums[..pages(place)].iter().copied()))

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId(pub u64);
 
-/// Who wants a group written.
+/// Origin of a group: a pass, or the installation of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Pass,
@@ -30,14 +30,14 @@ pub enum Piece {
 
 pub type Pieces = SmallVec<[Piece; 1]>;
 
-/// What a group makes of its blocks.
+/// Content that a group gives to its blocks.
 #[derive(Clone, Debug)]
 pub enum Filling {
     Zeroes {
         free: bool,
     },
     Data(Pieces),
-    /// Nobody has them: reading them is an error from now on.
+    /// No replica has the content of the blocks: reading them is an error from now on.
     Damaged,
 }
 
