@@ -1,4 +1,4 @@
-//! What a replica held last as a whole is kept for as long as it is copied to (R16).
+//! Kept states: the last whole content of a replica is kept while the replica is copied to (R16).
 
 mod lab;
 
@@ -107,7 +107,7 @@ fn it_stays_as_it_is_when_the_copy_begins_anew() {
     assert!(lab.disk.snapshots.is_empty());
 }
 
-/// What is half there is worth nothing: it is not kept when the copy begins anew.
+/// Begins the copy anew: a target that is half copied is worth nothing and is not kept.
 fn copy_anew_keeping_nothing(lab: &mut Lab, log: &Log) {
     restart(lab, log);
     lab.settle();
@@ -218,7 +218,7 @@ fn files_that_are_gone_are_not_named_any_more() {
     finish(&mut lab, &log);
 }
 
-/// It is of the sizes that the volumes had.
+/// The kept volumes have the sizes that they had before the copy.
 #[test]
 fn volumes_that_grow_meanwhile_are_kept_as_they_were() {
     let (mut lab, mut log) = behind();

@@ -162,8 +162,8 @@ fn a_copy_ends_after_much_was_written_ahead_of_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Whatever the order of stream, extents, destaging and completions, the target ends with the primary's
-    /// content; and until then it is inconsistent with the base it began with, through any crash.
+    /// The target ends with the primary's content, in every order of stream, extents, destaging and
+    /// completions. Until then it is inconsistent with the base it began with, through any crash.
     #[test]
     fn a_copy_ends_with_the_content_of_the_primary(seed in any::<u64>()) {
         let mut random = Random(seed);

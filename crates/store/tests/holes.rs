@@ -8,7 +8,7 @@ use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_store::{Output, Tuning};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, VolumeId};
 
-/// Nothing is destaged before it is asked for.
+/// Tuning under which nothing is destaged before it is asked for.
 fn lazy() -> Tuning {
     Tuning { destage_start_bytes: u64::MAX, ..tuning() }
 }

@@ -7,7 +7,7 @@ use lab::{BLOCK, Doing, Lab, Log, discard, tuning, write};
 use mainstay_store::{Area, Output, RecoverError, Tuning};
 use mainstay_types::{Index, JOURNAL_WRITES_MAX};
 
-/// Nothing is destaged, so whatever is in flight is a write to the journal.
+/// Tuning under which nothing is destaged, so that every write in flight is one to the journal.
 fn lazy() -> Tuning {
     Tuning { destage_start_bytes: u64::MAX, write_bytes_max: 32 << 20, ..tuning() }
 }

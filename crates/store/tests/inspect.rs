@@ -1,4 +1,4 @@
-//! What is told of a replica's media is what recovery makes of them, and telling it changes nothing.
+//! An inspection tells of a replica's media what recovery makes of them, and changes nothing.
 
 mod lab;
 
@@ -125,7 +125,7 @@ fn the_newest_superblock_is_told() {
     }
 }
 
-/// Of which a part of the meta area cannot be read.
+/// Disk of which a part of the meta area cannot be read.
 struct Unreadable(Disk);
 
 impl Media for Unreadable {
@@ -145,7 +145,8 @@ impl Media for Unreadable {
     }
 }
 
-/// What cannot be read says nothing of what is there; what is read and damaged is told.
+/// A page that cannot be read tells nothing about its content. A page that is read and damaged is
+/// told as such.
 #[test]
 fn a_version_table_is_told_to_be_damaged_only_if_it_is() {
     let (lab, _) = replica();

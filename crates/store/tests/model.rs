@@ -12,7 +12,7 @@ use proptest::prelude::*;
 struct Life {
     lab: Lab,
     log: Log,
-    /// What the log was before a cut that is not durable yet.
+    /// Log as it was before a cut that is not durable yet.
     before_cut: Option<Log>,
     cut_to: Index,
     epoch: u64,

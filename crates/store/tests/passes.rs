@@ -8,10 +8,10 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_store::{Area, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
 
-/// What a batch of one block takes of the journal.
+/// Journal bytes that a batch of one block takes.
 const BATCH_BYTES: u64 = HEADER_BLOCK_BYTES as u64 + BLOCK_BYTES;
 
-/// Nothing is destaged before the journal is half full.
+/// Returns a store that destages nothing before the journal is half full.
 fn in_parts(pass_parts: u64) -> Lab {
     Lab::with(lab::config(), Tuning { destage_start_bytes: u64::MAX, pass_parts, ..tuning() })
 }
@@ -185,7 +185,7 @@ fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     assert_eq!([20, 21, 30, 40].map(|blocks| at_once(unhurried(), blocks, discarded, false)), [0, 1, 4, 8]);
 }
 
-/// Nothing is read from the journal either.
+/// Tuning with bunches of four writes, for which the journal is not read either.
 fn bunches_of_four() -> Tuning {
     Tuning { destage_bunch: 4, memory_bytes_max: u64::MAX, ..unhurried() }
 }

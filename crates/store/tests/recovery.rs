@@ -164,7 +164,8 @@ fn a_record_known_to_be_committed_is_never_a_torn_tail() {
     ));
 }
 
-/// Nothing that was written later says so, but the superblock that a recovery or a cut has left.
+/// The superblock that a recovery or a cut has left is the only witness: no later record tells that
+/// the log was durable.
 #[test]
 fn where_a_recovery_or_a_cut_has_ended_the_log_is_known_to_be_durable() {
     for cut in [false, true] {

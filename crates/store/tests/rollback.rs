@@ -120,7 +120,8 @@ fn after_any_crash_it_is_done_or_not_begun() {
     assert!(begun > 0, "no crash came while the files were cloned");
 }
 
-/// What is committed and has to wait until the volumes are rolled back counts as committed from the beginning. Seed 918717.
+/// Entries that are committed and have to wait until the volumes are rolled back count as committed
+/// from the beginning. Seed 918717.
 #[test]
 fn nothing_is_applied_later_that_was_not_said_to_be_committed() {
     let mut waited = 0;
@@ -194,7 +195,8 @@ fn what_waits_for_a_rollback_is_listed_as_changed() {
     assert!(waited > 0, "nothing had to wait");
 }
 
-/// Whoever comes later drops the snapshot at once; its files are needed until the volumes hold what they hold.
+/// A later entry drops the snapshot at once. Its files are needed until the volumes hold their
+/// content.
 #[test]
 fn a_snapshot_is_not_dropped_before_it_was_rolled_back_to() {
     for completed in 0..24 {
@@ -274,7 +276,7 @@ fn a_pool_without_space_is_tried_again() {
     assert!(failed(&lab));
 }
 
-/// What is said of a block of volume 0 that is read now.
+/// Returns the check of a block of volume 0 that is read now.
 fn checked(lab: &Lab, block: u64) -> Checked {
     let offset = block * BLOCK_BYTES;
     lab.checked(VOLUME, offset, lab.disk.slice(Area::Volume(VOLUME), offset, BLOCK_BYTES))
@@ -349,7 +351,8 @@ fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Segments)> {
     found
 }
 
-/// One that is asked for before gets what was before, one that is asked for after it what comes after; neither gets both.
+/// A scrub that is asked for before the rollback gets the content before it, and one that is asked
+/// for after it the content after it. Neither gets a mixture.
 #[test]
 fn scrubs_see_what_was_before_a_rollback_or_what_comes_after_it() {
     let (mut lab, mut log) = with_snapshot();

@@ -6,7 +6,7 @@ use lab::{Lab, Log, scrub, write};
 use mainstay_store::{Area, Output, Segments, Source};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, VolumeId};
 
-/// What was told of the scrub entries so far.
+/// Takes what the store has told of scrub entries so far.
 fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Segments)> {
     lab.pump();
     let told = std::mem::take(&mut lab.told).into_iter();

@@ -167,7 +167,8 @@ fn sums_of_a_large_volume_do_not_stay_in_memory() {
     assert!(lab.disk.areas[&Area::Sums(VOLUME)].iter().all(|&byte| byte == 0), "holes have sums of zero");
 }
 
-/// What was in memory when the read of a pinned extent began counts, though it has left memory since: nothing is taken for well without its sum.
+/// Sums that were in memory when the read of a pinned extent began count, though they have left
+/// memory since: no block is taken for whole without its sum.
 #[test]
 fn damage_is_found_though_sums_leave_memory_meanwhile() {
     let blocks = 12 * SUMS_PER_PAGE;

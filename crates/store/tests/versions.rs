@@ -20,7 +20,8 @@ fn pages(disk: &Disk) -> Vec<u64> {
     table_blocks(&newest.expect("a superblock"))
 }
 
-/// What the meta area was after each of some checkpoints, and the replica after the last. Each changes an extent of the first volume.
+/// Returns the meta area before the first of `count` checkpoints and after each, and the replica
+/// after the last. Each checkpoint changes an extent of the first volume.
 fn checkpoints(count: u64) -> (Vec<Vec<u8>>, Lab) {
     let mut lab = Lab::with(config(), lab::tuning());
     let mut log = Log::default();

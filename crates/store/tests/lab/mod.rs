@@ -78,12 +78,12 @@ pub fn tuning() -> Tuning {
     }
 }
 
-/// What the media hold.
+/// Content of the media.
 #[derive(Clone, Default)]
 pub struct Disk {
     pub areas: BTreeMap<Area, Vec<u8>>,
-    /// What of each block of a volume would certainly survive, where that differs from `areas`, and which
-    /// later contents might.
+    /// Blocks that a crash may change, where they differ from `areas`: first the content that would
+    /// certainly survive, then the later contents that might.
     volatile: BTreeMap<(Area, u64), Vec<Vec<u8>>>,
     /// The files of snapshots: what each volume held.
     pub snapshots: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
@@ -135,8 +135,8 @@ impl Disk {
         self.kept_sums.insert(id, sums);
     }
 
-    /// What the snapshot holds is in the volumes, and kept once more. `half`: in every other block of them and every other sum, and nothing
-    /// is kept.
+    /// Puts the content of the snapshot `from` into the volumes, and keeps it once more as `id`.
+    /// `half`: only every other block and every other sum, and nothing is kept.
     pub fn restore(&mut self, id: SnapshotId, from: SnapshotId, volumes: &[u64], half: bool) {
         let (mut files, mut sums) = (self.snapshots[&from].clone(), self.kept_sums[&from].clone());
         for (n, &bytes) in volumes.iter().enumerate() {
@@ -175,7 +175,7 @@ impl Disk {
     }
 }
 
-/// What sums say of a volume of so many bytes, as an area of this size.
+/// Returns the sums of a volume of `volume` bytes out of `sums`, as an area of `len` bytes.
 fn cut_sums(sums: &[u8], volume: u64, len: usize) -> Vec<u8> {
     let mut sums = sums[..sums.len().min(volume as usize / BLOCK * 4)].to_vec();
     sums.resize(len, 0);
@@ -292,7 +292,7 @@ impl Log {
             .filter(move |&(index, _)| index <= to)
     }
 
-    /// What the volumes contain that had these sizes before the log.
+    /// Returns the content, at `to`, of volumes that had these sizes before the log.
     pub fn content(&self, volumes: &[u64], to: Index) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = volumes.iter().map(|&bytes| vec![0; bytes as usize]).collect();
         let of_volumes = |kind: EntryKind| {
@@ -417,7 +417,7 @@ pub fn resize(volume: u16, bytes: u64) -> NewEntry {
     NewEntry { kind: EntryKind::Resize, range, payload: Bytes::new(), session: 0, request: 0 }
 }
 
-/// Of an extent of a volume of so many bytes.
+/// Entry of a scrub of an extent, in a volume of `volume_bytes` bytes.
 pub fn scrub(volume: u16, extent: u64, volume_bytes: u64) -> NewEntry {
     let offset = extent * EXTENT_BYTES;
     let len = EXTENT_BYTES.min(volume_bytes - offset);
@@ -445,9 +445,9 @@ pub struct Lab {
     pub store: Store,
     pub disk: Disk,
     pub doing: Vec<(OpId, Doing)>,
-    /// What the store told, oldest first.
+    /// Outputs by which the store told something, oldest first.
     pub told: Vec<Output>,
-    /// What was zeroed: first block, number of blocks, whether their space goes.
+    /// Ranges that were zeroed: first block, number of blocks, whether their space goes.
     pub zeroed: Vec<(u64, u64, bool)>,
 }
 
@@ -616,7 +616,7 @@ impl Lab {
         }
     }
 
-    /// What a crash now could leave behind.
+    /// Returns a disk that a crash now could leave behind.
     pub fn crashed_disk(&self, random: &mut Random) -> Disk {
         let mut disk = self.disk.clone();
         let keep = [0, 50, 100][random.below(3)];
@@ -701,7 +701,8 @@ impl Lab {
         content.collect()
     }
 
-    /// What the segments of a range hold; `None` if the journal has not all of it any more.
+    /// Returns the content of the segments of a range; `None` if the journal has not all of it any
+    /// more.
     pub fn gather(&self, range: Range, segments: &[Segment]) -> Option<Vec<u8>> {
         let mut content = Vec::new();
         for segment in segments {
@@ -731,7 +732,7 @@ impl Lab {
         Some(content)
     }
 
-    /// What [`Store::check_blocks`] says of what is read of a volume now.
+    /// Returns what [`Store::check_blocks`] says of `found`, if it is read from a volume now.
     pub fn checked(&self, volume: VolumeId, offset: u64, found: &[u8]) -> Checked {
         let range = Range { volume, offset, len: found.len() as u64 };
         let page = |page: u64| {
@@ -742,7 +743,8 @@ impl Lab {
         self.store.check_blocks((volume, offset / BLOCK_BYTES), found, &pages, self.store.volume_stamp())
     }
 
-    /// What is read of a volume fits its sums, unless it is just being written or the target of a copy.
+    /// Checks that what is read of a volume fits its sums, unless it is just being written or the
+    /// target of a copy.
     fn check_sums(&self, volume: VolumeId, offset: u64, found: &[u8]) {
         if self.store.log_state().data == ReplicaData::Consistent {
             let checked = self.checked(volume, offset, found);
@@ -774,7 +776,8 @@ impl Lab {
         self.check_snapshots(log);
     }
 
-    /// What is kept of the target of a copy is what the log says it held, and of a whole replica nothing is.
+    /// Checks that the kept state of a copy's target is what the log says it held. A whole replica
+    /// keeps none.
     pub fn check_kept(&self, log: &Log) {
         let state = self.store.log_state();
         let Some((id, kept)) = self.store.kept() else { return };
