@@ -21,7 +21,7 @@ const RETRY_MS: u64 = 10_000;
 /// Most blocks that are told of, and looked at.
 const TOLD_MAX: usize = 64;
 
-/// What was counted of damaged blocks since the replica was opened.
+/// Counts about damaged blocks since the replica was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DamageCounts {
     /// Reads that have found damage; one that is done again counts once.
@@ -220,7 +220,8 @@ impl Host {
         platform.happened(Happened::DamageCopied { to, volume, extent, blocks });
     }
 
-    /// Nobody has what it needs.
+    /// Ends a read of a block that no replica has: a request gets an error, and a copy waits at the
+    /// extent.
     fn read_lacks(&mut self, platform: &mut impl Platform, read: &Waiting) {
         self.tell_lost(platform.now(), read.damaged.volume, std::iter::once(read.damaged.block));
         platform.happened(Happened::Unreadable(read.damaged));

@@ -1,5 +1,5 @@
-//! Who says what: a primary speaks on the connection that it opened, a replica answers on it. So does a client, and the primary
-//! answers it.
+//! Direction of messages: a primary speaks on the connection that it opened, and a replica answers
+//! on it. So does a client, and the primary answers it.
 
 use mainstay_codec::Message;
 

@@ -60,8 +60,9 @@ pub struct Host {
     reads: BTreeMap<u64, ReadJob>,
     log_loads: BTreeMap<u64, LogLoad>,
     next_token: u64,
-    /// What the replication core was told last; `None` once it has appended since. It counts down by itself, but
-    /// the room of a ring that continues at its start need not shrink with an append, and then is told again.
+    /// Room that the replication core was told last; `None` once it has appended since. The core
+    /// counts down by itself. But the room of a ring that continues at its start need not shrink
+    /// with an append, and then is told again.
     told_room: Option<(u64, u64)>,
     role: Role,
     promoted_at: Time,
@@ -72,13 +73,13 @@ pub struct Host {
     /// The pool has no space, or had none when the store failed.
     short: bool,
     digest: Option<Digesting>,
-    /// What is to be read when the volumes are rolled back.
+    /// Reads that wait until the volumes are rolled back.
     waiting: Vec<Waiting>,
     /// `None` unless the pool has none.
     space: Option<Space>,
     sessions: Sessions,
     damage: Damage,
-    /// What scrubs have come to and is not read yet, in the order of the log.
+    /// Entries of scrubs whose extents are not read yet, in the order of the log.
     scrubs: VecDeque<(Index, Range, Segments)>,
     /// Writes to the journal that are not durable yet, in the order of the log: up to which entry, and when they were issued.
     journal_writes: VecDeque<(Index, Time)>,
@@ -133,7 +134,7 @@ impl Host {
         &self.store
     }
 
-    /// What the platform was told last.
+    /// Role that the platform was told last.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role

@@ -1,4 +1,4 @@
-//! What a host wants of the world around it, and what it tells it.
+//! Interface between a host and the world around it: operations that the host starts, and its news.
 
 use bytes::Bytes;
 use mainstay_codec::{Envelope, Pieces};
@@ -40,19 +40,20 @@ pub trait Platform {
 
     fn happened(&mut self, happened: Happened);
 
-    /// What passes between the two cores, before it is carried out; for those who judge it. Nothing by default.
+    /// Shows what passes between the two cores, before it is carried out, to a platform that judges
+    /// it. Does nothing by default.
     #[inline]
     fn observe(&mut self, _seen: Seen<'_>) {}
 }
 
-/// What one core says to the other.
+/// Word of one core to the other: an effect of the replication core, or an output of the store.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
     Effect(&'a Effect),
     Output(&'a Output),
 }
 
-/// What a request of a device is answered with.
+/// Answer to a request of a device.
 pub type Answer = Result<Pieces, AnswerError>;
 
 /// Why a request failed.
@@ -68,7 +69,7 @@ pub enum AnswerError {
     Disk,
 }
 
-/// What the runtime hears of besides answers.
+/// News for the runtime, besides answers.
 #[derive(Clone, Debug)]
 pub enum Happened {
     RoleChanged(Role),
@@ -99,9 +100,10 @@ pub enum Happened {
     },
     /// A read has found damage. On a primary it waits until that is mended.
     Damaged(DamagedBlock),
-    /// No replica has it: whoever reads it is told an error.
+    /// No replica has the block: a read of it gets an error.
     Unreadable(DamagedBlock),
-    /// So many blocks of an extent are sent to a replica as damaged, because no replica has them whole.
+    /// Blocks of an extent are sent to a replica as damaged, because no replica has them whole.
+    /// `blocks` is their number.
     DamageCopied {
         to: NodeId,
         volume: VolumeId,
@@ -112,7 +114,7 @@ pub enum Happened {
     Digested(Result<Digest, DigestError>),
 }
 
-/// What a replica holds, in short: equal digests at equal indexes mean equal content.
+/// Digest of the content of a replica: equal digests at equal indexes mean equal content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Digest {
     pub index: Index,

@@ -25,7 +25,7 @@ use mainstay_types::{
 };
 use smallvec::SmallVec;
 
-/// What a read is for.
+/// Purpose of a read.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Request(RequestId),
@@ -39,7 +39,8 @@ pub(crate) enum Purpose {
     Digest {
         extent: u32,
     },
-    /// The range of a scrub's entry, as of that. `None`: the log began anew, and nobody wants to know.
+    /// The range of a scrub's entry, as of that entry. `None`: the log began anew, and the result
+    /// is of no use.
     Scrub {
         at: Option<Index>,
     },
@@ -48,7 +49,7 @@ pub(crate) enum Purpose {
         extent: u32,
         at: Position,
     },
-    /// To repair those of a replica; what is damaged cannot.
+    /// Blocks for the repair of a replica; a damaged block is of no use for it.
     Blocks,
     /// Whether a block that nobody had is well again.
     Look,
@@ -147,13 +148,13 @@ impl ReadJob {
     }
 }
 
-/// What of them lies in the volume.
+/// Returns the ranges of those segments that lie in the volume.
 fn of_volume(volume: VolumeId, segments: &[Segment]) -> impl Iterator<Item = Range> {
     let here = segments.iter().filter(|segment| segment.source == Source::Volume);
     here.map(move |segment| Range { volume, offset: segment.offset, len: segment.len })
 }
 
-/// What zeroes are answered with. Nothing longer is read at once.
+/// Zeroes that answer reads of zeroed ranges. No read at once is longer.
 static ZEROES: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
 
 const _: () = assert!(EXTENT_BYTES <= REQUEST_BYTES_MAX);
@@ -490,7 +491,8 @@ impl Host {
     }
 }
 
-/// What was read of an extent, with zeroes for what is damaged: nobody is sent that. Empty if all of it is zeroes.
+/// Returns the content that was read of an extent, with zeroes for damaged blocks, whose content is
+/// sent to no replica. Empty if all of it is zeroes.
 fn without(pieces: &Pieces, damaged: &[u32]) -> Bytes {
     let mut bytes = pieces.concat();
     for &block in damaged {

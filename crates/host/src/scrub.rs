@@ -79,7 +79,9 @@ impl Host {
         }
     }
 
-    /// What the entry is about was read; or a part of it was written over before. `at`: unless the log began anew.
+    /// Tells the replica the sums of an extent that was read for a scrub. `at`: the scrub's entry;
+    /// `None` if the log began anew. `job`: the read; `None` if a part of the extent was written
+    /// over before.
     pub(crate) fn extent_scrubbed(
         &mut self,
         platform: &mut impl Platform,
@@ -104,8 +106,9 @@ impl Host {
         self.replica.handle(platform.now(), Event::Scrubbed { at, held });
     }
 
-    /// What is there of an extent that is to be copied to this replica, as far as that can be said: it need not be right in the sense of any log. A block that is
-    /// written while it is read, or looks damaged for that reason, is merely sent.
+    /// Sums the blocks of an extent that is to be copied to this replica, as they are here now.
+    /// They need not be right in the sense of any log. A block that is written while it is read, or
+    /// looks damaged for that reason, is merely sent.
     pub(crate) fn sum_extent(
         &mut self,
         platform: &mut impl Platform,

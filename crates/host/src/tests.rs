@@ -1,4 +1,4 @@
-//! What a host does beyond its cores, as scenarios.
+//! Scenarios of a host: its work beyond that of its cores.
 
 mod damage;
 mod in_flight;
@@ -159,7 +159,7 @@ fn a_short_read_is_a_failed_read() {
     assert_eq!(lab.error(read), AnswerError::Disk);
 }
 
-/// What is asked for, of which the journal gives back something else than was written.
+/// Runs a primary whose journal gives back something else than was written. `ask` begins the read.
 fn decayed(ask: impl FnOnce(&mut Lab)) -> Lab {
     let mut lab = Lab::primary(lazy());
     lab.request(Op::Write { range: range(0, 3), payload: filled(&[1, 2, 3]).into() });
@@ -448,7 +448,8 @@ fn a_digest_of_a_discarded_volume_needs_no_disk_and_little_stack() {
     assert_eq!(lab.digested(), Some(Ok(Digest { index: Index(33), volumes: vec![0] })));
 }
 
-/// What was discarded and destaged is in no overlay any more; the file system says that it is a hole.
+/// A range that was discarded and destaged is in no overlay any more; the file system says that it
+/// is a hole.
 #[test]
 fn a_hole_is_not_read_where_much_is_read() {
     let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });

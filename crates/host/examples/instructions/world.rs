@@ -119,7 +119,7 @@ impl Media for Disk {
     }
 }
 
-/// What one host has asked for and not got yet.
+/// Wishes of one host that were not carried out yet.
 #[derive(Default)]
 struct Wishes {
     operations: VecDeque<Output>,

@@ -35,7 +35,7 @@ fn tuned(us: u64, tuning: Tuning) -> Lab {
     lab
 }
 
-/// Those who wait are to wait for less than a millisecond together.
+/// Writes that wait for a journal write are to wait for less than a millisecond together.
 #[test]
 fn a_batch_is_sealed_beside_others_if_enough_would_wait_long_enough() {
     for (us, expected) in [
@@ -135,8 +135,9 @@ impl Disk {
     }
 }
 
-/// It is what each of them took, not what was between their ends; in mode B too, where nobody waits for the journal and more is sealed than the store writes
-/// at once.
+/// The latency is the time that each write took, not the time between their ends. That is so in
+/// mode B too, where no request waits for the journal and more is sealed than the store writes at
+/// once.
 #[test]
 fn what_each_of_several_journal_writes_took_is_known() {
     for mode in [Mode::C, Mode::B] {
@@ -180,7 +181,8 @@ fn what_is_in_flight_is_not_timed_by_who_does_not_lead() {
     assert!(took < 1_000, "{took} µs");
 }
 
-/// What would only wait behind others is not sealed: it would not grow any more.
+/// A batch that would only wait behind others is not sealed: once sealed, it does not grow any
+/// more.
 #[test]
 fn a_batch_is_not_sealed_before_its_bytes_may_be_written() {
     let tuning = Tuning { write_bytes_max: 6 * BLOCK_BYTES, ..roomy() };
@@ -284,7 +286,8 @@ fn a_failed_replica_waits_for_nothing() {
     assert_eq!(lab.host.replica().awaited(), 0);
 }
 
-/// What is written while the journal has as much in flight as it may waits for that, whatever else is awaited.
+/// A write that comes while the journal has as much in flight as it may waits for a journal write
+/// to end, whatever else is awaited.
 #[test]
 fn who_is_not_sequenced_waits_for_one_thing() {
     let mut lab = with_journal_of(2_000, 1);

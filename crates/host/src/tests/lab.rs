@@ -22,7 +22,7 @@ pub const VOLUME: VolumeId = VolumeId(0);
 /// Blocks of the journal; a write of one block takes two.
 pub const JOURNAL_BLOCKS: u64 = 40;
 
-/// What was never written reads as zeroes.
+/// Blocks of a simulated disk. A block that was never written reads as zeroes.
 #[derive(Default)]
 pub struct Blocks(BTreeMap<(Area, u64), Bytes>);
 
@@ -49,7 +49,7 @@ impl Blocks {
 }
 
 impl Blocks {
-    /// Nothing of an area is there any more.
+    /// Forgets all blocks of an area.
     pub fn forget(&mut self, area: Area) {
         self.0.retain(|(of, _), _| *of != area);
     }
@@ -97,7 +97,7 @@ pub struct World {
     pub happened: Vec<Happened>,
     /// The files of snapshots.
     pub kept: BTreeMap<SnapshotId, Kept>,
-    /// What it has no block of is known to be a hole.
+    /// Whether a range without blocks is known to be a hole.
     pub knows_holes: bool,
 }
 
@@ -208,7 +208,7 @@ pub struct Lab {
     pub next: u64,
 }
 
-/// Nothing is destaged before it must be, and nothing stays in memory.
+/// Tuning under which nothing is destaged before it must be, and nothing stays in memory.
 pub fn lazy() -> Tuning {
     Tuning {
         destage_start_bytes: u64::MAX,
@@ -220,7 +220,7 @@ pub fn lazy() -> Tuning {
     }
 }
 
-/// Nothing is destaged before it must be, and all stays in memory.
+/// Tuning under which nothing is destaged before it must be, and all stays in memory.
 pub fn roomy() -> Tuning {
     Tuning { memory_bytes_max: u64::MAX, ..lazy() }
 }

@@ -74,7 +74,7 @@ fn a_read_that_a_rollback_overtakes_begins_anew() {
     }
 }
 
-/// What another is copied or repaired with is not half of both either.
+/// Blocks for a copy or a repair of another replica are no mixture of both contents either.
 #[test]
 fn blocks_for_a_repair_wait_too() {
     let mut lab = summed();
@@ -110,7 +110,8 @@ fn a_read_that_waits_is_refused_when_another_becomes_primary() {
     assert_eq!(lab.error(read), AnswerError::Request(RequestError::NotPrimary));
 }
 
-/// What is said again and again is done once, and the mark is kept for as long as it is wanted.
+/// A rollback that is asked for again and again is done once. The mark is kept for as long as it is
+/// wanted.
 #[test]
 fn it_is_done_once() {
     let mut lab = rolling();

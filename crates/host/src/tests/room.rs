@@ -1,4 +1,4 @@
-//! What the replica believes to be free in the journal (R18).
+//! Room in the journal, as the replica believes it to be (R18).
 
 use super::lab::{HERE, Lab, OPENING, lazy, range, record};
 use mainstay_replica::{Op, RequestId};

@@ -1,4 +1,4 @@
-//! What a host does for a scrub.
+//! Scenarios of a host during a scrub.
 
 use super::lab::{HERE, Lab, RESOURCE, THERE, VOLUME, broken, filled, lazy, record};
 use bytes::Bytes;
