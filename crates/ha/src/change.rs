@@ -1,4 +1,5 @@
-//! What a changed specification means for a service that runs: field by field, and whether it has to be started again.
+//! Comparison of a changed specification with the one in force, field by field: tells which changes
+//! need a restart of a service that runs.
 //!
 //! A field needs a restart if what runs was made with it: another value would count only for some later start, on some other
 //! node. Limits, time limits, tests and choices count from the next decision on, so they are changed in place.
@@ -11,7 +12,7 @@ use std::fmt::Debug;
 /// One field that has another value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Change {
-    /// As it is written in TOML, for example `process[0].command`.
+    /// Name of the field as it is written in TOML, for example `process[0].command`.
     pub field: String,
     /// The value that is in force; `not set` for none.
     pub from: String,

@@ -102,12 +102,12 @@ fn joined(table: &str, name: &str) -> String {
     if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
 }
 
-/// What stands in the first pair of backquotes.
+/// Returns the text in the first pair of backquotes.
 fn quoted(text: &str) -> Option<&str> {
     text.split('`').nth(1)
 }
 
-/// What the parser found, as people say it: it names types of its own.
+/// Returns in plain words what the parser found: the parser names types of its own.
 fn found(text: &str) -> String {
     let (kind, value) = text.split_once(' ').unwrap_or((text, ""));
     let value = value.trim_matches('`');
@@ -137,7 +137,7 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// What to write in the place of a name that is no field of `table`.
+/// Returns the remedy for a name that is no field of `table`.
 fn instead(table: &str, name: &str) -> String {
     let fields = fields_of(&plain(table));
     let near = fields.iter().map(|field| (distance(name, field), field)).min();

@@ -28,7 +28,7 @@ pub enum AtPath {
 /// Consequence of [`AtPath`] for an unmount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unmount {
-    /// Nothing of the service is there. What else is there stays.
+    /// The path has no mount of the service. Any other mount there stays.
     Nothing,
     /// The topmost mount is the service's, and nothing else goes with it.
     Topmost,
@@ -89,7 +89,7 @@ impl AtPath {
         !matches!(self, Self::Dead(_))
     }
 
-    /// What an unmount has to do.
+    /// Returns what an unmount has to do.
     #[must_use]
     pub fn unmount(&self) -> Unmount {
         match self {

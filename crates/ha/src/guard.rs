@@ -1,4 +1,5 @@
-//! What this node knows about what its engine silences when the lease ends, and within which lease (R19).
+//! Knowledge of this node about the guard of its engine (R19): the list that the engine silences
+//! when the lease ends, and the lease that the engine has taken.
 //!
 //! Guarantees
 //! - A list counts as confirmed only if the engine confirmed it on its present connection and nothing else was asked since.
@@ -9,7 +10,7 @@
 //!   lease that this process has counted and the engine has not heard of may come too late: the guard has acted, and the
 //!   engine's answer says so ([`crate::Event::Silenced`]).
 //!
-//! `L` is the list, in the words of whoever runs this.
+//! `L` is the list, in the words of the caller.
 
 use mainstay_types::Time;
 use mainstay_types::simulation::{Bug, planted};
@@ -37,14 +38,14 @@ struct Asked<L> {
     at: Time,
 }
 
-/// What has to be done to have something guarded.
+/// Answer to a caller that wants a list guarded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted<L> {
-    /// It is.
+    /// The engine has confirmed the list.
     Confirmed,
     /// The engine has to be asked.
     Ask { number: u64, list: L },
-    /// It was asked a moment ago.
+    /// The engine was asked a moment ago, and has not confirmed the list yet.
     Wait,
 }
 

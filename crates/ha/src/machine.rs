@@ -93,8 +93,8 @@ pub enum Event {
         process: usize,
         status: String,
     },
-    /// What this step had made is gone, or is not what it was. `mendable`: a new attempt on this node may help; otherwise
-    /// the service fails here at once, so that it goes to another node.
+    /// The result of this step is gone, or is not what it was. `mendable`: a new attempt on this
+    /// node may help; otherwise the service fails here at once, so that it goes to another node.
     Lost {
         step: Step,
         why: String,
@@ -126,14 +126,14 @@ pub enum Effect {
     Report(Report),
 }
 
-/// What the operator and the control plane are told.
+/// Report on a service, for the operator and the control plane.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Report {
     pub phase: ServicePhase,
-    /// Of the last start; 0 before the first.
+    /// Epoch of the last start; 0 before the first.
     pub epoch: Epoch,
     pub round: u64,
-    /// What is being done, or why it failed.
+    /// Work that is being done on the service, or the reason why it failed.
     pub detail: String,
     /// Failures within the window.
     pub failures: u32,
@@ -145,7 +145,7 @@ pub struct Report {
     pub last_failure: String,
 }
 
-/// What goes on after everything down to `floor` is undone.
+/// Continuation after every step down to `floor` is undone.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Then {
@@ -231,7 +231,7 @@ pub struct Machine {
     failures: Vec<Time>,
     reason: String,
     passes: bool,
-    /// Of the last failure, also when it runs again.
+    /// Reason of the last failure, kept also when the service runs again.
     last_failure: String,
     probe: Probe,
     /// A stranger has the address: why it is not taken.
@@ -569,7 +569,8 @@ impl Machine {
         }
     }
 
-    /// It is asked for again until it is free: no other node could have it either, and the programs are not at fault.
+    /// Asks for the address again until it is free. No other node could have it either, and the
+    /// programs are not at fault.
     fn on_address_held(&mut self, ticket: u64, why: String, now: Time) {
         if self.probe != (Probe::Running { ticket }) {
             return;

@@ -3,7 +3,7 @@
 /// Longest list of options, in bytes: the kernel takes a page of what the file system is to read.
 pub const OPTIONS_BYTES_MAX: usize = 2048;
 
-/// What an option is for.
+/// Meaning of a mount option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MountOption<'a> {
     /// Flags of mount(2) that are set and cleared, as numbers of Linux.
@@ -12,7 +12,7 @@ pub enum MountOption<'a> {
     ForOthers,
     /// For the file system.
     FileSystem(&'a str),
-    /// It asks for another thing than this mount, or for one that Mainstay decides.
+    /// The option asks for another thing than this mount, or for one that Mainstay decides.
     Refused { why: &'static str, remedy: &'static str },
 }
 

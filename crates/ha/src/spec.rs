@@ -21,7 +21,7 @@ const USER_BYTES_MAX: usize = 32;
 /// Longest specification that is parsed, in bytes.
 pub const SPEC_BYTES_MAX: usize = 64 << 10;
 
-/// What is wrong with a specification, in words for the operator.
+/// Fault of a specification, in words for the operator.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
@@ -65,7 +65,7 @@ pub struct Mount {
     pub path: String,
     #[serde(default = "default_fstype")]
     pub fstype: String,
-    /// As for mount(8) `-o`; empty for none.
+    /// Mount options, as for mount(8) `-o`; empty for none.
     #[serde(default)]
     pub options: String,
     /// Make the file system if the volume is blank.

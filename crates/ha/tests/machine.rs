@@ -799,8 +799,8 @@ fn another_round_of_what_runs_clears_its_failures() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever happens, and wherever the agent is restarted: silence is reported only when nothing is left
-    /// (asserted in `Node::one`), and a service that is told to stop ends up silent.
+    /// Silence is reported only when nothing is left (asserted in `Node::one`), whatever happens
+    /// and wherever the agent is restarted. A service that is told to stop ends up silent.
     #[test]
     fn silence_is_never_a_lie(events in prop::collection::vec((0u8..9, 0usize..7, 0u64..70_000), 1..60)) {
         let mut node = Node::new();

@@ -59,8 +59,9 @@ impl Machine {
         self.report();
     }
 
-    /// What was about to begin must not begin any more (R10): a process that was stopped for long, or has just started
-    /// again, may have decided on it before it heard of the lease.
+    /// Drops the steps that were about to begin, because they must not begin any more (R10). A
+    /// process that was stopped for long, or has just started again, may have decided on them
+    /// before it heard of the lease.
     pub(super) fn drop_held(&mut self) {
         let probe = self.probe;
         let mut probe_held = false;
