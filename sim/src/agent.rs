@@ -28,7 +28,8 @@ use services::Runner;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What outlives the process. All of it is durable before it counts; the services do not outlive a reboot.
+/// State of an agent that outlives its process. Every part of it is durable before the agent relies
+/// on it. A reboot of the machine ends the services.
 #[derive(Clone, Debug, Default)]
 pub struct Durable {
     /// Generations that were ever suspected here, and have not been superseded.
@@ -72,7 +73,7 @@ pub struct Log {
     pub found: u64,
 }
 
-/// What agents say to each other outside the log.
+/// Message of one agent to another, outside the control plane's log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LeaseMessage {
     Heartbeat(Heartbeat),
@@ -82,13 +83,13 @@ pub enum LeaseMessage {
 /// How a step of a job failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepError {
-    /// Nobody did it, or it may be done the next time.
+    /// The step was not carried out, or it may succeed when the agent repeats it. Holds the reason.
     NotDone(String),
     /// R12: what is on the disk, or the disk, is not fit for use.
     Unusable(String),
 }
 
-/// What the engine says unasked.
+/// Report of the engine that the agent has not asked for.
 #[expect(clippy::large_enum_variant, reason = "nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
@@ -118,12 +119,12 @@ pub enum EngineEvent {
     },
 }
 
-/// What the engine says of a replica.
+/// Report of the engine on one replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaReport {
     pub resource: ResourceId,
     pub seen: ReplicaSeen,
-    /// What it waits for.
+    /// Proposal whose outcome the replica waits for; `None` if it waits for none.
     pub proposal: Option<Proposal>,
 }
 
@@ -157,7 +158,7 @@ pub enum In {
     },
     GuardConfirmed(u64),
     SuspectPersisted(Suspect),
-    /// Nothing is left of an instance of this service that nobody remembers.
+    /// The node has silenced all that was left of the service of this name, see [`Out::Sweep`].
     Swept(String),
     StepDone {
         service: String,
@@ -231,7 +232,8 @@ pub struct Agent {
     replicas: BTreeMap<ResourceId, ReplicaSeen>,
     clients: BTreeMap<ResourceId, ClientSeen>,
     jobs: BTreeMap<ResourceId, UnderWay>,
-    /// Of the last step; random at the start, so that the answers of two processes are not mixed up.
+    /// Number of the last step of a job that the agent asked the engine for. It starts at random,
+    /// so that an answer to an earlier process of the agent is not taken for one to this process.
     last_step: u64,
     runners: BTreeMap<String, Runner>,
     outs: VecDeque<Out>,
@@ -355,7 +357,7 @@ impl Agent {
         self.replaced.clear();
     }
 
-    /// What the wall clock shows from here on, in milliseconds since 1970.
+    /// Sets the time that the wall clock shows from now on, in milliseconds since 1970.
     pub fn set_wall_ms(&mut self, wall_ms: u64) {
         self.wall_ms = wall_ms;
     }

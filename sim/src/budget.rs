@@ -1,5 +1,6 @@
-//! What may be done to a cluster that is asked to survive: the fault budget, in the manner of TigerBeetle's
-//! `ClusterFaultAtlas`. A plan that breaks it proves nothing when an oracle fires.
+//! Fault budget of a cluster that is asked to survive, in the manner of TigerBeetle's
+//! `ClusterFaultAtlas`. When a plan breaks this budget, a violation that an oracle reports proves
+//! nothing.
 //!
 //! The reasoning, for plans that are to be survived:
 //! - **What only interrupts is free**: power cuts of any set of nodes, kills, pauses, cuts of every kind, slow links and
@@ -48,10 +49,10 @@ use std::collections::BTreeMap;
 /// Largest read, write, discard or write-zeroes, in blocks (`REQUEST_BYTES_MAX`).
 pub const REQUEST_BLOCKS_MAX: u64 = mainstay_types::REQUEST_BYTES_MAX / mainstay_types::BLOCK_BYTES;
 
-/// What a disk fault takes away.
+/// Loss that a disk fault causes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Harm {
-    /// Nothing.
+    /// No loss: the fault only interrupts or delays.
     None,
     /// One of the copies of the superblock.
     Copy(u64),
@@ -124,7 +125,7 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// What has been damaged so far.
+/// Damage that the plan has done up to a step, to check the steps in order.
 #[derive(Default)]
 struct Damage {
     /// By resource.
@@ -324,7 +325,7 @@ impl ClientOp {
 }
 
 impl Fault {
-    /// Whom it names: none, one or two.
+    /// Returns the targets that the fault names: none, one or two.
     #[must_use]
     pub fn targets_mut(&mut self) -> [Option<&mut Target>; 2] {
         match self {
@@ -358,7 +359,7 @@ impl Fault {
         }
     }
 
-    /// Whom it names: none, one or two.
+    /// Returns the targets that the fault names: none, one or two.
     #[must_use]
     pub fn targets(&self) -> [Option<Target>; 2] {
         let mut copy = *self;

@@ -11,7 +11,7 @@ use mainstay_types::simulation::BugInfo;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What runs a plan: [`crate::run::run`], or a test's own.
+/// Function that runs a plan: [`crate::run::run`], or a test's own.
 pub type Runner = dyn Fn(&Plan, &RunOptions) -> Outcome + Sync;
 
 /// One run in so many is made twice, and the hashes are compared. It has no factor in common with [`UNSURVIVABLE_EVERY`], so
@@ -78,7 +78,7 @@ impl Found {
     }
 }
 
-/// What came out of many runs.
+/// Sum of the results of many runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     pub seeds: u64,
@@ -208,7 +208,8 @@ impl Hunt {
         self.caught.is_empty() && self.story.is_none()
     }
 
-    /// What caught it, each once, most often first.
+    /// Returns the ids of the invariants whose oracles caught the bug, each once, most frequent
+    /// first.
     #[must_use]
     pub fn by(&self) -> Vec<&'static str> {
         let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();

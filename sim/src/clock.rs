@@ -15,7 +15,7 @@ impl Clock {
         Self { origin_us, ppm }
     }
 
-    /// It does not keep true time.
+    /// Tells whether the clock runs at another rate than true time.
     #[must_use]
     pub fn drifts(self) -> bool {
         self.ppm != 0

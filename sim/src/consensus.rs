@@ -27,7 +27,8 @@ const ELECTION_US_MIN: u64 = 400_000;
 const ELECTION_US_MAX: u64 = 800_000;
 /// A leader tries again to reach somebody.
 const HEARTBEAT_US: u64 = 100_000;
-/// As `HEARTBEAT_US`, for whom it does not reach: fewer events, nobody sees the difference.
+/// Pause before the leader tries again to reach a member that does not hear it, in microseconds. It
+/// is longer than [`HEARTBEAT_US`] because that saves events and changes no result.
 const ABSENT_US: u64 = 400_000;
 /// How often the leader is looked at while nothing else happens. [`Consensus::links_changed`] makes it at once.
 const CHECK_US: u64 = 250_000;
@@ -35,21 +36,22 @@ const CHECK_US: u64 = 250_000;
 const REPEAT_US: u64 = 400_000;
 /// How long a submitted proposal is repeated.
 const PATIENCE_US: u64 = 3_000_000;
-/// Whoever lacks more than this is given the state whole.
+/// Entries that a member may lack and still be given one by one. A member that lacks more is given
+/// the whole state.
 const SNAPSHOT_LAG: u64 = 64;
 /// States are kept every so many entries, so that older ones can be made again.
 const CHECKPOINT_EVERY: u64 = 128;
 /// A restarted node's state may be this many entries older than the one that it had.
 const RESTART_LAG: u64 = 4;
 
-/// What wall clocks show at the beginning, in milliseconds since 1970.
+/// Time that wall clocks show at the beginning of a run, in milliseconds since 1970.
 pub const WALL_MS: u64 = 1_700_000_000_000;
 
-/// Who runs and who reaches whom, now.
+/// Agents that run, and pairs of nodes whose agents reach each other, at this moment.
 pub trait Links {
     /// The node's agent runs and is not paused.
     fn running(&self, node: NodeId) -> bool;
-    /// What the agent of `from` sends reaches the agent of `to`.
+    /// Datagrams of the agent of `from` reach the agent of `to`.
     fn reachable(&self, from: NodeId, to: NodeId) -> bool;
 }
 
@@ -78,7 +80,7 @@ pub enum Delivery {
     Leader(bool),
 }
 
-/// What happened so far.
+/// Counts of what happened so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     pub elections: u64,
@@ -101,9 +103,9 @@ struct Member {
     /// Entries up to this one were delivered.
     learned: u64,
     learn_at_us: Option<u64>,
-    /// It is to be given the state whole.
+    /// The member is to be given the whole state next time, see [`Consensus::snapshot`].
     snapshot: bool,
-    /// It takes itself for the leader.
+    /// The member takes itself for the leader.
     believes: bool,
     /// When it hears that it is not.
     corrected_at_us: Option<u64>,
@@ -116,7 +118,7 @@ struct Member {
 struct Proposal {
     from: NodeId,
     entry: Arc<Entry>,
-    /// It is repeated until then.
+    /// True time up to which the proposer repeats the proposal, in microseconds.
     patience_us: u64,
 }
 
@@ -125,7 +127,7 @@ struct Proposal {
 struct Appended {
     proposal: Proposal,
     commit_at_us: u64,
-    /// Whose log it is in: bits by place in `members`.
+    /// Members whose logs hold the entry, as bits by place in `members`.
     copies: u64,
 }
 
@@ -148,7 +150,7 @@ pub struct Consensus {
     travelling: Vec<(u64, Proposal)>,
     appended: VecDeque<Appended>,
     loss_permille: u64,
-    /// So many of the next proposals get lost or are late.
+    /// Number of the next proposals that get lost or are late.
     lose: u64,
     /// The next proposal is on its way for so long, and nobody repeats it.
     late_us: Option<u64>,
@@ -161,7 +163,7 @@ pub struct Consensus {
     changes: VecDeque<Change>,
     /// Names of services that were forgotten.
     forgotten: VecDeque<String>,
-    /// What operators were told, each with what the oracle says of it.
+    /// Answers to operators, each with the judgement of the oracle.
     answers: VecDeque<Answer>,
 }
 
@@ -280,7 +282,7 @@ impl Consensus {
         }
     }
 
-    /// What the wall clock of this node shows, in milliseconds since 1970.
+    /// Returns the time that the wall clock of this node shows, in milliseconds since 1970.
     #[must_use]
     pub fn wall_ms(&self, node: NodeId, at_us: u64) -> u64 {
         let off_ms = self.place(node).map_or(0, |place| self.members[place].wall_ms);
@@ -315,7 +317,8 @@ impl Consensus {
         self.deliveries.pop_front()
     }
 
-    /// Who runs or who reaches whom has changed. Saying so is not needed, only more exact.
+    /// Tells the model that an agent has started or stopped, or that a link has changed. Calling
+    /// this is optional; it makes the times of elections more exact.
     pub fn links_changed(&mut self, at_us: u64) {
         self.check_at_us = self.check_at_us.min(at_us);
     }
@@ -444,7 +447,7 @@ impl Consensus {
         }
     }
 
-    /// Who receives what the leader sends: bits by place in `members`.
+    /// Returns the members that receive messages of the leader, as bits by place in `members`.
     fn heard_by(&self, leader: usize, links: &dyn Links) -> u64 {
         let from = self.members[leader].node;
         let mut heard = 1 << leader;
@@ -456,7 +459,7 @@ impl Consensus {
         heard
     }
 
-    /// What is in the leader's log has come into the logs of those whom it reaches.
+    /// Marks the entries of the leader's log as held by every member that the leader reaches.
     fn spread(&mut self, leader: usize, links: &dyn Links) {
         let heard = self.heard_by(leader, links);
         for appended in &mut self.appended {

@@ -42,11 +42,11 @@ pub fn unreached() -> Vec<String> {
 pub struct Covered {
     /// Something in this process came there, so often.
     pub reached: Vec<(String, u64)>,
-    /// Nothing did, but a story does.
+    /// Marks that this process did not reach, and that a story in `sim/tests/reached.rs` reaches.
     pub told: Vec<String>,
-    /// Nothing did, and no legal run can.
+    /// Marks that this process did not reach, and that no legal run can reach.
     pub never: Vec<String>,
-    /// Nothing did, and nobody says why.
+    /// Marks that this process did not reach, and that no list explains.
     pub missed: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Covered {
     }
 }
 
-/// What this process has reached until now, and what not.
+/// Returns the marks that this process has reached until now, and the marks that it has not.
 #[must_use]
 pub fn covered() -> Covered {
     let reached = mainstay_types::simulation::reached();
@@ -191,8 +191,8 @@ mod tests {
         assert_eq!(covered.not_as_explained(), [NEVER[1].0]);
     }
 
-    /// What a core reaches leaves the list of what is unreached. Other tests of this process may have reached it
-    /// before, so the list is only looked at afterwards.
+    /// A mark that a core reaches leaves the list of unreached marks. Other tests of this process
+    /// may have reached it before, so the test looks at the list only afterwards.
     #[test]
     fn what_is_reached_is_not_listed() {
         let mark = "store: a replica is recovered";

@@ -67,7 +67,7 @@ impl Sizes {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub u64);
 
-/// What a disk can be asked.
+/// Operation that a disk can be asked for.
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// One of the store's outputs that carry an [`OpId`].
@@ -319,7 +319,7 @@ impl Disk {
         })
     }
 
-    /// What an operation in flight is for.
+    /// Returns the kind of an operation in flight. `None` if the ticket names none in flight.
     #[must_use]
     pub fn kind(&self, ticket: Ticket) -> Option<DiskOp> {
         let (_, doing) = self.in_flight.iter().rev().find(|(other, _)| *other == ticket)?;
@@ -416,8 +416,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Whoever opens a replica removes what a crash has left of snapshots that are not `recorded`, and is told which of these are not
-    /// there.
+    /// Removes snapshots that are not in `recorded`, as the engine does when it opens a replica
+    /// after a crash. Returns the recorded snapshots that are not on the disk.
     pub fn sweep_snapshots(&mut self, recorded: &BTreeSet<SnapshotId>) -> Vec<SnapshotId> {
         self.snapshots.retain(|id, _| recorded.contains(id));
         recorded.iter().copied().filter(|id| !self.snapshots.contains_key(id)).collect()
@@ -662,7 +662,7 @@ impl Disk {
         fates.is_torn()
     }
 
-    /// What waits for the next start.
+    /// Carries out the faults that wait for the next power cut or end of the process.
     fn start_over(&mut self) {
         if self.hits(DiskFault::OldImage) {
             self.restore_image();
@@ -790,8 +790,9 @@ impl Disk {
         DiskMedia::new(self, None)
     }
 
-    /// As [`Disk::media`], but the power goes during the write after `writes` others: it is torn, and everything from
-    /// then on fails. The caller cuts the power as soon as it is told.
+    /// Like [`Disk::media`], but the power fails during the write after `writes` others. That write
+    /// is torn, and every operation after it fails. The caller cuts the power as soon as it sees
+    /// the failure.
     pub fn media_with_cut(&mut self, writes: u32) -> DiskMedia<'_> {
         DiskMedia::new(self, Some(writes))
     }
@@ -803,7 +804,8 @@ impl Disk {
         self.regions[region_of(area)].now[blocks].iter().all(|block| block.bytes.is_none())
     }
 
-    /// What reads of this block see; damage shows, read errors do not. `None`: zeroes.
+    /// Returns the content that reads of this block see, `None` for zeroes. Damage shows, read
+    /// errors do not.
     ///
     /// # Panics
     /// On a block beyond the area.

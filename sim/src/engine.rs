@@ -31,7 +31,7 @@ pub const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
 /// A primary that has waited so long for a member that is not connected should have asked for its removal.
 const PATIENCE_MS: u64 = 5_000;
 
-/// What an engine wants of the world, or tells it.
+/// Request or report of an engine to the world.
 #[derive(Debug)]
 pub enum Wish {
     /// An operation was given to the disk.
@@ -84,14 +84,14 @@ pub enum Wish {
     Paused {
         resource: ResourceId,
     },
-    /// What the agent asked for is done.
+    /// The engine has finished the step that the agent asked for under this number.
     StepDone {
         resource: ResourceId,
         number: u64,
     },
 }
 
-/// What the world tells an engine.
+/// Input of an engine from the world.
 pub enum EngineIn {
     Disk {
         resource: ResourceId,
@@ -840,7 +840,8 @@ impl Engine {
         true
     }
 
-    /// Nobody here leads any more (R10).
+    /// Tells every replica of this engine that the lease has ended, so that none of them leads any
+    /// more (R10).
     fn lease_ended(&mut self, now: Time) {
         for (resource, hosted) in &mut self.hosts {
             hosted.host.lease_ended(now);

@@ -43,7 +43,7 @@ use model::Expectation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What a workload is made of.
+/// Operation of a workload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Op {
     /// Appends a write of block 0.
@@ -83,7 +83,7 @@ pub const OPS: [Op; 9] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     Issue(Op),
-    /// Of the operations in flight the one at this place ends.
+    /// The operation at this place among those in flight ends.
     Complete(usize),
     /// The extent of a copy is handed over.
     Install,
@@ -100,7 +100,7 @@ pub enum Lie {
     Flush,
 }
 
-/// What is enumerated.
+/// Bounds of one enumeration.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Most operations of a workload.
@@ -159,7 +159,7 @@ impl fmt::Display for Counts {
 #[derive(Clone, Debug)]
 pub struct Counterexample {
     pub history: Vec<Action>,
-    /// What the crash left of the blocks that were not durable, and what recovery did.
+    /// State in which the crash left the blocks that were not durable, and result of the recovery.
     pub crash: String,
     pub wrong: String,
 }

@@ -13,7 +13,7 @@ const TIME: usize = 10;
 /// How many of the last lines are repeated at the end.
 const LAST: usize = 25;
 
-/// What to show, and how wide.
+/// Selection of the lines to show, and width of the page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {
     /// Characters of a line of the page.
@@ -87,7 +87,8 @@ fn legend(nodes: u32) -> String {
     text
 }
 
-/// What went wrong, with the lines before it, or that nothing did.
+/// Returns the last section of the page: the violation with the lines before it, or a line that
+/// says that nothing went wrong.
 fn end(plan: &Plan, outcome: &Outcome, view: &View) -> String {
     let seconds = outcome.simulated_us as f64 / 1e6;
     let mut text = String::new();

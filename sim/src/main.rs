@@ -343,7 +343,8 @@ fn print_shrunk(what: &str, plan: &Plan, bug: Option<Bug>) {
     say!("\n{what} (go on with --shrink):\n\n{}", prose::plan(&small));
 }
 
-/// What was found within some runs, and before time was over.
+/// Returns the smallest plan that still fails, as far as the shrinker finds one within
+/// [`SHRINK_RUNS_UNASKED`] runs and before `over` says that time is up.
 fn smaller(plan: &Plan, run: &mut dyn FnMut(&Plan) -> Option<Violation>, over: &dyn Fn() -> bool) -> Plan {
     let mut in_time = |plan: &Plan| if over() { None } else { run(plan) };
     shrink::shrink(plan, &mut in_time, SHRINK_RUNS_UNASKED)

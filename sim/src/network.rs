@@ -10,15 +10,16 @@ use mainstay_codec::{Envelope, FrameHeader};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// As in the engine's transport.
+/// Silence after which an engine gives a connection up, in microseconds; the same as in the
+/// engine's transport.
 pub const SILENCE_US: u64 = 1_000_000;
 pub const RETRY_US_MIN: u64 = 50_000;
 pub const RETRY_US_MAX: u64 = 1_000_000;
 
-/// What goes through a connection in a second, unless a fault says otherwise.
+/// Bytes per second that a connection carries, unless a fault says otherwise.
 pub const BYTES_PER_S: u64 = 1_000_000_000;
 
-/// Who opened a connection, and to whom.
+/// Node that opened a connection, and node that it was opened to.
 pub type Pair = (NodeId, NodeId);
 
 /// One side of a connection.
@@ -63,7 +64,7 @@ impl Frame {
         self.0[piece] = bytes.into();
     }
 
-    /// As the receiving engine does it; `None` ends the connection.
+    /// Decodes the frame as the receiving engine does. `None` ends the connection.
     #[must_use]
     pub fn decode(&self) -> Option<Envelope> {
         let head = self.0.first()?;
@@ -93,25 +94,26 @@ pub struct Flight {
     pub connection: u64,
     number: u64,
     pub arrives_us: u64,
-    /// It is under way for so long that its receiver gives the connection up.
+    /// The frame is under way for so long that its receiver gives the connection up.
     pub late: bool,
     pub frame: Frame,
 }
 
-/// What becomes of a frame that is there.
+/// Fate of a frame that has arrived.
 #[derive(Debug)]
 pub enum Arrival {
     Now(Frame),
-    /// What was sent before it was stopped on its way and comes later, so this comes after that.
+    /// An earlier frame was stopped on its way and arrives later, so this frame has to wait for it.
     Later(Flight),
-    /// What was sent before it is gone.
+    /// The frame never arrives: its connection is gone, or an earlier frame of it is lost.
     Never,
 }
 
 #[derive(Debug, Default)]
 struct Side {
     up: bool,
-    /// Nothing that this side sends arrives before this time.
+    /// Lower bound for the arrival of the next frame that this side sends, in microseconds of true
+    /// time.
     floor_us: u64,
     /// Number of the next frame that this side sends.
     next: u64,
@@ -196,7 +198,8 @@ impl Network {
         self.narrow.keys().copied().collect()
     }
 
-    /// What had been sent from one node to another has arrived by then.
+    /// Tells the network that every frame sent so far from one node to another arrives by `at_us`.
+    /// Later frames need not wait any longer.
     pub fn arrived_by(&mut self, from: NodeId, to: NodeId, at_us: u64) {
         for (pair, connection) in &mut self.connections {
             for end in [End::Initiator, End::Acceptor] {
