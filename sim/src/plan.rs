@@ -32,7 +32,7 @@ impl Plan {
     }
 }
 
-/// What the cluster is made of. Nodes are n1, n2, ...; all are voters.
+/// Make-up of the cluster. Nodes are n1, n2, ...; all are voters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// 1 to 5 (or more, with witnesses).
@@ -57,11 +57,12 @@ pub struct Shape {
     pub away: Away,
 }
 
-/// Who stays away when faults stop, until the others have been seen to go on without them: a minority of the nodes.
+/// Nodes that stay away when faults stop, until the other nodes have been seen to go on without
+/// them. They are a minority of the nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Away {
     pub nodes: Vec<u32>,
-    /// They run, each cut off from everybody. Otherwise they are switched off.
+    /// The nodes that stay away run, each cut off from all others. Otherwise they are switched off.
     pub cut: bool,
 }
 
@@ -81,7 +82,7 @@ pub struct ResourceShape {
     pub destage_start_blocks: u64,
     /// Payload kept in memory, in blocks; beyond it is read from the journal.
     pub memory_blocks: u64,
-    /// What a peer may have unacknowledged, in blocks.
+    /// Largest amount of data that a peer may have unacknowledged, in blocks.
     pub window_blocks: u64,
     /// When a member is too slow to stay.
     pub slow: SlowLimits,
@@ -124,7 +125,7 @@ pub enum ClientOp {
     Flush,
 }
 
-/// Whom a fault hits, decided when it happens.
+/// Target of a fault, resolved to a node when the fault happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     Node(NodeId),
@@ -332,7 +333,7 @@ impl Proposed {
     ];
 }
 
-/// What a trap does.
+/// Harm that a trap does at the moment that it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// F47: the proposal, if it is one, is under way for so long and nobody repeats it.
@@ -486,7 +487,8 @@ pub enum ServiceFault {
     Unmounted,
     /// An operator unmounts it, if it is mounted, and mounts another file system there, until `Well`.
     Replaced,
-    /// What was wrong is not any more, and what was set or mounted by hand is taken away again.
+    /// Every fault of the service ends. An address or a file system that an operator has put there
+    /// by hand is taken away again.
     Well,
 }
 
@@ -519,7 +521,7 @@ pub enum Operator {
         resource: usize,
         hold_ms: u64,
     },
-    /// They are scrubbed, with repair or without, at so many bytes per second (0: no limit), or a scrub is ended.
+    /// The replicas are scrubbed, with repair or without, at `rate` bytes per second (0: no limit).
     Scrub {
         resource: usize,
         repair: bool,
@@ -528,7 +530,7 @@ pub enum Operator {
     StopScrub {
         resource: usize,
     },
-    /// They are scrubbed every so often by themselves; 0: never.
+    /// The replicas are scrubbed by themselves at this interval; 0: never.
     SetScrub {
         resource: usize,
         interval_ms: u64,
@@ -559,15 +561,17 @@ pub enum Operator {
         resource: usize,
         drop: Option<u64>,
     },
-    /// It is rolled back to one of the snapshots that there are, and what it holds until then is kept or not. Its service is restarted
-    /// for this, or the operator did not think of it.
+    /// The resource is rolled back to one of its snapshots; `pick` chooses which. With `keep`, a
+    /// new snapshot keeps the present content. With `restart`, its service is restarted for this;
+    /// without it, the operator did not think of the service.
     RollBack {
         resource: usize,
         pick: u64,
         keep: bool,
         restart: bool,
     },
-    /// So many copies there have to be, or requests wait for so long and fail.
+    /// The resource is to have `copies` copies. While it has fewer, requests wait for `suspend_ms`
+    /// and then fail.
     MinCopies {
         resource: usize,
         copies: u32,

@@ -97,7 +97,7 @@ fn steps(plan: &Plan, text: &mut String) {
     text.push('\n');
 }
 
-/// What is done, in words, without a capital and without a full stop.
+/// Returns the action in words, without a capital and without a full stop.
 #[must_use]
 pub fn action(action: &Action) -> String {
     match action {
@@ -175,7 +175,7 @@ fn operator(operator: &Operator) -> String {
     }
 }
 
-/// What a client asks for.
+/// Returns the request of a client in words.
 #[must_use]
 pub fn client_op(op: &ClientOp) -> String {
     match *op {
@@ -204,7 +204,7 @@ fn verb(op: &ClientOp) -> &'static str {
     }
 }
 
-/// What breaks.
+/// Returns the fault in words.
 #[must_use]
 pub fn fault(fault: &Fault) -> String {
     let restarted = |ms: u64| {
@@ -341,7 +341,7 @@ fn proposed(what: Proposed) -> &'static str {
     }
 }
 
-/// What a trap does.
+/// Returns in words what a trap does.
 #[must_use]
 pub fn deed(deed: Deed) -> String {
     let side = |side: Side| if side == Side::Actor { "who does so" } else { "its peer" };
@@ -374,7 +374,7 @@ fn disk_op(what: DiskOp) -> &'static str {
     }
 }
 
-/// What happens to a disk.
+/// Returns in words what happens to a disk.
 #[must_use]
 pub fn disk_fault(fault: DiskFault) -> String {
     match fault {
@@ -432,7 +432,7 @@ fn service_fault(fault: ServiceFault) -> &'static str {
     }
 }
 
-/// Who is meant, in words.
+/// Returns the target of a fault in words.
 #[must_use]
 pub fn target(target: Target) -> String {
     match target {

@@ -5,9 +5,9 @@ use crate::coverage::Covered;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What the table of soaks begins with.
+/// Beginning of the head line of the table of soaks.
 pub const SOAKS: &str = "| date | commit |";
-/// What the table of planted bugs begins with.
+/// Beginning of the head line of the table of planted bugs.
 pub const HUNTS: &str = "| rule | planted bug |";
 const HUNTS_HEAD: &str =
     "| rule | planted bug | what is left out | caught in | first seed | by |\n|---|---|---|---|---|---|\n";
@@ -18,7 +18,7 @@ const SIMULATED: &[u32] = &[
     50, 51, 54, 57, 59, 60, 62, 63, 65,
 ];
 
-/// What a row of the table of soaks needs besides the tally.
+/// Figures of a row in the table of soaks, besides the tally.
 pub struct Soak<'a> {
     pub date: &'a str,
     pub commit: &'a str,
@@ -102,7 +102,8 @@ pub fn hunt_table(hunts: &[Hunt]) -> String {
     table
 }
 
-/// What [`seeds`] reads: for each bug the seeds that caught it.
+/// Returns the text of the file that [`seeds`] reads: for each bug its name and the seeds that
+/// caught it. Bugs that only a story catches are left out.
 #[must_use]
 pub fn seed_file(hunts: &[Hunt]) -> String {
     let mut text = String::new();
@@ -347,7 +348,8 @@ mod tests {
         assert_eq!(faults(&BTreeMap::from([("F1 x", 2), ("F1 y", 3), ("R9 z", 4), ("reads", 9)])), 9);
     }
 
-    /// What the table of `simulator.md` says to be injected is counted: under its own number, or as the one that it looks like.
+    /// Every fault that the table of `simulator.md` lists as injected is counted, either under its
+    /// own number or under that of the fault that it looks like.
     #[test]
     fn every_fault_that_is_simulated_is_counted() {
         const COUNTED_AS: &[(u32, u32)] =

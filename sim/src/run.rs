@@ -14,13 +14,13 @@ use std::sync::Once;
 pub struct RunOptions {
     /// Keep the texts of the trace.
     pub keep_lines: bool,
-    /// What engines say to each other is among these texts.
+    /// Keep the messages of engines to each other among these texts, too.
     pub messages: bool,
     /// A rule that is left out.
     pub bug: Option<Bug>,
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The first thing that was wrong; a broken assertion of a core counts as `panic`.

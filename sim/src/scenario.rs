@@ -126,7 +126,8 @@ impl Scenario {
         Self::new(shape, seed)
     }
 
-    /// Who plays in the story: the primary, then the other replicas, then nodes without one, each by number. Of three nodes.
+    /// Returns the numbers of the three nodes of the story: first the primary, then the other
+    /// replicas, then nodes without a replica.
     ///
     /// # Panics
     /// When there is no primary, or there are not three nodes.
@@ -212,7 +213,7 @@ impl Scenario {
         self.client(ClientOp::Write { volume: 0, block, blocks: 1 });
     }
 
-    /// What it is answered with is the oracle's to judge, and when.
+    /// Sends a flush and does not wait for its answer. The oracle judges the answer and its time.
     pub fn flush_without_waiting(&mut self) {
         self.client(ClientOp::Flush);
     }
@@ -468,17 +469,18 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::Force { resource: 0, pick: 0 }));
     }
 
-    /// What the last forced promotion cost: the entries from, to.
+    /// Returns the first and the last entry that the last forced promotion lost, as the control
+    /// plane states them. `None` if it states no loss.
     #[must_use]
     pub fn stated_loss(&self) -> Option<(u64, u64)> {
         let loss = self.world.state().resources[&ResourceId(1)].forced.as_ref()?.loss?;
         Some((loss.after.index.0 + 1, loss.until.index.0))
     }
 
-    /// What a node says of its replica when it has made it, as of now.
+    /// Returns the report of a node that it has made its replica, with the record as it is now.
     ///
     /// # Panics
-    /// When it has none.
+    /// When the node has no replica.
     #[must_use]
     pub fn report_of(&self, node: u32) -> Command {
         let record = &self.world.state().resources[&ResourceId(1)].record;
@@ -581,7 +583,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing like this is in the trace.
+    /// Expects that no line of the trace contains this text.
     pub fn expect_not_seen(&self, text: &str) {
         if let Some(line) = self.world.trace().lines().iter().find(|line| line.text.contains(text)) {
             self.fail(&format!("this should not have happened: {}", line.text));
@@ -613,7 +615,8 @@ impl Scenario {
         record(&self.world).epoch.0
     }
 
-    /// What the operator is told when there is no primary.
+    /// Returns the reason that the control plane gives an operator for the lack of a primary.
+    /// `None` if it gives none.
     #[must_use]
     pub fn stated_failure(&self) -> Option<String> {
         self.world.state().resources[&resource_id(0)].failure.clone()

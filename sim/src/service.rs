@@ -1,11 +1,13 @@
-//! What services are made of on one node: a mount, processes, an address. Physics only: the order of steps is decided by
-//! `mainstay_ha`, and carried out by the agent. What is here outlives both and dies with the machine.
+//! Model of the services of one node: a mount, processes, an address. The model has physics only:
+//! `mainstay_ha` decides the order of steps, and the agent carries them out. The state of the model
+//! outlives both, and dies with the machine.
 //!
-//! What may be there counts as there (R19): a part is present from the moment at which something begins to make it until
-//! something has truly ended it. How long things take, and how they fail, follows `crates/agent/src/service`.
+//! A part counts as present while it may be present (R19): from the moment at which something
+//! begins to make it, until something has truly ended it. How long steps take, and how they fail,
+//! follows `crates/agent/src/service`.
 //!
-//! Not simulated: a step whose agent was killed in the middle goes on to its end, and a mount or an address that was under
-//! way when the guard acted does not come about afterwards.
+//! Not simulated: a step whose agent was killed in the middle goes on to its end, and a mount or an
+//! address that was under way when the guard acted does not come about afterwards.
 
 use crate::oracle::Violation;
 use crate::plan::ServiceFault;
@@ -42,7 +44,7 @@ const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
 const NODE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
 const FOREIGN: &str = "10.2.0.1/24 is on eth0 already and Mainstay did not add it";
 
-/// What of a service is, or may be, on a node.
+/// Parts of a service that are, or may be, on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Presence {
     pub mounted: bool,
@@ -51,7 +53,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Nothing of it is left.
+    /// Tells whether no part of the service is left.
     #[must_use]
     pub fn is_silent(self) -> bool {
         self == Self::default()
@@ -89,7 +91,8 @@ struct Process {
     started: bool,
     /// Ends by itself as soon as [`Services::exits`] is called.
     doomed: bool,
-    /// What it has open is not, or not any more, on the file system of the volume that is mounted.
+    /// The process has files open that are not, or no longer, on the mounted file system of the
+    /// volume.
     astray: bool,
 }
 
@@ -105,7 +108,7 @@ struct Service {
     by_hand: bool,
     /// An address that was set by hand is gone, and nobody has said so.
     robbed: bool,
-    /// It has a file system: its mount was begun once on this node.
+    /// The service has a file system: its mount was begun once on this node.
     has_mount: bool,
     /// A mount of others is at its mount point.
     others: bool,
@@ -174,7 +177,7 @@ impl Service {
     }
 }
 
-/// What a step that is under way does when it ends.
+/// Effect of a step under way when it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
     Run(Step),
@@ -192,7 +195,7 @@ struct Job {
     fails: Option<&'static str>,
     /// An undo ended it; it can only answer with an error.
     called_off: bool,
-    /// It never ends by itself.
+    /// The step never ends by itself.
     hung: bool,
 }
 
@@ -204,7 +207,7 @@ pub struct Services {
     services: BTreeMap<String, Service>,
     jobs: BTreeMap<u64, Job>,
     next_id: u64,
-    /// What happened that must not (H9, H10).
+    /// Violations of H9 and H10 that [`Self::violation`] has not handed out yet.
     violations: Vec<Violation>,
 }
 
@@ -266,7 +269,7 @@ impl Services {
         (delay, id)
     }
 
-    /// What was begun under `id`, in words; for traces.
+    /// Returns the step that was begun under `id` in words, for traces. Empty if it has ended.
     #[must_use]
     pub fn under_way(&self, id: u64) -> String {
         self.jobs.get(&id).map_or_else(String::new, |job| match &job.act {
@@ -276,10 +279,11 @@ impl Services {
         })
     }
 
-    /// What was begun under `id` ends now. `None`: nobody
-    /// answers; the step was lost with the machine, or waits for something that does not come.
+    /// Ends the step that was begun under `id` and returns its answer. `None` if there is no
+    /// answer: the step was lost with the machine, or waits for something that does not come.
     ///
-    /// A node of the cluster that still answers for the address has lost its right to it, and is not asked.
+    /// A node of the cluster that still answers for the address has lost its right to it, and is
+    /// not asked.
     pub fn finish(&mut self, id: u64) -> Option<StepResult> {
         let job = self.jobs.remove(&id)?;
         let known = entry(&mut self.services, &job.service);
@@ -316,8 +320,8 @@ impl Services {
         killed
     }
 
-    /// What the agent finds when it looks at the mount of a service that runs: why it is lost, and whether another attempt
-    /// on this node may mend it.
+    /// Returns why the mount of a running service is lost, as the agent finds it, and whether
+    /// another attempt on this node may mend it. `None` if the mount is in order.
     #[must_use]
     pub fn lost(&self, service: &str) -> Option<(String, bool)> {
         let known = self.services.get(service).filter(|known| known.has_mount)?;
@@ -332,7 +336,7 @@ impl Services {
         self.lost(service).is_none() && !self.services.get(service).is_some_and(astray)
     }
 
-    /// What must not have happened and has, once.
+    /// Takes the next violation that has happened. Each is handed out once.
     pub fn violation(&mut self) -> Option<Violation> {
         self.violations.pop()
     }
@@ -465,7 +469,8 @@ impl Service {
         self.processes.values().any(|process| process.started && process.astray)
     }
 
-    /// Nothing of it is left; what others did to it, and what is wrong with it, stays.
+    /// Returns the service without its mount and its processes. Faults stay, and so does everything
+    /// that others have set or mounted.
     fn emptied(&self) -> Self {
         let Self { address, by_hand, robbed, has_mount, others, faults, .. } = *self;
         Self { address, by_hand, robbed, has_mount, others, faults, ..Self::default() }
@@ -567,7 +572,8 @@ fn without_mount(service: &Service, step: Step) -> Option<&'static str> {
     refused.then_some("its file system is not mounted")
 }
 
-/// What a process that needs the file system finds there.
+/// Returns the error of a process that needs the file system and finds it dead. `None` if the file
+/// system can be used.
 fn content_fails(service: &Service, device_ok: bool) -> Option<&'static str> {
     let dead = service.mount.is_some_and(|mount| mount.state == MountState::Dead || !device_ok);
     dead.then_some("it ended with exit status 1: input/output error")

@@ -36,7 +36,8 @@ pub fn shrink(plan: &Plan, run: &mut dyn FnMut(&Plan) -> Option<Violation>, runs
     }
 }
 
-/// What there is to read, and for how long it goes on.
+/// Returns the size of a plan: steps, nodes, resources, and the time at which faults stop, in
+/// milliseconds.
 fn size(plan: &Plan) -> (usize, u32, usize, u64) {
     (plan.steps.len(), plan.shape.nodes, plan.shape.resources.len(), plan.heal_at_ms)
 }

@@ -14,7 +14,7 @@ use mainstay_types::NodeId;
 pub struct Kind {
     /// Names its random stream: a new name is a new plan for every seed that has this kind.
     pub name: &'static str,
-    /// So many of a thousand runs have it.
+    /// Number of runs in a thousand that have this kind of fault.
     pub runs: u64,
     /// The mean time between two of them is drawn from here once per run.
     pub gap_ms: (u64, u64),

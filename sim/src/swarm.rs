@@ -19,16 +19,18 @@ use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
 
 /// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
 pub const CLIENTS_AFTER_HEAL_MS: u64 = 10_000;
-/// So many of a thousand runs last for minutes, and pauses do (F24).
+/// Number of runs in a thousand that last for minutes, as pauses in them do (F24).
 const LONG_RUNS: u64 = 20;
-/// Everything else comes so many times less often in these, so that they cost about as much as others.
+/// Factor by which everything else comes less often in these long runs, so that one costs about as
+/// much as any other run.
 const LONG_CALM: u64 = 6;
 /// Before this the cluster comes up; in most runs nothing is done to it yet.
 const QUIET_MS: u64 = 3000;
 const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 /// Largest request with a payload, in blocks: a quarter of the smallest journal.
 const PAYLOAD_BLOCKS_MAX: u64 = 8;
-/// Of a thousand resources that are not to survive so many rot everywhere, and are copied then.
+/// Number of resources in a thousand, among those that need not survive, whose replicas all rot at
+/// the same blocks. Some of these replicas are copied anew then.
 const DAMAGE_COPIED: u64 = 300;
 
 /// A run that must be survived.
@@ -81,7 +83,7 @@ pub struct Draw {
     pub from_ms: u64,
     /// When the healing begins.
     pub end_ms: u64,
-    /// It lasts for minutes.
+    /// The run lasts for minutes.
     long: bool,
     /// The replica of each resource whose disk may be damaged; `None` if it is the only one, or if replicas move.
     pub victims: Vec<Option<NodeId>>,
@@ -142,7 +144,8 @@ impl Draw {
         }
     }
 
-    /// It may be made of a snapshot of another one, of which no disk is damaged: what such a disk holds would be of no use to two resources.
+    /// Lets the last resource be made of a snapshot of another one, in most plans that allow it. No
+    /// disk of that other one may be damaged, because the damage would make both resources useless.
     fn come_of_another(&mut self, random: &mut Random) {
         let last = self.shape.resources.len() - 1;
         let sound: Vec<usize> = (0..last).filter(|source| self.victims[*source].is_none()).collect();

@@ -1,9 +1,10 @@
-//! What happened in a run: a hash over everything, and, when somebody wants to read it, lines.
+//! Trace of a run: a hash over everything that happens and, when a reader wants them, lines of
+//! text.
 
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 
-/// Who did it; a column's part.
+/// Part of a node or of the cluster that acts in a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     /// A machine as a whole: power, pauses, clocks.
@@ -18,7 +19,7 @@ pub enum Part {
     Control,
     /// The plan that injects faults.
     Fault,
-    /// What an oracle has to say.
+    /// Findings of the oracles.
     Oracle,
     /// A message of one engine to another. Only a line, never an event: there are too many of them.
     Message,

@@ -1,5 +1,5 @@
-//! What cores say and do, in words for the lines of a trace. Nothing is decided here, and nothing is made into words
-//! unless somebody reads it.
+//! Words for what cores say and do, for the lines of a trace. This module decides nothing, and
+//! makes words only for lines that are kept.
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
 use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase};
@@ -11,7 +11,7 @@ pub fn resource(id: ResourceId) -> String {
     format!("r{}", id.0.saturating_sub(1))
 }
 
-/// What whoever asked is told.
+/// Returns in words the answer to the proposer of a command.
 #[must_use]
 pub fn outcome(outcome: &Outcome) -> String {
     match outcome {
@@ -24,7 +24,8 @@ pub fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// What a node asks the control plane for, to be read after "asks to" and "entry 7:".
+/// Returns in words what a node asks the control plane for. The text is to be read after "asks to"
+/// and after "entry 7:".
 #[must_use]
 pub fn command(command: &Command) -> String {
     match command {
@@ -211,7 +212,7 @@ fn phase(phase: ServicePhase) -> &'static str {
     }
 }
 
-/// What a replica is from now on.
+/// Returns in words the role that a replica has from now on.
 #[must_use]
 pub fn role(of: ResourceId, role: Role, epoch: Epoch) -> String {
     let of = resource(of);
@@ -223,7 +224,7 @@ pub fn role(of: ResourceId, role: Role, epoch: Epoch) -> String {
     }
 }
 
-/// What was found on a disk.
+/// Returns in words the state of a replica that was found on a disk.
 #[must_use]
 pub fn data(data: ReplicaData) -> &'static str {
     match data {

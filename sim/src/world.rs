@@ -45,7 +45,7 @@ use silencer::Silencer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use traps::Trap;
 
-/// What will happen.
+/// Event of the world's queue.
 pub(crate) enum What {
     /// A step of the plan, by its place.
     Step(usize),
@@ -155,7 +155,7 @@ pub(crate) enum What {
     Operator {
         resource: usize,
     },
-    /// What a trap does, to the one who acted and to the peer.
+    /// A trap does its harm. `sides` are the node that acted and its peer.
     Deed {
         resource: ResourceId,
         sides: (NodeId, NodeId),
@@ -194,7 +194,7 @@ pub(crate) struct Process<T> {
     /// 0: it runs.
     pub(crate) paused_until_us: u64,
     pub(crate) paused_since_us: u64,
-    /// Not empty for a moment after it goes on, either.
+    /// Inputs that wait until the process goes on. Some remain for a moment after that.
     pub(crate) backlog: VecDeque<T>,
     /// When the next tick is due, as far as it is scheduled.
     pub(crate) armed_us: u64,
@@ -227,7 +227,7 @@ pub(crate) struct Machine {
     /// The last entry of the control plane's log that the agent has applied and made durable.
     pub(crate) applied: u64,
     pub(crate) disks: BTreeMap<ResourceId, Disk>,
-    /// What is on them.
+    /// Incarnations of the replicas on the disks.
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
     /// Replicas of whose directories an operator has made a copy in the pool. It holds what the image of the disk holds.
     pub(crate) copied: BTreeSet<ResourceId>,
@@ -263,7 +263,7 @@ pub(crate) struct Machine {
     pub(crate) opening: BTreeMap<ResourceId, OpeningFor>,
 }
 
-/// Who waits for a replica that an engine opens.
+/// Requests that wait for a replica which an engine is opening.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpeningFor {
     /// How many are to hear that it is open.
@@ -300,9 +300,10 @@ pub(crate) struct Asked {
     pub(crate) blocks: u64,
     pub(crate) read: bool,
     pub(crate) flush: bool,
-    /// Of a node without a replica.
+    /// The request is one of a node without a replica.
     pub(crate) client: bool,
-    /// Up to where everything had been acknowledged when a flush was asked for, as far as that was not committed (mode B).
+    /// Last entry that was acknowledged and not yet committed when the client sent the request
+    /// (mode B). `None` if there was none. A flush is judged by it.
     pub(crate) soft: Option<Index>,
 }
 
@@ -325,7 +326,8 @@ pub struct World {
     pub(crate) acknowledged: u64,
     /// Requests that were answered with an error.
     pub(crate) refused: u64,
-    /// What the read found that was answered last: for each block the number of the write that it is from.
+    /// Result of the read that was answered last: for each block, the number of the write that it
+    /// is from.
     pub(crate) found: Vec<u64>,
     pub(crate) chance: Random,
     pub(crate) datagrams: Random,
@@ -335,17 +337,18 @@ pub struct World {
     pub(crate) files: Random,
     /// Which replicas have checksums of their blocks; all of those that are not here.
     sums: BTreeMap<ResourceId, scrub::Sums>,
-    /// What has rotted there is being scrubbed.
+    /// Resources whose rotten blocks are being scrubbed.
     scrubbed: BTreeSet<ResourceId>,
     /// Blocks of volumes that have ever rotted on a replica.
     rotted: BTreeSet<(ResourceId, VolumeId, u64)>,
-    /// What rots at the end, and what clients write while it is scrubbed.
+    /// Random numbers for the blocks that rot at the end, and for client writes while they are
+    /// scrubbed.
     scrubs: Random,
-    /// What is written while replicas are copied at the end.
+    /// Random numbers for client writes while replicas are copied at the end.
     load: Random,
     /// Set, and not sprung yet.
     traps: Vec<Trap>,
-    /// What the operator asked for, by resource.
+    /// Wishes of the operator, by resource.
     wanted: Vec<Wanted>,
     /// The first digest of each resource, by history and position, and whose it is.
     digests: BTreeMap<(ResourceId, usize, Index), (NodeId, Vec<u64>)>,
@@ -355,7 +358,7 @@ pub struct World {
     pub(crate) healed: bool,
     /// Clients have stopped, too.
     pub(crate) quiet: bool,
-    /// Those who are still away although faults have stopped.
+    /// Nodes that are still away although faults have stopped.
     away: Vec<NodeId>,
 }
 
@@ -529,7 +532,7 @@ impl World {
         &self.trace
     }
 
-    /// What engines say to each other is told in the trace, too.
+    /// Shows the messages of engines to each other in the trace, too.
     pub fn show_messages(&mut self) {
         self.trace.show_messages();
     }
@@ -711,7 +714,8 @@ impl World {
     }
 }
 
-/// Who reaches whom, for the control plane's log.
+/// View of the machines and the network that tells the control plane's log which agents run and
+/// which of them reach each other.
 pub(crate) struct Links<'a> {
     pub(crate) machines: &'a BTreeMap<NodeId, Machine>,
     pub(crate) network: &'a Network,
