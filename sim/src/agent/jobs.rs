@@ -17,7 +17,7 @@ pub(super) struct UnderWay {
     job: Job<StepError>,
     step: Step,
     number: u64,
-    /// Of what the engine was asked.
+    /// Time by which the engine must have answered; `None` for a step that the agent does itself.
     deadline: Option<Time>,
 }
 
@@ -106,7 +106,8 @@ impl Agent {
         !self.jobs.contains_key(&resource)
     }
 
-    /// Nobody waits for replies of a connection that is gone.
+    /// Fails the steps that wait for the engine, because its connection is gone and no reply can
+    /// come.
     pub(super) fn fail_requests(&mut self, now: Time) {
         self.fail_steps(now, |under_way| under_way.deadline.is_some());
     }

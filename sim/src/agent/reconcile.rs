@@ -143,7 +143,7 @@ impl Agent {
     }
 }
 
-/// As the engine says it.
+/// Returns the reason in the words that the engine uses.
 fn step_down_words(reason: StepDownReason) -> &'static str {
     match reason {
         StepDownReason::StoreFailed => "store-failed",

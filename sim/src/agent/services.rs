@@ -6,11 +6,11 @@ use mainstay_ha::{Effect, Saved, Step};
 use mainstay_types::ResourceId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What has to be known again after a restart of the agent.
+/// State of a service that the agent needs again after a restart.
 #[derive(Clone, Debug)]
 pub struct SavedService {
     resource: ResourceId,
-    /// Of the specification, as the control plane counts it.
+    /// Revision of the specification, as the control plane counts it.
     revision: u64,
     edition: u64,
     spec: ServiceSpec,
@@ -34,7 +34,7 @@ pub(super) struct Runner {
     spec: ServiceSpec,
     saved: Option<Saved>,
     running: BTreeSet<usize>,
-    /// What is under way, by ticket.
+    /// Steps that are under way, by ticket.
     work: BTreeMap<u64, Work>,
 }
 

@@ -39,7 +39,7 @@ struct Node {
     boot: u64,
     applied: u64,
     engine: Engine,
-    /// What was done to services, in words.
+    /// Steps that were done to services, in words.
     steps: Vec<String>,
     /// Confirmations of the guard are kept back.
     mute_guard: bool,

@@ -1,4 +1,4 @@
-//! Who leads: elections, and leaders that hand over.
+//! Leadership in the model of the control plane's log: elections, and leaders that hand over.
 
 use super::{CHECK_US, Consensus, Deliver, Delivery, ELECTION_US_MAX, ELECTION_US_MIN, Links, Member};
 use mainstay_control::handover::{Decision, Voter};
@@ -12,7 +12,7 @@ impl Consensus {
         self.is_majority(votes.count())
     }
 
-    /// Somebody other than `but` whom a majority would elect.
+    /// Returns the place of a member other than `but` that a majority would elect, if there is one.
     pub(super) fn candidate(&mut self, links: &dyn Links, but: Option<usize>) -> Option<usize> {
         let count = self.members.len();
         let first = self.random.below(count.max(1) as u64) as usize;

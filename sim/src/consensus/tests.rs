@@ -29,7 +29,7 @@ impl Net {
     }
 }
 
-/// What a node was told.
+/// Deliveries that a node has had so far.
 struct Told {
     index: u64,
     state: State,
@@ -43,7 +43,7 @@ struct Lab {
     now_us: u64,
     events: u64,
     told: BTreeMap<NodeId, Told>,
-    /// What was ever delivered under an index.
+    /// Entry that was delivered under each index; every node must get the same one.
     seen: BTreeMap<u64, Arc<Entry>>,
     next_note: u64,
 }

@@ -1,4 +1,4 @@
-//! What a story needs to be at the right place at the right moment.
+//! Tools for a story that has to act at the right place at the right moment.
 
 use super::{Scenario, n};
 use crate::plan::{Action, Away, Deed, Fault, Moment, Operator};
@@ -16,7 +16,8 @@ impl Scenario {
         self.fault(Fault::Trap { resource, moment, skip, deed });
     }
 
-    /// What nobody could survive is done too, from now on; otherwise it is left out.
+    /// Injects damage, from now on, that no cluster could survive. Otherwise such damage is left
+    /// out.
     pub fn dare(&mut self) {
         self.world.plan.unsurvivable = true;
     }

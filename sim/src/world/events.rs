@@ -1,4 +1,5 @@
-//! What happens, and to whom. Processes that are stopped find it in their backlog when they go on.
+//! Delivery of events to machines, engines and agents. A process that stands still finds its inputs
+//! in its backlog when it goes on.
 
 #![allow(clippy::wrong_self_convention, reason = "to_engine and to_agent say to whom, they convert nothing")]
 
@@ -389,9 +390,9 @@ impl World {
         }
     }
 
-    /// Nobody on this machine can silence anything: the engine stands still, and the silencer with it, and the agent is stopped or
-    /// dead. Without a watchdog, which is not
-    /// there yet, its services outlive its lease; the oracle allows that for as long as it lasts.
+    /// Tells the oracle whether this machine can still silence its services. It cannot while engine
+    /// and silencer stand still, and the agent is stopped or dead. Without a watchdog (*not yet*)
+    /// its services then outlive its lease. The oracle allows that for as long as it lasts.
     pub(super) fn watch_frozen(&mut self, node: NodeId) {
         let machine = &self.machines[&node];
         let engine = machine.engine_process.paused_until_us > 0;

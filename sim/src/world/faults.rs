@@ -1,7 +1,8 @@
-//! What the plan does to the cluster.
+//! Faults of the plan, carried out on the cluster.
 //!
-//! Budget: in a survivable plan damage to a disk is done only while another whole replica is in sync and undamaged. What
-//! nobody could survive is left out, and counted as such. See `budget.rs` for what a plan may hold at all.
+//! Budget: in a survivable plan damage to a disk is done only while another whole replica is in
+//! sync and undamaged. Damage that no cluster could survive is left out, and counted as such. See
+//! `budget.rs` for the faults that a plan may hold at all.
 
 use super::{Machine, What, World, resource_id};
 use crate::budget::{Harm, harm};
@@ -16,7 +17,7 @@ use mainstay_store::{Area, SUPERBLOCK_COPIES};
 use mainstay_types::{Incarnation, Index, NodeId, ResourceId};
 use std::collections::BTreeMap;
 
-/// What the files of another replica say that they are.
+/// Incarnation that the files of another replica name.
 const OTHER: Incarnation = Incarnation(u64::MAX);
 
 impl World {
@@ -34,7 +35,7 @@ impl World {
         }
     }
 
-    /// Who is meant, at this moment.
+    /// Returns the node that the target means at this moment, `None` if there is none.
     #[must_use]
     pub fn node_of(&self, target: Target) -> Option<NodeId> {
         match target {
@@ -402,7 +403,7 @@ impl World {
         engine.hosts.get(&resource).map(|hosted| hosted.in_journal()).unwrap_or_default()
     }
 
-    /// What the journal was trimmed to.
+    /// Returns the entry up to which the journal was trimmed.
     fn checkpoint(&self, node: NodeId, resource: ResourceId) -> Index {
         let copies =
             self.machines[&node].disks.get(&resource).into_iter().flat_map(|disk| {
@@ -424,7 +425,8 @@ impl World {
         self.after(50_000, What::PowerOn { node });
     }
 
-    /// What the remedies for a replica that cannot be used say. The agent finds out by itself.
+    /// An operator removes the files of a replica that cannot be used, as its remedy says. The
+    /// agent finds out by itself.
     fn operator_removes_files(&mut self, node: NodeId, resource: ResourceId) {
         let machine = &self.machines[&node];
         // Nobody does anything on a machine that stands still, and there must be something to remove.
@@ -592,7 +594,7 @@ impl Machine {
         }
     }
 
-    /// What the engine's replicas hold is known when the engine ends.
+    /// Notes the entries that the replicas of the engine hold, when the engine ends.
     pub(super) fn note_held(&mut self) {
         for (&resource, hosted) in self.engine.iter().flat_map(|engine| &engine.hosts) {
             let (store, log) = (hosted.host.store(), hosted.host.store().log_state());

@@ -349,7 +349,8 @@ fn request_blocks(shape: &ResourceShape) -> u64 {
     (shape.journal_blocks / 4).max(2)
 }
 
-/// What an agent does, or has its engine do, with the number of it in the trace; `None` for what goes without saying.
+/// Returns the step of an agent or its engine in words, with its number in the trace. `None` for
+/// steps that the trace does not show.
 fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
     Some(match step {
         Step::MakeFiles(_, None) => (1, format!("has an empty replica of {resource} made")),

@@ -199,7 +199,7 @@ impl World {
         self.find_half_open();
     }
 
-    /// What is queued before a narrow link goes through it at full pace now.
+    /// Lets the frames that are queued before a narrow link go through at full pace from now on.
     fn widen(&mut self) {
         let narrowed = self.network.narrowed().into_iter();
         let mut arrived: BTreeMap<Pair, u64> = narrowed.map(|nodes| (nodes, self.now_us)).collect();

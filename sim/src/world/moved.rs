@@ -82,7 +82,8 @@ impl Machine {
     }
 }
 
-/// What the agent finds out about these directories, whose files its engine has open.
+/// Returns the reasons that the agent finds for these replicas: their directories are gone from the
+/// pool, and the engine has their files open.
 pub(super) fn gone(moved: &BTreeSet<ResourceId>) -> BTreeMap<ResourceId, String> {
     let why = |resource: &ResourceId| Stands::Gone.failure("/pool", &directory_name(*resource, "r"));
     moved.iter().filter_map(|resource| Some((*resource, why(resource)?))).collect()

@@ -1,5 +1,5 @@
-//! What an operator asks for while the cluster runs. Whoever asks does not give up: what was lost on its way is asked for
-//! again until the control plane has it (H7).
+//! Wishes of an operator while the cluster runs. The operator does not give up: a command that gets
+//! lost is sent again until the control plane has it (H7).
 
 use super::{What, World, resource_id, service_resource};
 use crate::agent;
@@ -31,7 +31,7 @@ const FORCE_TRIES: u64 = 15;
 const PROMISE_TRIES: u64 = 50;
 const PROMISE_US: u64 = 200_000;
 
-/// What the operator wants of a resource.
+/// State of a resource and its service that the operator wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     resource: Presence,
@@ -42,7 +42,7 @@ pub(crate) struct Wanted {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Presence {
-    /// Not asked for yet.
+    /// The operator has not asked for the resource yet.
     No,
     Yes,
     /// Deleted.
@@ -244,8 +244,8 @@ impl World {
         self.submit(Command::RollBack { resource: id, last, name, keep, restart });
     }
 
-    /// As `agent/src/http/modes.rs` does it: of a replica that is whole, as far as its engine says so. Whoever gives up waiting
-    /// looks every now and then whether that is possible.
+    /// Forces a promotion, as `agent/src/http/modes.rs` does it: of a replica that its engine
+    /// reports as whole. If there is none, looks again after some time, `tries` times at most.
     pub(super) fn force(&mut self, resource: usize, pick: u64, tries: u64) {
         let id = resource_id(resource);
         let Some(known) = self.state().resources.get(&id) else { return };
@@ -407,7 +407,7 @@ impl World {
         wanted && self.healed && (self.plan.unsurvivable || !self.plan.shape.away.nodes.is_empty())
     }
 
-    /// What of the operator's wishes is not so yet.
+    /// Returns the wish of the operator that is not fulfilled yet, if there is one.
     pub(super) fn unfinished(&self, resource: usize) -> Unfinished {
         let (id, wanted) = (resource_id(resource), self.wanted[resource]);
         let service = self.state().services.get(&Self::service_name(id));
@@ -498,7 +498,8 @@ impl World {
         }
     }
 
-    /// As `agent/src/http.rs` does it, without waiting: digests at once, and again while the primary holds new writes.
+    /// Compares replicas, as `agent/src/http.rs` does it, but without waiting. Digests are taken at
+    /// once, and again while the primary holds new writes for `hold_ms`.
     fn digest(&mut self, resource: ResourceId, hold_ms: u64) {
         self.trace.count("operator compares replicas");
         let primary = self.state().resources.get(&resource).and_then(|known| known.record.primary);

@@ -1,4 +1,5 @@
-//! What must go on by itself: copies end although clients write, and although a block is damaged on every replica (L6), journals drain when they do not (L3).
+//! Progress that the cluster must make by itself. Copies end although clients write, and although a
+//! block is damaged on every replica (L6). Journals drain when clients do not write (L3).
 
 use super::{Machine, World, resource_id};
 use crate::plan::ClientOp;
@@ -64,7 +65,7 @@ impl World {
         }
     }
 
-    /// Who is copied to, and how many extents it has.
+    /// Returns the members that are copied to, each with the number of extents that it has.
     fn copied(&self, number: usize) -> Vec<(Member, u64)> {
         let id = resource_id(number);
         let primary = self.state().resources.get(&id).and_then(|known| known.record.primary);

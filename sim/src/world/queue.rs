@@ -1,4 +1,5 @@
-//! What is going to happen, in the order of true time and, at one time, in the order in which it was asked for.
+//! Queue of events, in the order of true time. Events at one time come in the order in which they
+//! were asked for.
 
 use super::What;
 use std::cmp::Reverse;

@@ -17,7 +17,7 @@ use mainstay_replica::{PeerStatus, ScrubOrder, ScrubReport};
 use mainstay_types::{Mode, NodeId, ResourceId, Role, ScrubFinding, ScrubRepair, ScrubState, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of a thousand runs so many end with a scrub of what has rotted.
+/// Number of runs in a thousand that end with a scrub of rotten blocks.
 const ROTTEN: u64 = 300;
 /// How often a scrub is begun until one is whole: followers that it makes too slow leave the in-sync set and are not compared.
 const TRIES: usize = 5;
@@ -27,7 +27,7 @@ const STEP_US: u64 = 20_000;
 #[derive(Clone, Copy)]
 pub(super) enum Sums {
     None,
-    /// Those whose node has a bit here.
+    /// Replicas on the nodes whose bits are set here have checksums.
     Some(u64),
 }
 
@@ -89,7 +89,7 @@ impl World {
         self.after(0, What::ToEngine { node, boot, input: EngineIn::Scrub(resource, order) });
     }
 
-    /// What the primary says of its last scrub.
+    /// Returns the report of the engine on `node` on its last scrub of the resource.
     fn scrub_of(&self, node: NodeId, resource: ResourceId) -> Option<&ScrubReport> {
         let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;
         hosted.host.replica().scrub_report()

@@ -14,7 +14,7 @@ use mainstay_types::{Mode, NodeId, ResourceId};
 pub(super) const SETTLE_US: u64 = 180_000_000;
 /// How long a request may take after that.
 pub(super) const ANSWER_US: u64 = 30_000_000;
-/// Of a thousand services that many are beyond repair when faults stop.
+/// Number of services in a thousand that are beyond repair when faults stop.
 const DEAD_SERVICES: u64 = 100;
 /// How long it stays whole before the last look.
 const REST_US: u64 = 3_000_000;
@@ -77,7 +77,7 @@ impl World {
         self.start_agent(node);
     }
 
-    /// Those who were away are back.
+    /// Brings the nodes back that were away, and heals the network.
     fn come_back(&mut self) {
         self.note(None, Part::Fault, &[61], || "those who were away come back".into());
         for node in std::mem::take(&mut self.away) {
@@ -106,8 +106,9 @@ impl World {
         }
     }
 
-    /// What an operator does about replicas that have stopped for good: an engine that gave a store up is started again, a
-    /// replica that cannot be opened gets a new disk, if another one is whole. Nothing is done to who is away.
+    /// Does what an operator does about replicas that have stopped for good. An engine that gave a
+    /// store up is started again. A replica that cannot be opened gets a new disk, or has its files
+    /// removed, if another one is whole. Nodes that are away are left alone.
     fn repair(&mut self) {
         let present = |node: &NodeId| !self.away.contains(node);
         for node in self.machines.keys().copied().filter(present).collect::<Vec<_>>() {

@@ -9,7 +9,7 @@ use crate::engine::EngineIn;
 use crate::trace::Part;
 use mainstay_types::{NodeId, SilencerDoes, SilencerSees, Time, silencer_does};
 
-/// What engines note for it. It outlives them, and ends with the machine.
+/// Notes of engines for the silencer. They outlive the engines, and end with the machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silencer {
     /// When the lease ends that an engine was told last, on the node's clock.
@@ -17,12 +17,13 @@ pub(crate) struct Silencer {
     /// When the node was silenced last.
     pub(super) silenced: Time,
     services: Vec<String>,
-    /// It looks again then; 0 if it does not.
+    /// Time at which the silencer looks again, in microseconds of true time; 0 if it does not.
     wakes_us: u64,
 }
 
 impl Silencer {
-    /// What the engine is told is noted before it counts.
+    /// Notes what the world tells the engine of its lease and its guard, before the engine acts on
+    /// it.
     pub(super) fn note(&mut self, input: &EngineIn) {
         match input {
             EngineIn::Lease(until) => self.lease_until = *until,

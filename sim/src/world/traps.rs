@@ -10,7 +10,7 @@ use mainstay_codec::{Envelope, Message};
 use mainstay_control::state::{Command, IssChange};
 use mainstay_types::{NodeId, ResourceId};
 
-/// One that is set.
+/// Trap that is set.
 pub(crate) struct Trap {
     resource: ResourceId,
     moment: Moment,

@@ -1,12 +1,18 @@
-//! What has become of each resource when faults have stopped: it is whole, or it has stopped and says why.
+//! Verdict on each resource when faults have stopped: it is whole, or it has stopped and says why.
 //!
-//! A stop is clear when a user can read it where users look (the advice in `mainstay status`). Either nobody is primary, the control plane says what is
-//! missing, and each member of the in-sync set is away, is said to be of no use, or has lost what it had in memory. Or the last
-//! complete copy has a new disk, and the control plane says that. Or nothing was begun yet, and it says for whose first replica it waits. Nothing else excuses a resource that does not serve, and nothing at
-//! all a request that has no answer or a service that is said to run on what has stopped.
+//! A stop is clear when a user can read it where users look (the advice in `mainstay status`).
+//! There are three kinds of clear stops:
+//! - There is no primary, and the control plane says what is missing. Each member of the in-sync
+//!   set is away, is said to be of no use, or has lost what it had in memory.
+//! - The last complete copy has a new disk, and the control plane says that.
+//! - The resource was not begun yet, and the control plane says for whose first replica it waits.
 //!
-//! While some nodes are away the others must do what can be done without them: a resource with an in-sync member among them that is of
-//! use is served there, its in-sync set holds nobody who is away, and everybody else's replica rejoins.
+//! Nothing else excuses a resource that does not serve. Nothing at all excuses a request without an
+//! answer, or a service that is said to run on a stopped resource.
+//!
+//! While some nodes are away, the others must do what can be done without them. A resource with a
+//! usable in-sync member among them is served there. Its in-sync set then holds no node that is
+//! away, and every other replica rejoins.
 
 use super::operator::Unfinished;
 use super::{World, resource_id};
@@ -16,7 +22,7 @@ use mainstay_replica::PeerStatus;
 use mainstay_store::Store;
 use mainstay_types::{Member, Mode, NodeId, PeerState, Role, SnapshotId, SnapshotState};
 
-/// Against which invariant, and what is wrong.
+/// Id of the invariant that is broken, and what is wrong.
 type Wrong = (&'static str, String);
 
 /// Why a resource does not go on, as a user is told.
@@ -28,14 +34,16 @@ enum Stop {
     Away,
     /// The last complete copy has a new disk.
     LastCopy,
-    /// It waits for replicas whose first disks were damaged, or are away, before anybody heard of them.
+    /// The resource waits for first replicas. Their disks were damaged, or they are away, before
+    /// the control plane had heard of them.
     NotBegun,
-    /// What it was to be made of is gone with the disks that held it.
+    /// The snapshot that the resource was to be made of is gone with the disks that held it.
     NotMade,
 }
 
 impl World {
-    /// What keeps the cluster from its end, whole or not.
+    /// Returns the first thing that keeps the cluster from its end, which is that every resource is
+    /// whole or has stopped clearly.
     pub(super) fn unwell(&self) -> Option<Wrong> {
         if let Some(node) = self.away.iter().find(|node| self.state().alive(**node)) {
             return Some(("L1", format!("{node} is away and is not declared dead")));
@@ -171,7 +179,8 @@ impl World {
         }
     }
 
-    /// What is waited for in vain of a resource that has stopped.
+    /// Returns what waits in vain for a resource that has stopped: a request without an answer, or
+    /// a service that is said to run.
     fn hangs(&self, number: usize) -> Option<Wrong> {
         if let Some(text) = self.unanswered(number) {
             return Some(("L5", text));
@@ -197,7 +206,8 @@ impl World {
         ))
     }
 
-    /// What keeps the resource from being as it should be, as far as those who are not away can see to it.
+    /// Returns what keeps the resource from being whole, as far as the nodes that are not away can
+    /// achieve it.
     fn not_whole(&self, number: usize) -> Option<Wrong> {
         let id = resource_id(number);
         let name = format!("r{number}");

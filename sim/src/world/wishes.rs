@@ -1,4 +1,4 @@
-//! What engines and agents want of the world, carried out with the time that it takes.
+//! Wishes of engines and agents to the world, carried out with the time that each takes.
 
 use super::{Asked, JobStep, What, World};
 use crate::agent::{self, EngineEvent, LeaseMessage, Out};
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// What an engine says unasked and nobody else tells.
+    /// Writes an event that an engine reports unasked into the trace, unless another part does so.
     fn note_event(&mut self, node: NodeId, event: &EngineEvent) {
         match event {
             EngineEvent::LeaseLost { .. } => {
@@ -261,7 +261,8 @@ impl World {
         }
     }
 
-    /// What an agent says of its own node, or of another one's life, is true when it is said.
+    /// Judges reports of an agent on its own services and on the lives of other nodes. Each must be
+    /// true when the agent makes it.
     fn judge_command(&mut self, node: NodeId, command: &Command) {
         match command {
             Command::NodeDead { node: dead, generation } => {
@@ -387,7 +388,7 @@ impl World {
         self.to_agent(node, agent_boot, agent::In::MountLost { service, why, mendable });
     }
 
-    /// What stood on the device finds it gone.
+    /// Tells the service on the device that the device is gone.
     pub(super) fn device_lost(&mut self, node: NodeId, resource: ResourceId) {
         let service = Self::service_name(resource);
         if let Some(delay) = self.machine(node).services.device_lost(&service) {
@@ -558,7 +559,9 @@ impl World {
         }
     }
 
-    /// What a primary acknowledges that knows the newest record lies on as many members as are wanted: each of them holds it (S8).
+    /// Checks that a primary acknowledges a write only with as many copies as are wanted. Every
+    /// recorded member holds an acknowledged write (S8), so the check counts these members. It
+    /// applies only to a primary that knows the newest record.
     fn check_copies(&mut self, node: NodeId, resource: usize) {
         let id = super::resource_id(resource);
         let Some(record) = self.state().resources.get(&id).map(|known| &known.record) else { return };
@@ -576,7 +579,7 @@ impl World {
         }
     }
 
-    /// Whoever waited for an answer of this node gets none.
+    /// Forgets the requests whose answers were to come from this node. No answer comes any more.
     pub(super) fn forget_requests(&mut self, node: NodeId) {
         let gone: Vec<u64> =
             self.asked.iter().filter(|(_, asked)| asked.node == node).map(|(request, _)| *request).collect();
