@@ -1,5 +1,5 @@
-//! What the fuzz targets share: checksums made right again, so that coverage reaches what lies behind
-//! them, and a limit on what a decoder may allocate (R25).
+//! Shared parts of the fuzz targets. They make checksums right again, so that coverage reaches the
+//! code behind them, and limit what a decoder may allocate (R25).
 
 use mainstay_codec::{FRAME_HEADER_BYTES, crc32c, crc64};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
-//! What an NBD client sends: a handshake, with TLS in front of it where the first byte says so, and after it requests.
+//! Input of an NBD client: a handshake and requests after it. If the first byte says so, TLS comes
+//! before the handshake.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

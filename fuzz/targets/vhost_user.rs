@@ -1,4 +1,4 @@
-//! What a virtual machine monitor sends: messages with their headers, one after the other.
+//! Input of a virtual machine monitor: messages with their headers, one after the other.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -14,7 +14,8 @@ fn broken(sim: &Scenario) -> Vec<u32> {
     sim.world.state().resources[&resource_id(0)].broken.keys().map(|node| node.0).collect()
 }
 
-/// Nothing on this disk can be recovered; the engine finds out at its next start.
+/// Damages the disk so that no replica on it can be recovered. The engine finds out at its next
+/// start.
 fn damage(sim: &mut Scenario, node: u32) {
     sim.disk(node, DiskFault::RotSuperblocks);
     sim.kill_engine(node);

@@ -39,7 +39,8 @@ fn every_crash_of_four_operations_in_a_small_journal_is_survived() {
     right(&Setup::narrow(4));
 }
 
-/// What the store relies on is relied upon: each lie of a disk is seen, and as what.
+/// The store needs what it relies on: the enumeration finds each lie of a disk, and under the right
+/// name.
 #[test]
 fn a_disk_that_lies_is_seen() {
     let seen = [

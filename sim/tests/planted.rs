@@ -267,8 +267,9 @@ fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
     sim.settle();
 }
 
-/// What the first copy reads of its first extent takes until a second copy has asked for it, too. Meanwhile a block of it is written, which the
-/// log after the second copy's beginning does not have.
+/// The first copy's read of its first extent ends only after a second copy has asked for the
+/// extent, too. Meanwhile a client writes a block of it. The log after the second copy's beginning
+/// does not have this write.
 fn what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
     let mut sim = Scenario::lazy_journal(256, 1);
     let [p, s, t] = sim.cast();
@@ -337,7 +338,8 @@ fn a_primary_that_stood_still_does_not_lead_by_a_new_lease() {
     }
 }
 
-/// It is being written when the machine stands still, for so long that another history begins.
+/// The machine stands still while a write is under way, and for so long that another history
+/// begins.
 fn a_write_that_outlives_the_lease_is_not_acknowledged() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
@@ -377,7 +379,8 @@ fn who_is_gone_and_may_take_over_is_waited_for() {
     sim.run_ms(3_000);
 }
 
-/// It waits for the journal of a primary that loses its lease, and is written anew elsewhere. Then the first primary is one again.
+/// A write waits for the journal of a primary that loses its lease, and a client writes the block
+/// anew elsewhere. Then the first node becomes primary again.
 fn a_write_that_failed_does_not_come_later() {
     let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
     let [p, s, _] = sim.cast();
@@ -473,7 +476,7 @@ fn a_process_waits_for_its_file_system() {
     sim.settle();
 }
 
-/// Nothing was acknowledged since it died, so it may be the first to go on.
+/// No write was acknowledged after the secondary died, so it may be the first to go on.
 fn who_is_wanted_as_a_copy_stays_and_goes_on() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();

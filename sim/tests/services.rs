@@ -29,7 +29,7 @@ struct Lab {
     saved: Option<Saved>,
     services: Services,
     oracle: HaOracle,
-    /// What ends when: steps by their id, exits of processes as `None`.
+    /// Ends that are due: of a step by its id, or of processes as `None`.
     due: BTreeMap<(u64, u64), Option<u64>>,
     sequence: u64,
     device_ok: bool,

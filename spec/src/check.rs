@@ -17,7 +17,7 @@ pub struct Counterexample {
     pub steps: Vec<(Step, State)>,
 }
 
-/// What a run has seen.
+/// Result of a run of the checker.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub generated: usize,
@@ -121,6 +121,6 @@ impl Reporter<Spec> for Progress<'_> {
         );
     }
 
-    /// What was found is told in prose instead.
+    /// Reports nothing: `prose` tells what was found.
     fn report_discoveries(&mut self, _: &Spec, _: BTreeMap<&'static str, ReportDiscovery<Spec>>) {}
 }

@@ -4,7 +4,7 @@ use crate::rules::Mutation;
 use crate::state::{Budget, EPOCHS, NOBODY, NODES, Out, State, Violation, has};
 use stateright::{Model, Property};
 
-/// What a run explores, exhaustively.
+/// Bounds of a run, which explores everything within them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub nodes: u8,
@@ -33,7 +33,8 @@ pub struct Spec {
     steps: Vec<Step>,
 }
 
-/// What may happen next. Who takes the step is named first.
+/// Step that may happen next. The first field names the node that takes it, or the epoch of the
+/// primary that does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     Begin { epoch: u8, ahead: u8 },

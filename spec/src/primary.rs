@@ -6,9 +6,9 @@ use crate::rules::Mutation;
 use crate::state::{Back, Link, Out, State, VERSIONS, Violation, has, with, without};
 
 impl Spec {
-    /// It learns a version of the record that names it, in an epoch above everything that it promised: it promises the
-    /// epoch and appends the epoch start. The two are one step, because a crash between them leaves the same as one
-    /// after them.
+    /// The primary learns a version of the record that names it, in an epoch above every epoch that
+    /// it promised. It promises the epoch and appends the epoch start. The two are one step,
+    /// because a crash between them leaves the same as one after them.
     pub(crate) fn begin(&self, state: &State, epoch: u8, ahead: u8) -> Option<State> {
         let era = state.era(epoch);
         let node = era.node;
@@ -41,7 +41,7 @@ impl Spec {
         Some(next)
     }
 
-    /// It learns a newer version of its own epoch.
+    /// The primary learns a newer version of its own epoch.
     pub(crate) fn learn(&self, state: &State, node: u8, ahead: u8) -> Option<State> {
         let epoch = state.node(node).leads;
         if epoch == 0 || ahead == 0 || ahead >= state.era(epoch).count {
@@ -68,7 +68,7 @@ impl Spec {
         Some(next)
     }
 
-    /// It learns that the record has gone on without it.
+    /// The primary learns that the record has gone on without it.
     pub(crate) fn renounce(&self, state: &State, node: u8) -> Option<State> {
         let epoch = state.node(node).leads;
         if epoch == 0 || !state.over(epoch) {
@@ -79,7 +79,7 @@ impl Spec {
         Some(next)
     }
 
-    /// It is asked to stop, for a planned move.
+    /// The primary is asked to stop, for a planned move.
     pub(crate) fn demote(&self, state: &State, node: u8) -> Option<State> {
         let epoch = state.node(node).leads;
         if epoch == 0 || state.over(epoch) || epoch >= self.bounds.epochs {
@@ -178,8 +178,8 @@ impl Spec {
         Some(next)
     }
 
-    /// It proposes to remove a member that it takes for failed (R3), or to rule out that a joiner becomes one. That is
-    /// possible at any time: there is no clock.
+    /// The primary proposes to remove a member that it takes for failed (R3), or to rule out that a
+    /// joiner becomes one. That is possible at any time: there is no clock.
     pub(crate) fn ask_shrink(&self, state: &State, node: u8, peer: u8) -> Option<State> {
         let replica = state.node(node);
         if replica.leads == 0 || !has(replica.in_iss | replica.proposed, peer) {
@@ -215,7 +215,7 @@ impl Spec {
         Some(next)
     }
 
-    /// It proposes to record a joiner that has everything acknowledged (R4).
+    /// The primary proposes to record a joiner that has everything acknowledged (R4).
     pub(crate) fn ask_grow(&self, state: &State, node: u8, peer: u8) -> Option<State> {
         let replica = state.node(node);
         if !self.may_join(state, node, peer)
@@ -248,7 +248,8 @@ impl Spec {
             && state.talk(replica.leads, peer).link == Link::Streaming
     }
 
-    /// It stops waiting for a joiner that failed, if the joiner cannot become recorded any more (R4).
+    /// The primary stops waiting for a joiner that failed, if the joiner cannot become recorded any
+    /// more (R4).
     pub(crate) fn give_up_join(&self, state: &State, node: u8, peer: u8) -> Option<State> {
         let replica = state.node(node);
         let possible = has(replica.proposed, peer) && !self.planted(Mutation::GiveUpJoin);

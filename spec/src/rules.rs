@@ -20,7 +20,7 @@ macro_rules! mutations {
 #[derive(Clone, Copy, Debug)]
 pub struct MutationInfo {
     pub mutation: Mutation,
-    /// As on the command line.
+    /// Name of the mutation on the command line.
     pub name: &'static str,
     /// The rule of the design, such as `R4`.
     pub rule: &'static str,

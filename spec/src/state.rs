@@ -37,7 +37,7 @@ pub struct Record {
     pub epoch: u8,
     pub primary: u8,
     pub iss: Nodes,
-    /// Of each node, whether its registered incarnation is the second one.
+    /// Nodes whose registered incarnation is the second one.
     pub second: Nodes,
     /// Proposals on this version that may still happen, or never.
     pub shrink: Nodes,
@@ -54,7 +54,7 @@ pub struct Era {
     pub count: u8,
     /// ISS in the low, second incarnations in the high nibble.
     pub versions: [u8; VERSIONS],
-    /// What its primary has sequenced or found: the content of every message of the epoch.
+    /// Entries that the primary has sequenced or found: the content of every message of the epoch.
     pub log: Log,
 }
 
@@ -68,7 +68,7 @@ pub struct Node {
     pub durable: u8,
     /// Its disk is a second one.
     pub second: bool,
-    /// Not the target of an unfinished copy (R16).
+    /// The replica is not the target of an unfinished copy (R16).
     pub whole: bool,
     /// The epoch whose primary has attached it; 0 for none.
     pub session: u8,
@@ -83,7 +83,7 @@ pub struct Node {
     pub copying: Nodes,
 }
 
-/// What the primary of an epoch thinks of a peer.
+/// State of a peer, as the primary of an epoch sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Link {
     #[default]
@@ -94,7 +94,7 @@ pub enum Link {
     Stale,
 }
 
-/// What is under way to a replica.
+/// Message that is under way from a primary to a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Out {
     #[default]
@@ -105,7 +105,7 @@ pub enum Out {
     Entries,
 }
 
-/// What is under way back.
+/// Message that is under way from a replica back to a primary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Back {
     #[default]
@@ -129,7 +129,7 @@ pub struct Talk {
     pub back: Back,
 }
 
-/// What a run may still spend.
+/// Steps of each limited kind that a run may still take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     pub writes: u8,
@@ -139,7 +139,7 @@ pub struct Budget {
     pub copies: u8,
 }
 
-/// What must never be.
+/// Violation of a promise, which must never happen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Violation {
     /// Two different entries are committed at one index.

@@ -1,4 +1,5 @@
-//! What the protocol does on its good days, step by step: the model must allow it, and every kind of step must happen.
+//! Good days of the protocol, step by step: the model must allow them, and every kind of step must
+//! happen.
 
 use mainstay_spec::state::{Link, Out, State};
 use mainstay_spec::{Bounds, Spec, Step, Step::*};

@@ -137,7 +137,8 @@ impl Disk {
         safe
     }
 
-    /// What a read gets of the block for which that waits.
+    /// Returns the bytes that a read gets while a stale read waits (F4). If the read covers the
+    /// block that this fault hits, it gets an older content of that block, once.
     pub(super) fn make_stale(&mut self, region: usize, offset: u64, bytes: Bytes) -> Bytes {
         let Some(stale) = &self.stale else { return bytes };
         let at = stale.block * BLOCK_BYTES;

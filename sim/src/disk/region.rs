@@ -4,11 +4,11 @@ use bytes::Bytes;
 use mainstay_types::BLOCK_BYTES;
 use std::collections::BTreeMap;
 
-/// What a power cut leaves whole or not at all.
+/// Bytes of a sector. After a power cut a write of it is there whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 pub const BLOCK: usize = BLOCK_BYTES as usize;
 const SECTORS: usize = BLOCK / SECTOR_BYTES;
-/// What was never written is read from here.
+/// Content of blocks that were never written.
 static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Content of a block; no bytes means zeroes.
@@ -22,7 +22,7 @@ pub struct Block {
 /// One area.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// What reads see.
+    /// Blocks as reads see them.
     pub now: Vec<Block>,
     /// Blocks that a power cut may change.
     pub unflushed: BTreeMap<u64, History>,
@@ -36,7 +36,7 @@ pub struct History {
     pub later: Vec<(u64, Block)>,
 }
 
-/// What became of pieces that were written and not durable when a crash came.
+/// Fates of the pieces that were written and not durable when a crash came.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Fates {
     pub kept: bool,
@@ -139,7 +139,7 @@ impl Region {
         history.later.push((stamp, content));
     }
 
-    /// What was written up to `stamp` is durable.
+    /// Makes durable what was written with stamps up to `stamp`.
     pub fn settle(&mut self, stamp: u64) {
         self.unflushed.retain(|_, history| {
             let covered = history.later.partition_point(|&(at, _)| at <= stamp);

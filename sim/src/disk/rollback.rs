@@ -10,14 +10,14 @@ use mainstay_types::{SnapshotId, VolumeId};
 
 const ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// What a snapshot keeps of each volume.
+/// Content that a snapshot keeps, by volume.
 pub(super) type Files = Vec<File>;
 
-/// What a snapshot of a disk keeps, for another disk.
+/// Content of a snapshot of a disk, for another disk.
 #[derive(Debug)]
 pub(crate) struct SnapshotFiles(Files);
 
-/// What a volume held, and the sums of that.
+/// Content of a volume, and the pages with its checksums.
 #[derive(Clone, Debug)]
 pub(super) struct File {
     pub blocks: Vec<Block>,
@@ -25,7 +25,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Of a volume of so many blocks: what lies beyond its end is zeroes, of the sums as well.
+    /// Keeps the content of a volume of `blocks` blocks. Beyond its end the content and its
+    /// checksums are zeroes.
     pub fn of(mut content: Vec<Block>, mut sums: Vec<Block>, blocks: u64) -> Self {
         content.resize_with(blocks as usize, Block::default);
         let whole = (blocks / SUMS_PER_PAGE) as usize;

@@ -60,7 +60,7 @@ pub enum Doing {
     },
 }
 
-/// What the caller of the store knows.
+/// Knowledge of the caller of the store.
 struct Life {
     expected: Expectation,
     commit: Index,
@@ -125,7 +125,7 @@ impl Bench {
         Self { setup, store, layout: image.layout, slots, doing: Vec::new(), issued: Vec::new(), life }
     }
 
-    /// Of the next batch.
+    /// Returns the epoch of the next batch.
     pub fn epoch(&self) -> Epoch {
         self.life.epoch
     }
@@ -169,7 +169,7 @@ impl Bench {
         hash
     }
 
-    /// What can happen next.
+    /// Returns the actions that can come next.
     pub fn actions(&self) -> Vec<Action> {
         let mut actions: Vec<Action> = (0..self.doing.len()).map(Action::Complete).collect();
         if self.life.to_install {
@@ -190,7 +190,7 @@ impl Bench {
         self.life.expected.worlds.last_mut().expect("there is always one")
     }
 
-    /// What a caller that keeps to the rules may ask now.
+    /// Tells whether a caller that keeps to the rules may ask for this operation now.
     fn possible(&self, op: Op) -> bool {
         let world = self.world();
         let restarting = world.copy.is_some() && world.awaited;

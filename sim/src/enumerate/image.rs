@@ -104,7 +104,7 @@ impl Layout {
 pub struct Image {
     pub layout: Layout,
     pub blocks: Vec<Block>,
-    /// What was written through [`Media`]: place and content.
+    /// Blocks that each write through [`Media`] wrote, with their places, oldest write first.
     pub written: Vec<Vec<(usize, Block)>>,
     /// Whether the journal was flushed before anything was written.
     pub journal_flushed: bool,
@@ -170,7 +170,7 @@ impl Media for Image {
     }
 }
 
-/// What a block can become, each with its fingerprint at its place.
+/// Contents that a block can have after a crash, each with its fingerprint at its place.
 pub type Outcomes = Vec<(Block, u128)>;
 
 /// All contents that a block can have when each of its sectors is that of any of the versions. The first version's

@@ -1,4 +1,4 @@
-//! What a recovered store must be: the flat model, and the logs that may be found.
+//! Expectations of a recovered store: the flat model, and the logs that may be found.
 
 use super::image::{BLOCK, Image, mixed};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ pub struct World {
 /// A log that began with a restart (R16).
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// What an inconsistent replica must say: every block is at least as new as this.
+    /// Index that an inconsistent replica must state: every block is at least as new as this entry.
     pub base: Index,
     /// The restarted copy was one itself, and may have ended meanwhile: the base may also be in this range.
     pub or_within: Option<(Index, Index)>,
@@ -99,7 +99,7 @@ pub fn apply(content: &mut Flat, batch: &Batch) {
     }
 }
 
-/// What must hold of a recovery from any image that a crash leaves at one moment.
+/// Conditions on a recovery from any image that a crash leaves at one moment.
 #[derive(Clone, Debug)]
 pub struct Expectation {
     /// Oldest first.
@@ -242,7 +242,8 @@ pub fn read_all(store: &Store, image: &Image) -> Flat {
     flat
 }
 
-/// What is not committed yet must be there to be sent or applied; what is there must be the model's.
+/// Checks the log of a recovered store. Entries that are not committed must be there to be sent or
+/// applied, and every entry that is there must be the model's.
 fn check_log(world: &World, store: &Store, image: &Image) -> Result<(), String> {
     let state = store.log_state();
     for batch in world.batches.iter().take_while(|batch| batch.last() <= state.end.index) {

@@ -1,4 +1,4 @@
-//! What an operator is told of a command is so (H7), judged when its entry is applied:
+//! Checks that the answer to an operator's command is true (H7), when its entry is applied:
 //!
 //! - *done*: what was asked for is in the state, and applying the entry once more would change nothing, so that a repetition after an
 //!   unknown outcome does no harm. Applying and moving a service clear its failures each time, and nothing else.

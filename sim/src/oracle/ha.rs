@@ -47,7 +47,7 @@ struct OnNode {
     /// to rest by that stop, is not gone on with: every step of it was undone in order, and a start after that is another
     /// one, which needs the guard anew.
     spent: Option<Epoch>,
-    /// As its last report says: it is being stopped in order; the epoch that it is of.
+    /// The last report of the node says that the service is being stopped in order.
     stopping: bool,
     epoch: Option<Epoch>,
 }
@@ -55,7 +55,7 @@ struct OnNode {
 #[derive(Clone, Debug, Default)]
 struct Known {
     nodes: BTreeMap<NodeId, OnNode>,
-    /// Who served last as primary of the resource, and in which epoch.
+    /// Node that served last as primary of the resource, and the epoch.
     served: Option<(NodeId, Epoch)>,
     /// The last starts, oldest first.
     starts: VecDeque<u64>,
@@ -101,7 +101,8 @@ impl HaOracle {
         services.into_iter().try_for_each(|service| self.check_overlap(at_us, service))
     }
 
-    /// What there is of the service on the node has changed, or is at least said again.
+    /// Notes which parts of the service are on the node. The world calls this after a change, or
+    /// again without one.
     ///
     /// # Errors
     /// H1 or H2.
@@ -561,7 +562,8 @@ mod tests {
         }
     }
 
-    /// What the guard silences is not gone on with, however it came to rest but by a stop in order.
+    /// A service that the guard has silenced does not go on in that epoch. The only exception is
+    /// one that came to rest by a stop in order.
     #[test]
     fn h3_not_in_the_epoch_in_which_it_was_silenced() {
         use ServicePhase::{Failed, Killing, Starting, Stopped, Stopping};

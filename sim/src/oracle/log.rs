@@ -62,15 +62,16 @@ struct Known {
     prev_chain: Chain,
     /// In a journal.
     bytes: u64,
-    /// What it changes: index, volume, block, value.
+    /// Writes of the batch: index, volume, block, value.
     writes: Vec<(Index, u16, u64, u64)>,
-    /// The snapshot that it takes, and the one that it goes back to before. Nothing follows these.
+    /// Snapshot that the batch takes, and the one that it goes back to before that. The entry that
+    /// does so is the last one of its batch.
     takes: Option<(SnapshotId, Option<SnapshotId>)>,
     /// The snapshots that it drops.
     drops: Vec<(Index, SnapshotId)>,
 }
 
-/// Who made entries in an epoch.
+/// Replica that made the entries of an epoch.
 #[derive(Debug)]
 struct Sequencer {
     node: NodeId,
@@ -98,7 +99,7 @@ struct Replica {
     /// The last of these, and whether that engine is still there: then the whole log is, durable or not.
     opening: Opening,
     up: bool,
-    /// That engine has given it up: what it holds is of no use until it is opened anew.
+    /// The engine has given the replica up. Its content is of no use until an engine opens it anew.
     failed: bool,
     /// A restart for a copy that may or may not have become durable.
     restarting: Option<(Position, Chain)>,

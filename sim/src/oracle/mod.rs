@@ -1,8 +1,9 @@
-//! What must hold in every run, under the ids of `faults.md`. The world tells the oracle what happens; the first violation ends
-//! the run.
+//! Oracles: checks of what must hold in every run, under the ids of `faults.md`. The world tells
+//! the oracles what happens; the first violation ends the run.
 //!
-//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` who leaves and returns, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where it is
-//! looked after.
+//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` which members
+//! leave and return, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where
+//! it is looked after.
 
 pub mod answers;
 pub mod ha;

@@ -1,5 +1,6 @@
-//! What clients may see: each block is a register, and every read and write of it must fit into one order that
-//! respects real time (S1, S2, S3, S5, S9, S10, S18; the wrong data of S16).
+//! Oracle of what clients may see. Each block is a register, and every read and write of it must
+//! fit into one order that respects real time (S1, S2, S3, S5, S9, S10, S18; the wrong data of
+//! S16).
 //!
 //! Values are unique, so a write and the reads that returned its value stand together in any such order. Of each
 //! such group two moments matter: `first_end`, when the first of its operations completed, and `last_start`, when
@@ -92,7 +93,8 @@ impl Group {
         grown
     }
 
-    /// Somebody knows that it happened.
+    /// Tells whether an operation of the group has completed. Then its write is known to have
+    /// happened.
     fn happened(&self) -> bool {
         self.first_end != NEVER
     }
@@ -101,7 +103,8 @@ impl Group {
 /// One block.
 #[derive(Debug)]
 struct Register {
-    /// Those that a future read may return, and, while reads are under way, those that still matter to them.
+    /// Groups whose value a future read may return. While reads are under way, groups that still
+    /// matter to these reads stay, too.
     groups: Vec<Group>,
     /// Starts of the reads that are under way.
     reads: Vec<Moment>,
@@ -193,7 +196,7 @@ impl Registers {
         self.soft.insert(request, asked);
     }
 
-    /// It is not lost.
+    /// Tells the oracle that this write, which was answered before it was committed, is not lost.
     pub fn write_kept(&mut self, request: u64) {
         let Some(asked) = self.soft.remove(&request) else { return };
         let now = self.tick();
@@ -208,7 +211,8 @@ impl Registers {
         }
     }
 
-    /// It is lost, unless it is found after all: as if it had never been answered.
+    /// Tells the oracle that this write, which was answered before it was committed, is lost. It
+    /// counts as never answered from now on, and may be found again after all.
     pub fn write_lost(&mut self, request: u64) {
         let Some(asked) = self.soft.remove(&request) else { return };
         let now = self.tick();

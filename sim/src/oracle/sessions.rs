@@ -7,7 +7,8 @@ use mainstay_codec::Batch;
 use mainstay_types::{Chain, ClientMark, ConfigVersion, Epoch, ResourceRecord, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who may write, by the version of the record from which on that is so; the log's end.
+/// Oracle of the writers of one resource (S18). It knows which session may write from which version
+/// of the record on, and where each log ends.
 #[derive(Debug, Default)]
 pub struct SessionsOracle {
     /// Session 0 is the primary's own device.
@@ -18,7 +19,7 @@ pub struct SessionsOracle {
     told: BTreeMap<SessionId, (u64, Epoch)>,
 }
 
-/// What is known of the end of a log.
+/// End of a log, as far as it is known: its last change by a client.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     mark: ClientMark,

@@ -1,4 +1,5 @@
-//! What the world and the engines tell the oracle, passed on to those who judge it. The first violation stays.
+//! Reports of the world and the engines, passed on to the oracles that judge them. The first
+//! violation stays.
 
 use super::{Oracle, Violation};
 use crate::service::Presence;
@@ -35,7 +36,7 @@ impl Oracle {
         }
     }
 
-    /// What went through a host.
+    /// Passes on an effect or an output of a host.
     pub fn seen(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, seen: Seen<'_>) {
         let Some(log) = self.logs.get_mut(&resource) else { return };
         let check = match seen {
@@ -129,7 +130,8 @@ impl Oracle {
         self.settle_soft(resource);
     }
 
-    /// What has become of writes that clients were told of before they were committed.
+    /// Tells the registers which writes are lost or committed, of those that clients were told of
+    /// before the commit.
     fn settle_soft(&mut self, resource: ResourceId) {
         let Some(log) = self.logs.get_mut(&resource) else { return };
         let (lost, committed) = (log.take_lost(), log.highest_committed());

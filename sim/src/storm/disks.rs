@@ -27,7 +27,8 @@ pub(super) fn rot_superblock(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// As rot of the journal: it shows when it is read again.
+/// Adds a lie of the disk about a record of the journal: a lost, misdirected or stale one. As with
+/// rot of the journal, the damage shows when the journal is read again.
 pub(super) fn journal_lies(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     // There must be something that is still needed.
@@ -51,7 +52,8 @@ pub(super) fn journal_lies(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Of a page that was written not long ago: that is the one of which the disk knows what was there before.
+/// Adds a lie of the disk about a page of the version table. The page must have been written not
+/// long ago, because the disk remembers the older content of such pages only.
 pub(super) fn versions_lie(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.writes(at.saturating_sub(100), 100, resource, random.between(4, 24), random.between(1, 4), random);
@@ -75,7 +77,8 @@ pub(super) fn versions_lie(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// It shows when the block is read: by a client, when the replica is copied from, when replicas are compared.
+/// Adds rot or a lost write of a block of a volume. The damage shows when the block is read: by a
+/// client, by a copy from this replica, or by a comparison of replicas.
 pub(super) fn volume_rots(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.writes(at.saturating_sub(100), 100, resource, random.between(4, 24), random.between(1, 4), random);

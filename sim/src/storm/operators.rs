@@ -1,4 +1,4 @@
-//! What operators do while all this happens.
+//! Acts of operators during the storm of faults.
 
 use crate::plan::{Deed, Fault, Moment, Operator, Proposed, Side, Target};
 use crate::random::Random;
@@ -23,7 +23,7 @@ pub(super) fn apply_service(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// It comes back after a while, or not.
+/// Deletes a service, and applies it again after a while in most cases.
 pub(super) fn delete_service(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some(resource) = with_service(draw, random) else { return };
     draw.operator(at, Operator::DeleteService { resource });
@@ -33,7 +33,8 @@ pub(super) fn delete_service(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Not the first, so that there is something to look at until the end.
+/// Deletes a resource. It is never the first one, so that there is something to look at until the
+/// end.
 pub(super) fn delete_resource(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     if resource > 0 && !draw.shape.resources[resource].late {
@@ -172,7 +173,8 @@ pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// What is refused while a service runs on the resource: to roll it back without a word of the service, and to attach it.
+/// Adds an act that is refused while a service runs on the resource: a rollback that does not
+/// mention the service, or an attachment.
 pub(super) fn forget_the_service(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let shape = &draw.shape.resources[resource];

@@ -3,8 +3,9 @@
 use mainstay_sim::plan::{ClientOp, DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
 
-/// Nothing is committed while the disk of `slow` stands still, so nothing can be destaged: the other journals fill up.
-/// With zeroes, because what clients may have in flight counts in bytes of data.
+/// Fills the journals of all replicas but `slow`. No write is committed while the disk of `slow`
+/// stands still, so no write can be destaged. The writes are zeroes, because the limit on requests
+/// in flight counts bytes of data.
 fn fill_journals(sim: &mut Scenario, slow: u32) {
     sim.write_many(5);
     sim.disk(slow, DiskFault::Stall { ms: 900 });

@@ -6,7 +6,7 @@ use mainstay_sim::scenario::Scenario;
 use mainstay_types::NodeId;
 
 const BLOCK: u64 = 11;
-/// Of the power while dependent writes are under way.
+/// Number of power cuts while dependent writes are under way.
 const CUTS: u64 = 1_000;
 const CUTS_OF_A_CLUSTER: u64 = 20;
 

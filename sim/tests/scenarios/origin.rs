@@ -47,7 +47,8 @@ fn is_made(sim: &mut Scenario, ms: u64) {
     });
 }
 
-/// What is written to the one afterwards changes nothing of the other; the oracle compares all blocks of both.
+/// Later writes to one of the two resources change nothing of the other. The oracle compares all
+/// blocks of both.
 #[test]
 fn it_holds_what_the_snapshot_held_and_goes_its_own_way() {
     let mut sim = with_copy(1);
@@ -84,7 +85,7 @@ fn it_is_made_whenever_power_fails() {
     }
 }
 
-/// Whoever comes late is of use all the same.
+/// A node that comes late can still be used.
 #[test]
 fn a_node_that_was_away_while_it_was_made_is_filled() {
     let mut sim = with_copy(1);

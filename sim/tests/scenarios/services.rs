@@ -1,4 +1,4 @@
-//! What runs on top of a primary (R19 to R22).
+//! Services on top of a primary (R19 to R22).
 
 use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
 use mainstay_sim::scenario::{Scenario, n};

@@ -1,4 +1,5 @@
-//! What is asked of the log now and then: at acknowledgements, at changes of the record, at barriers.
+//! Checks of the log at certain moments: at acknowledgements, at changes of the record, at
+//! barriers.
 
 use super::{Check, LogOracle, wrong};
 use mainstay_types::{
@@ -165,7 +166,8 @@ impl LogOracle {
         Index(self.truth.len() as u64)
     }
 
-    /// What the block holds in the committed log at `upto`.
+    /// Returns the value that the block has in the committed log at `upto`; 0 if it was never
+    /// written.
     #[must_use]
     pub fn value_at(&self, volume: VolumeId, block: u64, upto: Index) -> u64 {
         let history = self.model.get(usize::from(volume.0)).and_then(|volume| volume.get(block as usize));
@@ -258,7 +260,8 @@ impl LogOracle {
         Ok(())
     }
 
-    /// What kind of wrong it is: old or uncommitted content breaks the prefix (S4), content of no entry is damage (S16).
+    /// Returns the invariant that a wrong content of a block breaks. Old or uncommitted content
+    /// breaks the prefix (S4); content of no entry is damage (S16).
     fn which(&self, volume: VolumeId, block: u64, value: u64, applied: Index) -> &'static str {
         let history = &self.model[usize::from(volume.0)][block as usize];
         let older = value == 0 || history.iter().any(|(index, known)| *known == value && *index <= applied);

@@ -1,4 +1,5 @@
-//! What the cores say, turned into calls of the oracle: the world hands over every effect and every output as it passes.
+//! Feed of the log oracle from the cores: the world hands over every effect and every output as it
+//! passes.
 
 use super::{Check, LogOracle};
 use mainstay_replica::Effect;

@@ -33,11 +33,11 @@ struct Fork {
 
 #[derive(Clone, Copy, Debug)]
 struct Begun {
-    /// Of the first entry.
+    /// Epoch of the first entry of the new history.
     epoch: Epoch,
     /// The last entry that the new history has of the old one.
     at: Index,
-    /// What had been acknowledged.
+    /// Last entry that had been acknowledged when the new history began.
     acknowledged: Index,
 }
 

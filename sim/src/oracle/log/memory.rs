@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 pub(super) struct Memory {
     /// Soft batches by their last index, in the order of the log.
     soft: VecDeque<(Index, BatchId)>,
-    /// What follows this one is soft no more, because nobody in sync has it.
+    /// Last entry that keeps its guarantee, `None` while all do. The soft entries after it are
+    /// lost, because no recorded member of the in-sync set holds them.
     lost: Option<Index>,
 }
 
@@ -105,10 +106,11 @@ impl LogOracle {
         Ok(())
     }
 
-    /// Who begins an epoch has all that is soft of this one and those before.
+    /// Checks that a primary which begins an epoch has all soft batches of this epoch and of those
+    /// before.
     ///
     /// # Errors
-    /// S1: it has not, and a recorded member had.
+    /// S1: it lacks one, and a recorded member had it.
     pub(super) fn check_soft_of(&self, node: NodeId, incarnation: Incarnation, epoch: Epoch) -> Check {
         let Some((last, id)) = self.memory.soft.back().copied() else { return Ok(()) };
         if self.epochs.contains_key(&epoch) || self.forks.pending() || self.has(node, incarnation, last, id) {
@@ -165,7 +167,7 @@ impl LogOracle {
         self.memory.lost = Some(self.memory.lost.map_or(kept, |lost| lost.min(kept)));
     }
 
-    /// What is committed is soft no more.
+    /// Forgets soft batches that are committed by now.
     pub(super) fn harden(&mut self) {
         let committed = self.truth.len() as u64;
         while self.memory.soft.front().is_some_and(|(last, _)| last.0 <= committed) {
@@ -173,7 +175,8 @@ impl LogOracle {
         }
     }
 
-    /// Since this was last asked everything after this index lost its guarantee.
+    /// Returns the last entry that keeps its guarantee, if entries after it have lost theirs since
+    /// the last call.
     pub fn take_lost(&mut self) -> Option<Index> {
         self.memory.lost.take()
     }

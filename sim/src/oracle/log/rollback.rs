@@ -12,7 +12,8 @@ pub(super) struct Rollbacks {
     taken: Vec<(SnapshotId, Index, Option<Index>)>,
     /// Clients' registers are to follow.
     told: Option<Index>,
-    /// What [`CONTENT`] holds of each volume, of a resource that was made of a snapshot of another one.
+    /// Values of all blocks, by volume, in the snapshot [`CONTENT`]. `None` unless the resource was
+    /// made of a snapshot of another one.
     given: Option<Vec<Vec<u64>>>,
 }
 
@@ -79,13 +80,14 @@ impl Rollbacks {
     }
 }
 
-/// What lies beyond the end of a volume is zeroes.
+/// Returns the value of a block in `given`; 0 beyond the end of a volume.
 fn value_in(given: &[Vec<u64>], volume: usize, block: usize) -> u64 {
     given.get(volume).and_then(|blocks| blocks.get(block)).copied().unwrap_or(0)
 }
 
 impl LogOracle {
-    /// What every block of every volume held at the entry of a snapshot that is there.
+    /// Returns the value that every block of every volume had at the entry of this snapshot. `None`
+    /// if the snapshot does not exist.
     #[must_use]
     pub fn snapshot_content(&self, snapshot: SnapshotId) -> Option<Vec<Vec<u64>>> {
         let there =

@@ -434,7 +434,7 @@ struct Cluster {
     commit: BTreeMap<NodeId, usize>,
     acknowledged: usize,
     value: u64,
-    /// What is done wrong, if anything.
+    /// Fault that the cluster makes, if any.
     fault: Option<Fault>,
 }
 

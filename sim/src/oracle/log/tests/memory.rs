@@ -4,8 +4,9 @@ use super::*;
 
 const O: Opening = Opening(9);
 
-/// As [`running`], in mode B, where the memory of all counts, and one more batch that all have in memory and A alone has in its journal. It is
-/// acknowledged. With the batch before it.
+/// Returns the oracle of [`running`] in mode B, with the memory of all members counted, and two
+/// batches. The first returned batch is acknowledged: all have it in memory, and A alone has it in
+/// its journal. The second one is the batch before it.
 fn acknowledged_from_memory() -> (LogOracle, Arc<Batch>, Arc<Batch>) {
     let (mut oracle, batches) = running();
     let mut counted = record(2, 1, A, &[A, B, C]);
