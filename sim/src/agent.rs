@@ -85,7 +85,7 @@ pub enum LeaseMessage {
 pub enum StepError {
     /// The step was not carried out, or it may succeed when the agent repeats it. Holds the reason.
     NotDone(String),
-    /// R12: what is on the disk, or the disk, is not fit for use.
+    /// R12: the disk, or the content of the disk, is not fit for use. Holds the reason.
     Unusable(String),
 }
 
@@ -212,7 +212,7 @@ pub enum Out {
         name: String,
         process: usize,
     },
-    /// R19: whatever is left of this service is silenced. Answered by [`In::Swept`].
+    /// R19: silences all that is left of this service. Answered by [`In::Swept`].
     Sweep(String),
 }
 

@@ -3,44 +3,55 @@
 //! nothing.
 //!
 //! The reasoning, for plans that are to be survived:
-//! - **What only interrupts is free**: power cuts of any set of nodes, kills, pauses, cuts of every kind, slow links and
-//!   disks, lost and late datagrams, control-plane faults, faults of services. None of them takes away what was durable.
-//! - **One copy of the superblock may rot on every replica**, always the same one of that replica: four copies are written as two
-//!   pairs, so that two may decay at any moment (R14).
-//! - **A disk is damaged on one replica of a resource at most**, its *victim*, the same in the whole run, and only if the
-//!   resource has others. An entry is committed when all of the recorded in-sync set hold it (R2), so the others have
-//!   everything that the victim may lose: at most (replicas - 1) replicas ever lack data, whatever the overlap.
-//!   The victim is named in the plan, never "whoever is primary", because who that is changes.
-//! - **The victim may be all that is left**: after the others were removed from the in-sync set for being unreachable, it alone has what was
-//!   acknowledged since. No plan knows when that is. So the world leaves a damage out when it is due and no other recorded member
-//!   is whole (`world/faults.rs`), and counts it. A removal that is on its way at that moment is not seen; then the resource
-//!   stands still for want of a whole member (R11), which is right. Safety is never excused.
-//! - **No address stays for good where no engine guards it.** The agent alone tries a few times before its lease ends; an address that
-//!   stays through all of them needs a watchdog (*not yet*). So the world leaves this fault out while the node's engine is not there
-//!   and another node has a replica, and could take over.
-//! - **A rotten journal record must be one that a later durable record calls durable.** The newest record that rots looks
-//!   like the torn tail of a crash (R12) and nothing on that disk can tell the difference. The world picks accordingly.
-//! - **So must one whose write was lost or landed elsewhere, or that is read as what was there before** (F2, F3, F4): a write of the
-//!   journal that began after it was durable has become durable, so that it lies in the middle of the log for whoever finds it wrong. A lost
-//!   write without such a witness is an acknowledgement that is forgotten, as with F9. What was written elsewhere does not hit the newest
-//!   writes either, for the same reason.
-//! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair may not: if a crash tears the other pair
-//!   (R14), what is left is older than what was promised.
-//! - **Any block of a volume may rot, or be what it was before its last write**: it does not fit its sum, and is damage when it is read. Until
-//!   then the replica is taken for whole, and is not.
-//! - **Any page of the version table may be an older one, or another**: the superblock holds the root of those that belong to it, so the
-//!   replica is not opened.
-//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4) in any other place, or comes back as it was
-//!   before (F15), may be believed: a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
-//!   what commits rest on. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
+//! - **Faults that only interrupt are free**: power cuts of any set of nodes, kills, pauses, cuts
+//!   of every kind, slow links and disks, lost and late datagrams, control-plane faults, faults of
+//!   services. None of them takes away what was durable.
+//! - **One copy of the superblock may rot on every replica**, always the same one of that replica.
+//!   Four copies are written as two pairs, so that two may decay at any moment (R14).
+//! - **A disk is damaged on one replica of a resource at most**, its *victim*, the same in the
+//!   whole run, and only if the resource has others. An entry is committed when all of the recorded
+//!   in-sync set hold it (R2), so the others have everything that the victim may lose. Thus at most
+//!   (replicas - 1) replicas ever lack data, even if damages overlap. The plan names the victim by
+//!   its node, never as "the primary", because the primary changes.
+//! - **The victim may be all that is left**: after the others were removed from the in-sync set for
+//!   being unreachable, it alone has what was acknowledged since. No plan knows when that is. So
+//!   when a damage is due and no other recorded member is whole, the world leaves the damage out
+//!   (`world/faults.rs`), and counts it. The world does not see a removal that is on its way at
+//!   that moment. Then the resource stands still for want of a whole member (R11), which is right.
+//!   Safety is never excused.
+//! - **No address stays for good where no engine guards it.** The agent alone tries a few times
+//!   before its lease ends; an address that stays through all of them needs a watchdog (*not yet*).
+//!   So the world leaves this fault out while the node's engine is not there and another node has a
+//!   replica, and could take over.
+//! - **A rotten journal record must be one that a later durable record calls durable.** The newest
+//!   record that rots looks like the torn tail of a crash (R12) and nothing on that disk can tell
+//!   the difference. The world picks accordingly.
+//! - **The same holds of a record whose write was lost or landed elsewhere, and of one that is read
+//!   as what was there before** (F2, F3, F4). A later write of the journal, begun after the record
+//!   was durable, must be durable too. Then the record lies in the middle of the log for the
+//!   recovery that finds it wrong. A lost write without such a witness is an acknowledgement that
+//!   is forgotten, as with F9. For the same reason a write that lands elsewhere never hits the
+//!   newest writes.
+//! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair
+//!   may not: if a crash tears the other pair (R14), the pair that is left is older than what was
+//!   promised.
+//! - **Any block of a volume may rot, or be what it was before its last write.** It does not fit
+//!   its checksum, and is damage when it is read. Until then the replica counts as whole, although
+//!   it is not.
+//! - **Any page of the version table may be an older one, or another.** The superblock holds the
+//!   root of the right pages, so the replica is not opened.
+//! - **No disk lies in any other way.** A disk may forget what it acknowledged (F2, F9), write or
+//!   read elsewhere (F3, F4), or come back as it was before (F15). The cluster may believe such a
+//!   disk. A member of the in-sync set that forgets makes "all of them hold it" untrue, and commits
+//!   rest on that. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
+//! - **The nodes that stay away when faults stop are a minority**; all nodes are voters. So the
+//!   nodes that are left have a leader. They must serve each resource that has an in-sync member
+//!   among them which is whole and knows itself to be so. If all in-sync members are away, or
+//!   cannot be used, the resource stands still until they are back (R11), and says so.
 //!
-//! - **Who stays away when faults stop is a minority** of the nodes, which all are voters. So those who are left have a leader, and
-//!   what has an in-sync member among them that is whole and knows itself to be so must be served. If all who are in sync are away,
-//!   or cannot be used, a resource stands still until they are back (R11), and says so.
-//!
-//! *Unsurvivable* plans damage all replicas of a resource, with damage that the store is built to notice. The only right
-//! end is correct data or a clear stop. *Beyond* plans have the lying kinds on top; what they find is a list of what is
-//! not promised, not of defects.
+//! *Unsurvivable* plans damage all replicas of a resource, with damage that the store is built to
+//! notice. The only right end is correct data or a clear stop. *Beyond* plans have the lying kinds
+//! on top. Their findings are a list of what is not promised, not of defects.
 
 use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, Shape, Target};
 use mainstay_types::NodeId;

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Function that runs a plan: [`crate::run::run`], or a test's own.
 pub type Runner = dyn Fn(&Plan, &RunOptions) -> Outcome + Sync;
 
-/// One run in so many is made twice, and the hashes are compared. It has no factor in common with [`UNSURVIVABLE_EVERY`], so
-/// that runs of both kinds are repeated.
+/// Distance between seeds that are run twice to compare the hashes. It has no factor in common with
+/// [`UNSURVIVABLE_EVERY`], so that runs of both kinds are repeated.
 pub const REPEAT_EVERY: u64 = 99;
-/// One run in so many of a campaign has damage that nobody survives.
+/// Distance between seeds of a campaign whose damage no cluster can survive.
 pub const UNSURVIVABLE_EVERY: u64 = 10;
 /// Threads have this name.
 const THREAD: &str = "runs seeds";
@@ -160,7 +160,8 @@ pub fn campaign(extent: Extent<'_>, violations_max: u64, runner: &Runner) -> Tal
     sum
 }
 
-/// Seeds from this one on whose survivable plans are of clusters of so many nodes, with clients and faults.
+/// Returns the seeds from `from` on whose survivable plans have clusters of this many nodes, with
+/// clients and faults.
 pub fn seeds_of(from: u64, nodes: u32) -> impl Iterator<Item = u64> {
     (from..).filter(move |seed| {
         let plan = Mode::Survivable.plan(*seed);

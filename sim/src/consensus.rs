@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// An election is held when a leader was missed for this long, as the driver's ticks have it.
 const ELECTION_US_MIN: u64 = 400_000;
 const ELECTION_US_MAX: u64 = 800_000;
-/// A leader tries again to reach somebody.
+/// Pause before a leader tries again to reach another member, in microseconds.
 const HEARTBEAT_US: u64 = 100_000;
 /// Pause before the leader tries again to reach a member that does not hear it, in microseconds. It
 /// is longer than [`HEARTBEAT_US`] because that saves events and changes no result.
@@ -39,7 +39,7 @@ const PATIENCE_US: u64 = 3_000_000;
 /// Entries that a member may lack and still be given one by one. A member that lacks more is given
 /// the whole state.
 const SNAPSHOT_LAG: u64 = 64;
-/// States are kept every so many entries, so that older ones can be made again.
+/// Number of entries between two states that are kept, so that older states can be made again.
 const CHECKPOINT_EVERY: u64 = 128;
 /// A restarted node's state may be this many entries older than the one that it had.
 const RESTART_LAG: u64 = 4;
@@ -89,9 +89,9 @@ pub struct Tally {
     /// Proposals that one leader took in and a later one committed.
     pub inherited: u64,
     pub snapshots: u64,
-    /// Leaders that did not reach somebody alive and handed over.
+    /// Leaders that did not reach a living member and handed over.
     pub handovers: u64,
-    /// Leaders that missed their majority when nobody else had one.
+    /// Leaders that missed their majority when no other member had one.
     pub quorums_lost: u64,
 }
 
@@ -144,7 +144,7 @@ pub struct Consensus {
     /// Place of the leader in `members`.
     leader: Option<usize>,
     check_at_us: u64,
-    /// The leader is missed, and this is when somebody tries to follow.
+    /// Time at which a member tries to follow a leader that is missed, in microseconds.
     election_at_us: Option<u64>,
     /// On their way to a leader, with the time of arrival.
     travelling: Vec<(u64, Proposal)>,
@@ -152,7 +152,7 @@ pub struct Consensus {
     loss_permille: u64,
     /// Number of the next proposals that get lost or are late.
     lose: u64,
-    /// The next proposal is on its way for so long, and nobody repeats it.
+    /// Time that the next proposal is on its way, in microseconds. It is not repeated.
     late_us: Option<u64>,
     /// The newest time that was heard of.
     clock_us: u64,
@@ -275,7 +275,8 @@ impl Consensus {
         self.travelling.push((arrives_us, proposal));
     }
 
-    /// F42: the wall clock of this node, which shows in what it proposes, steps by so much.
+    /// F42: the wall clock of this node steps by this many milliseconds. The step shows in the
+    /// node's proposals.
     pub fn step_wall(&mut self, node: NodeId, by_ms: i64) {
         if let Some(place) = self.place(node) {
             self.members[place].wall_ms += by_ms;
@@ -323,7 +324,8 @@ impl Consensus {
         self.check_at_us = self.check_at_us.min(at_us);
     }
 
-    /// The agent of `node` starts, and had applied entries up to `applied` before: what its log has, and the state that it begins with.
+    /// Starts the agent of `node` again, which had applied entries up to `applied` before. Returns
+    /// the entries in its log, and the state that it begins with.
     pub fn restarted(&mut self, node: NodeId, applied: u64) -> (Log, State) {
         // Nobody repeats what the former process proposed. What is on its way may still arrive.
         for (_, proposal) in self.travelling.iter_mut().filter(|(_, proposal)| proposal.from == node) {
@@ -361,7 +363,8 @@ impl Consensus {
         candidate.is_some()
     }
 
-    /// F47: what is on its way gets lost or is applied late, and so do some of the next proposals.
+    /// F47: proposals that are on their way get lost or are applied late, and so do some of the
+    /// next ones.
     pub fn lose_proposals(&mut self) {
         self.lose = self.random.between(1, 4);
         for (at_us, mut proposal) in std::mem::take(&mut self.travelling) {
@@ -375,7 +378,7 @@ impl Consensus {
         }
     }
 
-    /// F47: the next proposal is on its way for so long, and nobody repeats it.
+    /// F47: the next proposal is on its way for this many microseconds, and is not repeated.
     pub fn delay_next(&mut self, late_us: u64) {
         self.late_us = Some(late_us);
     }

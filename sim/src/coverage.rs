@@ -40,7 +40,7 @@ pub fn unreached() -> Vec<String> {
 /// Every mark, by what is known of it; each list sorted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
-    /// Something in this process came there, so often.
+    /// Marks that this process reached, each with the number of times.
     pub reached: Vec<(String, u64)>,
     /// Marks that this process did not reach, and that a story in `sim/tests/reached.rs` reaches.
     pub told: Vec<String>,

@@ -132,11 +132,11 @@ enum Work {
         blocks: Blocks,
         durable: bool,
     },
-    /// The regions are to have so many blocks.
+    /// The regions grow to this many blocks.
     Grow {
         regions: [(usize, u64); 2],
     },
-    /// The volumes are cloned, each with so many blocks.
+    /// The volumes are cloned, each with this many blocks.
     Take {
         snapshot: SnapshotId,
         blocks: Vec<u64>,
@@ -730,7 +730,7 @@ impl Disk {
         std::mem::take(&mut self.fired)
     }
 
-    /// F15: remembers what the disk holds now, what is only in its cache included.
+    /// F15: remembers the present content of the disk, including what is only in its cache.
     pub fn keep_image(&mut self) {
         let regions =
             self.regions.iter().map(|region| Region { now: region.now.clone(), unflushed: BTreeMap::new() });
@@ -785,7 +785,7 @@ impl Disk {
         self.stale = None;
     }
 
-    /// Synchronous access, for formatting and recovery. What it writes is durable at once.
+    /// Gives synchronous access, for formatting and recovery. Its writes are durable at once.
     pub fn media(&mut self) -> DiskMedia<'_> {
         DiskMedia::new(self, None)
     }

@@ -28,7 +28,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Journal bytes that only epoch starts may use (R18); small like everything here.
 pub const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
 
-/// A primary that has waited so long for a member that is not connected should have asked for its removal.
+/// Time after which a primary must have asked for the removal of a member that is not connected, in
+/// milliseconds.
 const PATIENCE_MS: u64 = 5_000;
 
 /// Request or report of an engine to the world.
@@ -151,7 +152,7 @@ pub enum EngineIn {
     Digest(ResourceId),
     /// An operator scrubs, or ends that.
     Scrub(ResourceId, Option<ScrubOrder>),
-    /// Promise an epoch that nobody is primary in yet.
+    /// Promise an epoch that has no primary yet.
     Promise(ResourceId, Epoch),
     /// The agent's connection has come up: tell it everything.
     Agent,

@@ -198,7 +198,8 @@ impl Runs {
         self.messages || self.parts.as_ref().is_some_and(|parts| parts.contains(&Part::Message))
     }
 
-    /// Whether a plan that fails is made smaller unasked: not where somebody reads the whole one, or said no.
+    /// Tells whether a plan that fails is made smaller unasked. It is not when an operator reads
+    /// the whole plan, or has said no.
     fn shrinks_unasked(&self) -> bool {
         !(self.shrink || self.no_shrink || self.explain)
     }

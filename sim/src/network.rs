@@ -145,7 +145,8 @@ pub struct Network {
     slow: BTreeMap<Pair, u64>,
     /// Bytes per second, where it is not [`BYTES_PER_S`].
     narrow: BTreeMap<Pair, u64>,
-    /// Directions whose next frame of at least so many bytes will be corrupted.
+    /// Directions whose next frame will be corrupted, each with the least size of that frame in
+    /// bytes.
     pub corrupt_next: BTreeMap<Pair, u64>,
 }
 
@@ -211,7 +212,7 @@ impl Network {
         }
     }
 
-    /// Everything is open again; what was held goes on its way.
+    /// Opens everything again. Returns the frames that were held and now go on their way.
     pub fn heal(&mut self, at_us: u64) -> Vec<(Pair, End, Flight)> {
         self.engines_cut.clear();
         self.agents_cut.clear();

@@ -88,15 +88,16 @@ pub struct ResourceShape {
     pub slow: SlowLimits,
     /// How fast its replicas are filled.
     pub background: BackgroundLimits,
-    /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
+    /// The operator makes the resource while the cluster runs ([`Operator::CreateResource`]), not
+    /// before. Only the last one may be made so.
     pub late: bool,
-    /// Made late, of a snapshot of this resource, if that can be.
+    /// Resource of whose snapshot this one is made, late, if that can be.
     pub origin: Option<usize>,
-    /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be
-    /// the one.
+    /// The replicas are added, removed and moved while the cluster runs. Then none of them is
+    /// damaged, because the only complete replica could be the damaged one.
     pub moves: bool,
-    /// Its mode changes while it is used, and a promotion may be forced. Then, too, none of its replicas is damaged: whoever is alone
-    /// in sync might be the one.
+    /// The mode changes while the resource is used, and a promotion may be forced. Then, too, none
+    /// of its replicas is damaged, because the only in-sync replica could be the damaged one.
     pub modes: bool,
 }
 
@@ -178,7 +179,7 @@ pub enum Fault {
     /// F33: only agents, or only engines, of both nodes.
     CutAgents(Target, Target),
     CutEngines(Target, Target),
-    /// F34: what the first sends does not reach the second; the connection stays.
+    /// F34: messages of the first to the second do not arrive; the connection stays.
     CutOneWay(Target, Target),
     Isolate(Target),
     /// The nodes whose bit is set (bit 0 is n1) on one side, the rest on the other.
@@ -191,7 +192,8 @@ pub enum Fault {
         b: Target,
         factor: u64,
     },
-    /// F36: so many KiB of the engines' bytes go through between the two in a second, until `Heal`.
+    /// F36: the engines' bytes between the two are limited to this many KiB per second, until
+    /// `Heal`.
     NarrowLink {
         a: Target,
         b: Target,
@@ -208,12 +210,13 @@ pub enum Fault {
     },
     /// F46: another voter leads, now.
     LeaderChange,
-    /// F47: what is on its way to the control plane's log gets lost, or is applied with its answer lost.
+    /// F47: proposals on their way to the control plane's log get lost, or are applied with their
+    /// answers lost.
     LoseProposals,
     /// F48: the node's control state is given to it whole, by a snapshot, the next time it lags.
     Snapshot(Target),
-    /// Something breaks at the next such moment of the resource, after so many others of its kind. What is open for
-    /// a millisecond in a minute is hit by nothing that comes by the clock.
+    /// A trap: harm at the next such moment of the resource, after `skip` others of its kind.
+    /// Faults that come by the clock never hit a moment that lasts for a millisecond in a minute.
     Trap {
         resource: usize,
         moment: Moment,
@@ -233,7 +236,7 @@ pub enum Moment {
     /// The primary proposes to record a member, or to remove one: the peer (R3, R4).
     Grow,
     Shrink,
-    /// A node proposes who is to be primary: the peer (R5).
+    /// A node proposes a new primary: the peer (R5).
     Promote,
     /// The primary proposes to be relieved; it is its own peer.
     StepDown,
@@ -336,7 +339,7 @@ impl Proposed {
 /// Harm that a trap does at the moment that it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
-    /// F47: the proposal, if it is one, is under way for so long and nobody repeats it.
+    /// F47: the proposal, if it is one, is under way for this long and is not repeated.
     Late { ms: u64 },
     /// F46.
     LeaderChange,
@@ -374,11 +377,11 @@ pub enum DiskFault {
     Slow {
         factor: u64,
     },
-    /// F14: what is in flight now completes only after this time.
+    /// F14: operations in flight complete only after this time.
     Stall {
         ms: u64,
     },
-    /// F14: the next such operation takes so long, and others overtake it.
+    /// F14: the next such operation takes this long, and others overtake it.
     Late {
         what: DiskOp,
         ms: u64,
@@ -516,7 +519,8 @@ pub enum Operator {
     DeleteResource {
         resource: usize,
     },
-    /// The replicas are compared: digests are taken at once, and again while the primary holds new writes for so long.
+    /// The replicas are compared: digests are taken at once, and again while the primary holds new
+    /// writes for `hold_ms`.
     Digest {
         resource: usize,
         hold_ms: u64,
@@ -550,7 +554,7 @@ pub enum Operator {
         from: u64,
         to: u64,
     },
-    /// A volume is to have so many blocks.
+    /// A volume is to have this many blocks.
     Grow {
         resource: usize,
         volume: u16,

@@ -195,14 +195,15 @@ impl Scenario {
         self.until("the write is acknowledged", 15_000, |world| world.acknowledged() > before);
     }
 
-    /// Writes so many blocks one after the other, each acknowledged before the next; more than a journal holds if wanted.
+    /// Writes `count` blocks one after the other, each acknowledged before the next. They may be
+    /// more than a journal holds.
     pub fn write_many(&mut self, count: u64) {
         for block in 0..count {
             self.write(block);
         }
     }
 
-    /// Writes through the device of this node, whoever else still has one.
+    /// Writes through the device of this node, whether or not other nodes still have one.
     pub fn write_at(&mut self, node: u32, block: u64) {
         let before = self.world.acknowledged();
         self.world.ask(NodeId(node), 0, ClientOp::Write { volume: 0, block, blocks: 1 });
@@ -239,7 +240,7 @@ impl Scenario {
         }
     }
 
-    /// For so long no write is acknowledged.
+    /// Expects that no write is acknowledged for this time.
     pub fn expect_no_acknowledgement_for_ms(&mut self, ms: u64) {
         let before = self.world.acknowledged();
         self.run_ms(ms);
@@ -258,7 +259,7 @@ impl Scenario {
         self.world.asked.len()
     }
 
-    /// For so long there is no device anywhere.
+    /// Expects that no node has a device for this time.
     pub fn expect_nobody_serves_for_ms(&mut self, ms: u64) {
         for _ in 0..ms / 20 {
             self.run_ms(20);
@@ -362,7 +363,7 @@ impl Scenario {
         self.attach_for(node, 60_000);
     }
 
-    /// The same; requests wait for so long at most.
+    /// Like [`Self::attach`]; requests wait for `wait_ms` at most.
     pub fn attach_for(&mut self, node: u32, wait_ms: u64) {
         self.attach_or_take(node, wait_ms, false);
     }
@@ -402,7 +403,8 @@ impl Scenario {
         assert_eq!(self.world.devices(0), nodes);
     }
 
-    /// The session of whom the resource is attached to; 0 if to nobody.
+    /// Returns the session of the node that the resource is attached to; 0 if it is attached to
+    /// none.
     #[must_use]
     pub fn session(&self) -> u64 {
         record(&self.world).attached.map_or(0, |attached| attached.session.0)
@@ -413,7 +415,7 @@ impl Scenario {
         self.ask(Command::AddReplica { resource: ResourceId(1), node: NodeId(node) });
     }
 
-    /// The operator wants a volume to have so many blocks.
+    /// The operator wants a volume to have this many blocks.
     pub fn grow(&mut self, volume: u16, blocks: u64) {
         self.world.plan.shape.resources[0].grown[usize::from(volume)] = blocks;
         self.world.act(Action::Operator(Operator::Grow { resource: 0, volume, blocks }));
@@ -429,7 +431,7 @@ impl Scenario {
         self.ask(Command::MoveReplica { resource: ResourceId(1), from: NodeId(from), to: NodeId(to) });
     }
 
-    /// The operator wants mode A, with a lag of so many blocks and milliseconds at most.
+    /// The operator wants mode A, with a lag of at most this many blocks and milliseconds.
     pub fn mode_a(&mut self, blocks: u64, ms: u64) {
         self.set_mode_a(blocks, ms, false);
     }
@@ -458,7 +460,7 @@ impl Scenario {
         self.until("mode C", 5_000, |world| record(world).mode == Mode::C);
     }
 
-    /// The operator wants so many copies; with fewer, requests wait for so long.
+    /// The operator wants this many copies. With fewer, requests wait for `suspend_ms`.
     pub fn want_copies(&mut self, copies: u32, suspend_ms: u64) {
         self.world.act(Action::Operator(Operator::MinCopies { resource: 0, copies, suspend_ms }));
         self.until("copies are wanted", 5_000, |world| record(world).min_copies.copies == copies);

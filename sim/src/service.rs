@@ -33,13 +33,15 @@ const BUSY_GIVE_UP_US: u64 = 50 * MS;
 pub const WATCH_US: u64 = 1_000 * MS;
 /// A process finds its device gone after this time at the latest, if it looks at all.
 const DEVICE_LOST_US_MAX: u64 = 2_000 * MS;
-/// Share of processes that do not look: they go on from their cache until somebody kills them.
+/// Share of processes that do not notice a lost device: they go on from their cache until they are
+/// killed.
 const ZOMBIE_PERMILLE: u64 = 350;
 
 /// Interfaces: of the node itself, and one that came late.
 const FIRST: u32 = 1;
 const LATE: u32 = 2;
-/// Every service has the same address here: nobody compares those of two.
+/// Address of every service. They may all have the same one, because addresses of two services are
+/// never compared.
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
 const NODE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
 const FOREIGN: &str = "10.2.0.1/24 is on eth0 already and Mainstay did not add it";
@@ -106,7 +108,7 @@ struct Service {
     address: Option<u64>,
     /// An administrator has set the same address on this node by hand.
     by_hand: bool,
-    /// An address that was set by hand is gone, and nobody has said so.
+    /// An address that was set by hand is gone, and the world has not been told yet.
     robbed: bool,
     /// The service has a file system: its mount was begun once on this node.
     has_mount: bool,
@@ -158,7 +160,7 @@ impl Service {
         found
     }
 
-    /// Removes the service's address, and whatever is taken for it.
+    /// Removes the service's address, and any address that is taken for it.
     fn remove_address(&mut self) {
         let found = self.addresses();
         for removed in addresses_to_remove(&found, SERVICE_IP) {
@@ -372,7 +374,7 @@ impl Services {
         known.processes.len() < before
     }
 
-    /// The machine stops. What is wrong with the service on this node stays wrong.
+    /// Stops the machine. Faults of its services stay.
     pub fn power_cut(&mut self) {
         self.jobs.clear();
         for known in self.services.values_mut() {

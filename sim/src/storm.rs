@@ -388,7 +388,8 @@ fn narrow_link(draw: &mut Draw, random: &mut Random, at: u64) {
     until_healed(draw, random, at, Fault::NarrowLink { a, b, kib_per_s });
 }
 
-/// F14, F36: one replica answers, and takes long; and again, once it is back. Somebody writes all along.
+/// F14, F36: one replica answers, and takes long; and again, once it is back. Clients write all
+/// along.
 fn slow_member(draw: &mut Draw, random: &mut Random, at: u64) {
     let (node, resource) = any_replica(draw, random);
     let mut at = at;
@@ -408,7 +409,8 @@ fn slow_member(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// F50: half of the agents or more, and nobody else, are gone for longer than anything waits.
+/// F50: half of the agents or more, and no other processes, are gone for longer than anything
+/// waits.
 fn lose_quorum(draw: &mut Draw, random: &mut Random, at: u64) {
     let nodes = u64::from(draw.shape.nodes);
     let first = random.below(nodes);
@@ -457,7 +459,8 @@ fn corrupt_frame(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(at, Fault::CorruptFrame(a, b));
 }
 
-/// R18: more writes at once than the journal holds, while somebody does not keep up, and then a failover.
+/// R18: more writes at once than the journal holds, while one member does not keep up, and then a
+/// failover.
 fn burst(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = resource(draw, random);
     let blocks = random.between(1, 8);
@@ -498,7 +501,7 @@ fn reads_across_a_pause(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(at + ms, Fault::PauseMachine { target, ms: random.between(500, 8000) });
 }
 
-/// R10: whose clock is the slowest believes in its lease for longest.
+/// R10: the node with the slowest clock is cut off, because it believes in its lease for longest.
 fn isolate_slowest(draw: &mut Draw, random: &mut Random, at: u64) {
     let slowest = (1..).zip(&draw.shape.clock_ppm).min_by_key(|(_, ppm)| **ppm);
     let target = Target::Node(NodeId(slowest.map_or(1, |(node, _)| node)));

@@ -174,7 +174,7 @@ pub(crate) enum What {
 /// More than this in one second is no work but a storm.
 const EVENTS_MAX: u64 = 30_000;
 
-/// How a disk behaves in time; what it does to its content is `disk.rs`'s.
+/// Pace of a disk. Faults of its content are in `disk.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) factor: u64,
@@ -187,7 +187,7 @@ impl Default for Pace {
     }
 }
 
-/// A process that may be stopped with SIGSTOP; what reaches it meanwhile waits.
+/// Process that may be stopped with SIGSTOP; its inputs wait meanwhile.
 pub(crate) struct Process<T> {
     /// Rises with every start and every end.
     pub(crate) boot: u64,
@@ -244,7 +244,7 @@ pub(crate) struct Machine {
     /// Replicas that the engine is making.
     pub(crate) making: BTreeSet<ResourceId>,
     pub(crate) paces: BTreeMap<ResourceId, Pace>,
-    /// Operations that will take so many milliseconds, the next of its kind each.
+    /// Operations that will take this many milliseconds, the next of its kind each.
     pub(crate) late: Vec<(ResourceId, DiskOp, u64)>,
     /// Replicas that could not be recovered, and why.
     pub(crate) broken: BTreeMap<ResourceId, String>,
@@ -510,7 +510,8 @@ impl World {
         }
     }
 
-    /// R18: what answers itself again and again would never end.
+    /// R18: counts events, and reports a violation at [`EVENTS_MAX`] of them in one second.
+    /// Processes that answer themselves again and again would never end.
     fn rest(&mut self, at_us: u64) {
         let second = at_us / 1_000_000;
         if self.busy.0 != second {

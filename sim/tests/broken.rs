@@ -1,4 +1,5 @@
-//! Replicas that cannot be used any more (R12, R13): their nodes live, and yet somebody else must serve, without an operator.
+//! Replicas that cannot be used any more (R12, R13): their nodes live, and yet another node must
+//! serve, without an operator.
 
 use mainstay_sim::plan::{DiskFault, Shape};
 use mainstay_sim::scenario::Scenario;
@@ -35,7 +36,7 @@ fn a_primary_that_cannot_be_opened_is_replaced() {
     assert!(broken(&sim).is_empty(), "the new disk is whole");
 }
 
-/// R19: what ran on the broken one is silent before it runs elsewhere; the oracles watch that.
+/// R19: the service on the broken node is silent before it runs elsewhere; the oracles watch that.
 #[test]
 fn the_service_of_a_primary_that_cannot_be_opened_moves() {
     let mut sim = Scenario::new(Shape::small(3, 2, true), 1);
@@ -55,7 +56,8 @@ fn the_service_of_a_primary_that_cannot_be_opened_moves() {
     sim.settle();
 }
 
-/// The whole one is off, the broken one lives. Nobody can serve until the whole one is back; then it does.
+/// The whole replica is off, the broken one lives. No node can serve until the whole one is back;
+/// then it does.
 #[test]
 fn a_secondary_that_cannot_be_opened_does_not_push_the_whole_member_out() {
     let mut sim = Scenario::two_and_a_witness();
@@ -75,7 +77,7 @@ fn a_secondary_that_cannot_be_opened_does_not_push_the_whole_member_out() {
     sim.settle();
 }
 
-/// While both live a broken secondary leaves at once, and nobody waits for it.
+/// While both live a broken secondary leaves at once, and the primary does not wait for it.
 #[test]
 fn a_secondary_that_cannot_be_opened_leaves() {
     let mut sim = Scenario::three();

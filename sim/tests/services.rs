@@ -1,5 +1,5 @@
-//! Real service machines over simulated services: whatever goes wrong, a service that is said to be stopped is gone, and no
-//! order of a stop is ever wrong.
+//! Real service machines over simulated services. With any fault, a service that is said to be
+//! stopped is gone, and no order of a stop is ever wrong.
 
 use mainstay_ha::{Effect, Event, Machine, Saved, ServicePhase, ServiceSpec, Step};
 use mainstay_sim::oracle::ha::HaOracle;

@@ -124,7 +124,7 @@ impl Spec {
         Some(self.promoted(&next, to, rest))
     }
 
-    /// Everything that was not durable is gone; what was sent may still arrive.
+    /// Loses everything that was not durable; messages that were sent may still arrive.
     pub(crate) fn crash(&self, state: &State, node: u8) -> Option<State> {
         if state.budget.crashes == 0 {
             return None;

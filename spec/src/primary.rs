@@ -117,8 +117,9 @@ impl Spec {
         Some(next)
     }
 
-    /// A new connection to a peer: whatever was under way on the old one is lost, in both directions. That is how
-    /// messages are lost, because within a connection none is.
+    /// Makes a new connection to a peer. Messages under way on the old one are lost, in both
+    /// directions. That is the only way in which messages are lost, because within a connection
+    /// none is.
     pub(crate) fn attach(&self, state: &State, node: u8, peer: u8) -> Option<State> {
         let epoch = state.node(node).leads;
         if epoch == 0 || node == peer {
@@ -340,7 +341,7 @@ impl Spec {
     }
 }
 
-/// Appends an entry of `epoch` to the primary's log. It is sent to whoever streams.
+/// Appends an entry of `epoch` to the primary's log, and sends it to every peer that streams.
 fn sequence(next: &mut State, node: u8, epoch: u8) {
     let index = next.node(node).log.end() + 1;
     let logs = next.nodes.iter().map(|replica| replica.log).chain([next.era(epoch).log]);

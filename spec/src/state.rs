@@ -42,7 +42,7 @@ pub struct Record {
     /// Proposals on this version that may still happen, or never.
     pub shrink: Nodes,
     pub grow: Nodes,
-    /// Everybody who ever was in the ISS; kept for one mutation only.
+    /// Nodes that ever were in the ISS; kept for one mutation only.
     pub once: Nodes,
 }
 
@@ -72,7 +72,7 @@ pub struct Node {
     pub whole: bool,
     /// The epoch whose primary has attached it; 0 for none.
     pub session: u8,
-    /// The epoch that it leads; 0 for none. What follows is of use only then.
+    /// Epoch that the replica leads; 0 for none. The fields below are of use only while it leads.
     pub leads: u8,
     pub serves: bool,
     pub commit: u8,
@@ -225,7 +225,8 @@ impl Default for Node {
 }
 
 impl State {
-    /// All replicas are empty and in sync; the first promotion is recorded and nobody knows it yet.
+    /// Returns the state in which all replicas are empty and in sync. The first promotion is
+    /// recorded, and no node knows it yet.
     #[must_use]
     pub fn initial(nodes: u8, budget: Budget) -> Self {
         let all = (1 << nodes) - 1;

@@ -1,5 +1,5 @@
-//! The jobs of replicas, carried out step by step. What an engine is asked is not answered when the connection breaks, or takes
-//! too long, as in `agent/src/engine_link.rs`.
+//! Jobs of replicas, carried out step by step. A step that an engine is asked for gets no answer
+//! when the connection breaks, or takes too long, as in `agent/src/engine_link.rs`.
 
 use super::{Agent, Answer, Out, Step, StepError};
 use mainstay_control::reconcile::Unusable;
@@ -78,7 +78,8 @@ impl Agent {
         self.tell(now, Event::JobEnded { resource, result });
     }
 
-    /// `true` if a job has ended. The answer to what nobody waits for any more is nobody's.
+    /// Takes the answer to a step. Returns `true` if a job has ended. An answer that no job waits
+    /// for any more is ignored.
     pub(super) fn step_answered(
         &mut self,
         now: Time,

@@ -1,4 +1,5 @@
-//! The surroundings of the reconciler, as `agent/src/node.rs` has them: what happens is told to it, what it wishes for is done.
+//! Surroundings of the reconciler, as `agent/src/node.rs` has them: they tell it events, and carry
+//! out its wishes.
 
 use super::services::Runner;
 use super::{Agent, EngineEvent, Out};

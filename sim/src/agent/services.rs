@@ -1,4 +1,5 @@
-//! One service on this node, as `agent/src/service/runner.rs` has it: what is under way, and what is saved of its machine.
+//! One service on this node, as `agent/src/service/runner.rs` has it: the steps under way, and the
+//! saved state of its machine.
 
 use super::{Durable, Out, ServiceSpec};
 use mainstay_control::reconciler::Adopted;

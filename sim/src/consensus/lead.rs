@@ -22,7 +22,8 @@ impl Consensus {
             .find(|place| self.is_electable(*place, links))
     }
 
-    /// The leader hands over when it does not reach somebody alive both ways, as the driver does.
+    /// Lets the leader hand over when it does not reach a living member both ways, as the driver
+    /// does.
     fn hand_over(&mut self, at_us: u64, leader: usize, links: &dyn Links) {
         let now_ms = at_us / 1000;
         let mut others = Vec::with_capacity(self.members.len());

@@ -119,7 +119,7 @@ impl Region {
         self.now.len() as u64
     }
 
-    /// Has so many blocks from now on, if it had fewer.
+    /// Grows to this many blocks, if it had fewer.
     pub fn grow(&mut self, blocks: u64) {
         let blocks = self.now.len().max(blocks as usize);
         self.now.resize(blocks, Block::default());

@@ -40,7 +40,8 @@ impl File {
 }
 
 impl Disk {
-    /// Durably, each block at once. Damage is copied, as by whatever clones files.
+    /// Restores the content of a snapshot, durably, each block at once. Damage is copied, too, as
+    /// by any tool that clones files.
     pub(super) fn restore_snapshot(
         &mut self,
         snapshot: SnapshotId,

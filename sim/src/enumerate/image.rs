@@ -99,7 +99,7 @@ impl Layout {
     }
 }
 
-/// A disk at rest: what a recovery finds.
+/// Disk at rest, as a recovery finds it.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub layout: Layout,

@@ -1,11 +1,12 @@
 //! Checks that the answer to an operator's command is true (H7), when its entry is applied:
 //!
-//! - *done*: what was asked for is in the state, and applying the entry once more would change nothing, so that a repetition after an
-//!   unknown outcome does no harm. Applying and moving a service clear its failures each time, and nothing else.
+//! - *done*: what was asked for is in the state. Applying the entry once more would change nothing,
+//!   so that a repetition after an unknown outcome does no harm. Applying and moving a service
+//!   clear its failures each time, and nothing else.
 //! - *unchanged*: it was in the state already, and nothing has changed.
-//! - *refused*, *conflict*: nothing has changed; a refusal has a code, says why, and what to do.
+//! - *refused*, *conflict*: nothing has changed. A refusal has a code, says why, and what to do.
 //!
-//! Events are not looked at, but that they are added when something is done.
+//! Of events it only checks that some are added when something is done.
 
 use mainstay_control::State;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy};

@@ -40,8 +40,9 @@ struct OnNode {
     /// Since the last step of a start: all processes were ordered to be killed, the address to be removed.
     kill_ordered: bool,
     removal_ordered: bool,
-    /// The probe of the address that is under way, by its ticket, and the epoch in which the last one found nobody.
+    /// Ticket of the probe of the address that is under way.
     probe: Option<u64>,
+    /// Epoch in which the last probe found the address free, if it did.
     probed: Option<Epoch>,
     /// The guard silenced it here in this epoch, and it must not be gone on with (R19). One that was just being stopped, and then has come
     /// to rest by that stop, is not gone on with: every step of it was undone in order, and a start after that is another
@@ -49,6 +50,7 @@ struct OnNode {
     spent: Option<Epoch>,
     /// The last report of the node says that the service is being stopped in order.
     stopping: bool,
+    /// Epoch that this report names.
     epoch: Option<Epoch>,
 }
 
@@ -84,7 +86,7 @@ impl HaOracle {
         Self::default()
     }
 
-    /// To be called now and then, and after [`WAKE_US`]: what was allowed for a moment is over.
+    /// Checks overlaps whose time is up. To be called now and then, and after [`WAKE_US`].
     ///
     /// # Errors
     /// H1 or H2.
@@ -202,7 +204,8 @@ impl HaOracle {
         }
     }
 
-    /// The service was deleted and is silent everywhere: the next one of its name is another one, which nobody silenced.
+    /// The service was deleted and is silent everywhere. The next one of its name is another one,
+    /// which the guard has not silenced.
     pub fn forgotten(&mut self, service: ResourceId) {
         for on_node in self.services.entry(service).or_default().nodes.values_mut() {
             on_node.spent = None;

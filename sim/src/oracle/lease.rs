@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 /// See the top of this file.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseOracle {
-    /// The latest end that each node was ever told, in true microseconds. A lease is not shortened: whoever was told the
-    /// later end may still act on it.
+    /// Latest end of the lease that each node was ever told, in true microseconds. A lease is not
+    /// shortened: a node that was told the later end may still act on it.
     until_us: BTreeMap<NodeId, u64>,
 }
 

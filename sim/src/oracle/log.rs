@@ -111,7 +111,8 @@ struct Replica {
     damaged: bool,
     /// In a way that its store cannot notice.
     lied_to: bool,
-    /// A promotion was forced of another one, and it has not been taken into the new history yet. What it holds is its own affair.
+    /// A promotion of another replica was forced, and this one has not been taken into the new
+    /// history yet. Its content is not judged.
     stray: bool,
     /// Its disk does not exist any more.
     gone: bool,
@@ -250,7 +251,7 @@ impl LogOracle {
         Ok(())
     }
 
-    /// Keeps what is needed of a batch that nobody had before.
+    /// Keeps the parts of a new batch that are needed later.
     fn learn(&mut self, batch: &Batch) -> Result<BatchId, Violation> {
         let mut writes = Vec::new();
         for (place, entry) in batch.entries.iter().enumerate() {

@@ -67,7 +67,8 @@ struct Group {
     request: u64,
     /// When the write was asked for; unique, so it names the group.
     start: Moment,
-    /// First completion of the write or of a read that returned it; never: nobody has seen it yet.
+    /// First completion of the write or of a read that returned it. `NEVER`: no client has seen it
+    /// yet.
     first_end: Moment,
     /// When the write was acknowledged from memory; never: it was not, or what was acknowledged so was lost.
     soft_end: Moment,
@@ -187,8 +188,8 @@ impl Registers {
         Ok(())
     }
 
-    /// The write was completed to its client, and may still be lost. Whoever reads has to see it all the same, until it is known to be lost; what it
-    /// replaces may come back.
+    /// The write was completed to its client, and may still be lost. Every read has to see it all
+    /// the same, until it is known to be lost. The value that it replaces may come back.
     pub fn write_answered(&mut self, request: u64) {
         let Some(asked) = self.take(request, Kind::Write) else { return };
         let now = self.tick();

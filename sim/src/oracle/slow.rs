@@ -1,8 +1,9 @@
-//! Slow members (P11, P12): one leaves for its slowness only while enough copies remain, and does not return before its quiet
-//! period is over.
+//! Slow members (P11, P12): one leaves for its slowness only while enough copies remain, and does
+//! not return before its quiet period is over.
 //!
-//! What a primary proposes is judged by the record of the version that it names. Who is gone and comes back, and who is taken
-//! back because there are too few copies, may return at once. That the period doubles is tested where it is decided.
+//! A proposal of a primary is judged by the record of the version that it names. A member that was
+//! gone and comes back may return at once, and so may one that is taken back because there are too
+//! few copies. That the period doubles is tested where it is decided.
 
 use super::Violation;
 use mainstay_replica::{Proposal, SlowLimits};

@@ -199,7 +199,8 @@ impl Oracle {
         }
     }
 
-    /// S17: what a primary in mode A has just acknowledged, and its followers, as far as they are near.
+    /// S17: judges what a primary in mode A has just acknowledged, against its followers that are
+    /// near.
     pub fn followed(&mut self, resource: ResourceId, host: &Host, most: u64) {
         let (Some(log), replica) = (self.logs.get(&resource), host.replica()) else { return };
         let check = log.followed(replica.near().map(|(node, _)| node), replica.committed(), most);

@@ -11,7 +11,7 @@ impl Scenario {
         self.trap_at(0, moment, 0, deed);
     }
 
-    /// The same for the resource with this number, and after so many such moments.
+    /// Like [`Self::trap`], for the resource with this number, and after `skip` such moments.
     pub fn trap_at(&mut self, resource: usize, moment: Moment, skip: u64, deed: Deed) {
         self.fault(Fault::Trap { resource, moment, skip, deed });
     }
@@ -48,7 +48,7 @@ impl Scenario {
         });
     }
 
-    /// Waits until nobody is primary, as the control plane has it.
+    /// Waits until the control plane has no primary.
     pub fn until_nobody_is_primary(&mut self, ms: u64) {
         self.until("nobody is primary", ms, |world| super::record(world).primary.is_none());
     }

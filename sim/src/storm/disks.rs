@@ -135,7 +135,8 @@ pub(super) fn disk_full(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Sometimes for so long that a journal fills, or that a primary gives up.
+/// Fills the pool for a while: sometimes for so long that a journal fills, or that a primary gives
+/// up.
 pub(super) fn pool_full(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.disk(at, node, resource, DiskFault::Full);
@@ -174,7 +175,7 @@ pub(super) fn remove_files(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.disk(at, node, resource, DiskFault::Remove);
 }
 
-/// Under load, or when nobody writes for a while.
+/// Replaces a file by a copy of it, under load, or while clients do not write.
 pub(super) fn copy_file(draw: &mut Draw, random: &mut Random, at: u64) {
     let (node, resource) = any_replica(draw, random);
     draw.disk(at, node, resource, DiskFault::Copied);
@@ -215,7 +216,7 @@ pub(super) fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// R9: the node comes back with an empty disk and nobody in the control plane can be told so for a while.
+/// R9: the node comes back with an empty disk, and cannot tell the control plane for a while.
 pub(super) fn replace_unseen(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.disk(at, node, resource, DiskFault::Replace);

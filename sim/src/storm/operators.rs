@@ -64,7 +64,8 @@ pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// So often that some are due in the run; and then somebody dies, or what is said is late, just as one begins or ends.
+/// Schedules scrubs so often that some are due in the run. Then a process dies, or a proposal is
+/// late, just as a scrub begins or ends.
 pub(super) fn schedule_scrubs(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let interval_ms = if random.permille(100) { 0 } else { spread(random, 1000, 20_000) };
@@ -87,7 +88,8 @@ pub(super) fn schedule_scrubs(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// More than one copy is wanted, or it is not any more. Now and then that is late, or somebody dies of it.
+/// Asks for more than one copy, or for one again. Now and then that comes late, or a process dies
+/// at that moment.
 pub(super) fn want_copies(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let replicas = draw.shape.resources[resource].replicas.len() as u64;
@@ -235,7 +237,8 @@ pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Opera
     Operator::SetMode { resource, a: Some((blocks, spread(random, 100, 10_000), random.coin())) }
 }
 
-/// Any of the three. Now and then somebody gives up those who have everything, although they may come back in a moment.
+/// Changes the mode to any of the three. Now and then a promotion is forced instead: the operator
+/// gives up replicas that have everything, although they may come back in a moment.
 pub(super) fn change_mode(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     if !draw.shape.resources[resource].modes {

@@ -12,7 +12,8 @@ use crate::trace::Part;
 use mainstay_types::{NodeId, ResourceId};
 use std::collections::BTreeSet;
 
-/// While an agent stands still its socket holds about so many datagrams; what comes then is lost.
+/// Number of datagrams that the socket of an agent holds while the agent stands still. Later ones
+/// are lost.
 const DATAGRAMS_MAX: usize = 1024;
 
 impl World {

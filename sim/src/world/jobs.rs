@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// The engine of `node` ends: what it was making stays half made.
+    /// The engine of `node` ends: a replica that it was making stays half made.
     pub(super) fn leave_half_made(&mut self, node: NodeId) {
         for resource in std::mem::take(&mut self.machine(node).making) {
             let sizes = sizes_of(&self.store_config(node, resource, Incarnation(0)));

@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Blocks what `from` sends to `to`; whoever hears nothing any more will notice.
+    /// Blocks messages from `from` to `to`. A side that hears nothing any more will notice.
     pub(super) fn cut_engines(&mut self, from: NodeId, to: NodeId) {
         if !self.network.engines_open(from, to) {
             return;

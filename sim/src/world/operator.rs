@@ -154,8 +154,9 @@ impl World {
         self.operate(resource);
     }
 
-    /// `from`: which of the replicas goes. `to`: which of the other nodes gets one. What the control plane refuses is not asked
-    /// for again: it may be that the next wish says something else.
+    /// Asks to remove, add or move a replica. `from` chooses the replica that goes, `to` the other
+    /// node that gets one. A refused change is not asked for again, because the next wish may say
+    /// something else.
     fn change_replicas(&mut self, resource: usize, from: Option<u64>, to: Option<u64>) {
         let id = resource_id(resource);
         let Some(known) = self.state().resources.get(&id).filter(|known| !known.deleting) else { return };

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// second at most. It may have to wait for others, or for its target to leave the in-sync set.
 const STANDSTILL_US: u64 = 20_000_000;
 const COPY_US: u64 = 60_000_000;
-/// While a replica is copied clients write so many blocks each time that somebody looks.
+/// Number of blocks that clients write at each look while a replica is copied.
 const LOAD: u64 = 8;
-/// No more is asked for while so many requests have no answer.
+/// Requests without an answer above which clients ask for no more.
 const ASKED_MAX: usize = 32;
 
 /// The copies that are under way after faults have stopped.

@@ -9,7 +9,7 @@ use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::Command;
 use mainstay_types::{ResourceId, Role, ScrubRepair};
 
-/// Longer intervals than plans have are those of resources of which nobody said anything.
+/// Longest interval in plans. Longer ones are those of resources for which no operator set any.
 const INTERVAL_MS_MAX: u64 = 60_000;
 const STEP_US: u64 = 200_000;
 

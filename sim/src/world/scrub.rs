@@ -66,7 +66,7 @@ pub(super) fn sums_of(plan: &Plan, random: &mut Random) -> BTreeMap<ResourceId, 
 }
 
 impl World {
-    /// An operator scrubs: whoever is primary begins.
+    /// An operator scrubs: the present primary begins.
     pub(super) fn scrub(&mut self, resource: ResourceId, repair: bool, rate: u64) {
         self.trace.count("F51 operator scrubs");
         let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
@@ -154,8 +154,11 @@ impl World {
         }
     }
 
-    /// Waits until somebody serves, clients are answered, nothing is scrubbed and followers are in sync and have everything: who lags is not compared, and a disk may stall
-    /// for longer than the cluster takes to be well (seeds 803657, 804948, 1607652). A scrub that has passed by what rots does not see it (seed 3850934). Who never comes to that is told of by others.
+    /// Waits until a primary serves, clients are answered, no scrub runs, and all sound followers
+    /// are in sync and have everything. A lagging replica is not compared, and a disk may stall for
+    /// longer than the cluster takes to be well (seeds 803657, 804948, 1607652). A scrub that is
+    /// already past the rotten block does not see it (seed 3850934). If a resource never comes to
+    /// rest, other checks report it.
     fn rests(&mut self, number: usize, sound: &[NodeId]) -> bool {
         let waits = |world: &Self| {
             world.asked.values().any(|asked| asked.resource == number)

@@ -20,8 +20,8 @@ const DEAD_SERVICES: u64 = 100;
 const REST_US: u64 = 3_000_000;
 
 impl World {
-    /// All faults stop: what is off is on, what is cut is whole, what is damaged beyond repair is replaced. But for those who stay
-    /// away: they are switched off, or cut off.
+    /// Stops all faults. Machines get power, cuts heal, and disks that are damaged beyond repair
+    /// are replaced. Only the nodes that stay away are switched off, or cut off.
     pub fn heal(&mut self) {
         self.healed = true;
         self.away = self.plan.shape.away.nodes.iter().copied().map(NodeId).collect();
@@ -148,7 +148,7 @@ impl World {
         })
     }
 
-    /// A write to each resource: what is idle finds out what it lacks.
+    /// Writes to each resource, so that an idle one finds out what it lacks.
     fn client_touches_all(&mut self) {
         for resource in 0..self.plan.shape.resources.len() {
             self.client(resource, ClientOp::Write { volume: 0, block: 0, blocks: 1 });

@@ -1,5 +1,6 @@
-//! Traps of the plan: what breaks at a moment, and not at a time. They are set in order and spring in order; several may
-//! spring at once. Healing takes those away that nothing came by.
+//! Traps of the plan: faults that come at a moment of the protocol, and not at a time. They are set
+//! in order and spring in order; several may spring at once. Healing takes away the traps that are
+//! left.
 
 use super::{What, World};
 use crate::network::End;
@@ -19,7 +20,8 @@ pub(crate) struct Trap {
     deed: Deed,
 }
 
-/// Traps that are set at once. The oldest goes: what it waits for hardly comes.
+/// Number of traps that may be set at once. The oldest goes, because its moment hardly comes any
+/// more.
 const TRAPS_MAX: usize = 32;
 
 impl World {

@@ -106,7 +106,7 @@ impl World {
             || self.state().resources.get(&id).is_some_and(|known| damaged(known) || self.never_made(known))
     }
 
-    /// Whether it was to be made of a snapshot that nobody holds any more.
+    /// Tells whether the resource was to be made of a snapshot that no replica holds any more.
     fn never_made(&self, known: &Resource) -> bool {
         let observations = Observations { has_leader: true, ..Observations::default() };
         let subject = format!("resource {}", known.name);
@@ -281,7 +281,7 @@ impl World {
         self.service_not_well(number, primary).map(|text| ("L7", text))
     }
 
-    /// Whether every replica has everything, or follows, and nobody else is counted.
+    /// Tells whether every replica has everything, or follows, and no other replica is counted.
     fn all_in_sync(&self, known: &Resource, peers: &[PeerStatus]) -> bool {
         let record = &known.record;
         let here = |node: &NodeId| !self.away.contains(node);
@@ -308,7 +308,8 @@ impl World {
             && record.iss.iter().all(|member| here(&member.node))
     }
 
-    /// R16: what a replica held before it was copied to is kept no longer than until it is whole, and nobody is told otherwise.
+    /// R16: returns an in-sync member that still keeps what it held before it was copied to, or of
+    /// which the control plane still says so.
     fn keeps_too_long(&self, known: &Resource) -> Option<NodeId> {
         let members = known.record.iss.iter().map(|member| member.node);
         let mut here = members.filter(|node| !self.away.contains(node));
@@ -341,7 +342,9 @@ impl World {
         ))
     }
 
-    /// R17: what was wished for is in the log of the primary, and every replica has it or cannot, and has said so.
+    /// R17: returns the first wish for a snapshot that is not settled. A wish is settled when it is
+    /// in the log of the primary, and every replica has the snapshot, or cannot have it and has
+    /// said so.
     fn snapshots_unsettled(&self, known: &Resource, primary: &Store) -> Option<String> {
         let name = &known.name;
         if known.origin.is_some() {

@@ -15,8 +15,8 @@ use mainstay_host::Answer;
 use mainstay_replica::Op;
 use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, VolumeId};
 
-/// No disk is slower than this, in microseconds of one operation (F14): what was begun before faults ended has ended when
-/// every request must have an answer.
+/// Longest time of one operation of a disk, in microseconds (F14). An operation that was begun
+/// before faults ended has ended when every request must have an answer.
 const OPERATION_US_MAX: u64 = 20_000_000;
 /// How long it takes to find out that nothing is left of a service.
 const SWEEP_US: u64 = 500;
@@ -358,7 +358,7 @@ impl World {
         self.presence_changed(node);
     }
 
-    /// The agent hears that a process has ended; what it is has gone already.
+    /// Tells the agent that a process has ended. By then the process itself is gone already.
     fn tell_exited(&mut self, node: NodeId, service: String, delay_us: u64) {
         let boot = self.machines[&node].agent_process.boot;
         let input = agent::In::ProcessExited { service, process: 0, status: "killed".into() };

@@ -1,11 +1,14 @@
-//! Forced promotions (R11): what they cost, and that it is what was stated (S17).
+//! Forced promotions (R11): their loss, and that it is the loss that was stated (S17).
 //!
-//! The committed log is that of the promoted replica when it began its epoch; what others had committed beyond is lost. That is known when the
-//! first entry after the promotion is made. The other replicas are strays from then on: they may hold and commit what is lost, and nobody may
-//! be told of it. One that is given an entry of the new history, or the beginning of a copy, is judged like any other again: if
-//! its volumes hold anything that is lost, it shows.
+//! The committed log is that of the promoted replica when it began its epoch. Entries beyond it
+//! that other replicas had committed are lost. The oracle knows the loss when the first entry after
+//! the promotion is made. From then on the other replicas are strays: they may hold and commit lost
+//! entries, and no client may be told of these. A stray is judged like any other replica again once
+//! it is given an entry of the new history, or the beginning of a copy. If its volumes hold
+//! anything that is lost, it shows.
 //!
-//! In mode A, what a primary has acknowledged is at most so far ahead of a follower that is near as the limits allow.
+//! In mode A, the lead of a primary's acknowledgements over a follower that is near is at most what
+//! the limits allow.
 
 use super::{Check, LogOracle, wrong};
 use mainstay_codec::Batch;
@@ -26,7 +29,7 @@ struct Fork {
     epoch: Epoch,
     to: NodeId,
     lost_with: Vec<Member>,
-    /// The most bytes that it may cost, if it was nobody's decision.
+    /// Most bytes that the promotion may cost, if no operator decided on it.
     most: Option<u64>,
     begun: Option<Begun>,
 }
@@ -52,7 +55,7 @@ impl Forks {
         self.all.iter().filter(|fork| fork.begun.is_some()).count()
     }
 
-    /// A promotion was forced, and nobody knows yet what it costs.
+    /// Tells whether a promotion was forced whose loss is not known yet.
     pub fn pending(&self) -> bool {
         self.all.iter().any(|fork| fork.begun.is_none())
     }

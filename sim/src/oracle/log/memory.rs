@@ -1,9 +1,11 @@
-//! Mode B: what was acknowledged from memory, and may still be lost.
+//! Mode B: entries that were acknowledged from memory, and may still be lost.
 //!
-//! A batch that was acknowledged and not committed is *soft*. It may be lost when no recorded member of the in-sync set holds it any more:
-//! in memory, if it runs, or durably. One whose store has failed holds nothing that is of use (R13). From that moment on it is a request whose outcome nobody knows: it may be found again after all. Until
-//! then whoever becomes primary has it, and a flush that was asked for after it waits until it is committed, which makes it a part of
-//! the truth like any other. As logs are prefixes (S4), so is what is left.
+//! A batch that was acknowledged and not committed is *soft*. It may be lost when no recorded
+//! member of the in-sync set holds it any more: in memory, if it runs, or durably. A member whose
+//! store has failed holds nothing that is of use (R13). From that moment on the batch is a request
+//! with an unknown outcome: it may be found again after all. Until then every new primary has it. A
+//! flush that was asked for after it waits until it is committed, and then it is a part of the
+//! truth like any other batch. As logs are prefixes (S4), so is what is left.
 
 use super::{BatchId, Check, LogOracle, wrong};
 use mainstay_types::{Epoch, Incarnation, Index, Member, NodeId, Opening};
@@ -14,8 +16,8 @@ use std::collections::VecDeque;
 pub(super) struct Memory {
     /// Soft batches by their last index, in the order of the log.
     soft: VecDeque<(Index, BatchId)>,
-    /// Last entry that keeps its guarantee, `None` while all do. The soft entries after it are
-    /// lost, because no recorded member of the in-sync set holds them.
+    /// Last entry that keeps its guarantee, if entries after it have lost theirs since
+    /// [`LogOracle::take_lost`] was last called. No recorded member of the in-sync set holds those.
     lost: Option<Index>,
 }
 
@@ -152,7 +154,7 @@ impl LogOracle {
         self.keep_soft(held);
     }
 
-    /// A forced promotion: what this replica has is all there is (R11).
+    /// A forced promotion: the entries of this replica are all that is left (R11).
     pub(super) fn fork_soft(&mut self, node: NodeId, incarnation: Incarnation) {
         let held = self.soft_held(Member { node, incarnation });
         self.keep_soft(held);
