@@ -1,4 +1,4 @@
-//! What is wrong, and what the operator can do about it, in words.
+//! Problems of the cluster and the steps that an operator can take, in words.
 
 use crate::causes::causes;
 use crate::labels::{DIRECTORY_GONE, Notice};
@@ -15,9 +15,9 @@ pub struct Advice {
     pub severity: Severity,
     /// For example `resource db`.
     pub subject: String,
-    /// What is wrong.
+    /// The problem, in words.
     pub what: String,
-    /// What to do; empty when it mends itself.
+    /// The next step of the operator; empty when the problem passes by itself.
     pub remedy: String,
 }
 
@@ -46,7 +46,7 @@ pub enum Feed {
     Refused,
 }
 
-/// What the asked node knows beyond the state.
+/// Observations of the asked node and its peers that the cluster state does not contain.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observations {
     /// The node that was asked.
@@ -427,7 +427,7 @@ fn clear_failures(state: &State, name: &str, service: &Service, node: &str) -> S
     }
 }
 
-/// What a service does instead of running, and why.
+/// Returns what a service does instead of running on the primary, and the remedy.
 fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) -> (String, String) {
     let node = state.node_name(primary);
     let Some(on) = service.nodes.get(&primary) else {
@@ -677,7 +677,8 @@ fn or_put_elsewhere(state: &State, resource: &Resource, from: NodeId) -> String 
     }
 }
 
-/// What takes space on a node and can be done without: what replicas held before they are copied to.
+/// Returns words about space on a node that can be freed: the state that replicas held before they
+/// are copied to. Empty if the node keeps no such state.
 fn room_of_copies(state: &State, node: NodeId) -> String {
     let keep = state.resources.values().filter(|other| other.before_copy.contains_key(&node));
     let commands: Vec<String> =

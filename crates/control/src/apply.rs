@@ -38,7 +38,7 @@ impl Settings {
     }
 }
 
-/// What [`Command::AddNode`] says.
+/// Fields of [`Command::AddNode`].
 struct NewNode {
     name: String,
     agent_addr: String,

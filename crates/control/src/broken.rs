@@ -194,7 +194,8 @@ impl State {
         self.note(at_ms, Severity::Critical, subject, text);
     }
 
-    /// What is missing, in words.
+    /// Returns in words which nodes must come back before the resource can have a primary. `why` is
+    /// the reason why it has none.
     pub(crate) fn nobody_can_take_over(&self, resource: &Resource, why: &str) -> String {
         let names = |broken: bool| {
             let members = resource.record.iss.iter().map(|member| member.node);

@@ -30,7 +30,7 @@ pub const WAIT_MS_DEFAULT: u64 = 60_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientSeen {
     pub opening: Opening,
-    /// Of the record that it acts on; 0 for none.
+    /// Version of the record that the client acts on; 0 for none.
     pub version: ConfigVersion,
     /// Its devices exist and answer.
     pub ready: bool,
@@ -201,7 +201,7 @@ impl State {
         ))
     }
 
-    /// What is wrong with where a resource is attached, and what to do.
+    /// Returns problem and remedy if a resource is attached to a dead node.
     pub(crate) fn advise_attached(&self, resource: &Resource) -> Option<(String, String)> {
         let attached = resource.record.attached.filter(|attached| !self.alive(attached.node))?;
         let (node, name) = (self.node_name(attached.node), &resource.name);
@@ -229,7 +229,7 @@ impl State {
     }
 }
 
-/// What this node is to do about its clients.
+/// Adds the actions of this node for its clients.
 pub(crate) fn plan_clients(node: NodeId, state: &State, observed: &Observed, actions: &mut Vec<Action>) {
     let gone = |id: &&ResourceId| !state.resources.contains_key(id);
     for resource in observed.clients.keys().filter(gone) {

@@ -62,7 +62,7 @@ impl State {
         stays && !planted(Bug::AbsentAlwaysLeaves)
     }
 
-    /// What to tell of a resource that has a primary and too few copies, and what can be done.
+    /// Returns problem and remedy if a resource has a primary and fewer copies than are wanted.
     pub(crate) fn advise_copies(&self, resource: &Resource) -> Option<(String, String)> {
         let record = &resource.record;
         let wanted = record.copies_wanted();

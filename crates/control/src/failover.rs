@@ -1,4 +1,5 @@
-//! What follows when a node dies, or its replica cannot go on. One entry does all of it: no storm of entries.
+//! Consequences of a dead node, or of a replica that its node cannot use. One entry of the log
+//! records all of them: no storm of entries.
 
 use crate::state::{NodeStatus, Outcome, Severity, State};
 use mainstay_types::simulation::{Bug, planted};

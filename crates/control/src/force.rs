@@ -25,7 +25,8 @@ use mainstay_types::{
     ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, VolumeId, reach, size_words,
 };
 
-/// What the operator was told of the replica.
+/// Positions of the replica that the operator was told before a forced promotion: the end of its
+/// log, and the last entry that it had heard to be committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub end: Index,

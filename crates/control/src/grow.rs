@@ -14,7 +14,7 @@
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
 use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach, size_words};
 
-/// What is said of sizes that no volume can have.
+/// Remedy for sizes that no volume can have.
 pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";
 
 impl State {
@@ -119,13 +119,14 @@ impl State {
 }
 
 impl Resource {
-    /// What replicas are made with: the sizes of the volumes where the log begins, in bytes.
+    /// Returns the sizes that new replicas are made with: those of the volumes where the log
+    /// begins, in bytes.
     pub fn first_sizes(&self) -> &[u64] {
         if self.first_sizes.is_empty() { &self.spec.volumes } else { &self.first_sizes }
     }
 
-    /// What the primary is to do about volumes that are to grow and have these sizes on it: what it has to tell its engine, and
-    /// what it has to report.
+    /// Returns the growth that the primary still has to order from its engine, and the reports of
+    /// growth that is complete. `sizes` are the sizes of the volumes on the primary, in bytes.
     pub(crate) fn growth(&self, sizes: &[u64]) -> (Vec<(VolumeId, u64)>, Vec<Command>) {
         let size = |volume: VolumeId| sizes.get(usize::from(volume.0)).copied().unwrap_or(0);
         let (done, open): (Vec<_>, Vec<_>) = self

@@ -26,21 +26,21 @@ const ANSWERS_MS: u64 = 400;
 const PAUSE_MS_MIN: u64 = 5000;
 const PAUSE_MS_MAX: u64 = 60_000;
 
-/// What the leader knows about another voter.
+/// State of another voter, as the leader knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Voter {
     pub node: NodeId,
-    /// In the cluster state.
+    /// The cluster state says that the voter is alive.
     pub alive: bool,
-    /// It has (nearly) everything that is committed.
+    /// The voter has all or nearly all committed entries.
     pub caught_up: bool,
 }
 
-/// What to do.
+/// A handover of the lead that is due now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     pub to: NodeId,
-    /// Why.
+    /// The voter that the leader does not hear, which is the reason.
     pub silent: NodeId,
 }
 

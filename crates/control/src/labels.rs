@@ -46,9 +46,10 @@ pub enum Found {
 /// Why a directory in the pool is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// It has the label of the replica that belongs in another directory, whose name this is.
+    /// The directory has the label of a replica that belongs in another directory. The field is the
+    /// name of that other directory.
     Copy(String),
-    /// The same, and the pool has no directory of that name.
+    /// The directory has such a label too, and the pool has no directory of that name.
     Renamed(String),
     /// Another directory holds a replica of the same resource.
     Second(String),

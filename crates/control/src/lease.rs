@@ -60,7 +60,7 @@ pub struct Ack {
     pub seq: u64,
 }
 
-/// What the machine needs of [`crate::State`]; see [`View::of`].
+/// Part of [`crate::State`] that the machine needs; see [`View::of`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View {
     pub voters: BTreeSet<NodeId>,
@@ -157,7 +157,7 @@ pub struct LeaseMachine {
     lacks: BTreeMap<NodeId, Lack>,
     /// Latched; `true` once durable.
     suspected: BTreeMap<Suspect, bool>,
-    /// Who is known to suspect whom.
+    /// Voters that are known to suspect a node, by suspect.
     reports: BTreeMap<Suspect, BTreeSet<NodeId>>,
     last_tick: Time,
     last_rejoin: Option<Time>,
@@ -166,7 +166,7 @@ pub struct LeaseMachine {
 }
 
 impl View {
-    /// What leases need to know of `state`.
+    /// Returns the part of `state` that leases need.
     #[must_use]
     pub fn of(state: &crate::State) -> Self {
         Self {

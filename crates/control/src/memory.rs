@@ -147,8 +147,8 @@ impl State {
         }
     }
 
-    /// Of members that have all lost their memory, a living one whose log reaches furthest. `None`: one may have everything, or the
-    /// furthest is not there.
+    /// Returns a living member whose log reaches furthest, if all members have lost their memory.
+    /// `None` if a member may have everything, or if the node of the furthest log is not alive.
     fn furthest(&self, resource: &Resource) -> Option<(NodeId, Reopened)> {
         if resource.deleting {
             return None;
@@ -195,7 +195,8 @@ impl State {
     }
 }
 
-/// Those of replicas that are not in sync any more, and what was said of others than those that count.
+/// Forgets the openings of replicas that are no longer in sync. Also forgets that a replica was
+/// opened anew, unless its memory counts in another opening.
 fn forget_openings(resource: &mut Resource) {
     let record = &mut resource.record;
     let (iss, before) = (&record.iss, record.openings.len());

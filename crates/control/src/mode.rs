@@ -157,7 +157,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Whom the loss of everybody with everything makes primary, if it may by itself.
+    /// Returns the follower that takes over when all replicas with every acknowledged write are
+    /// lost. `None` unless the resource is in mode A and takes over automatically.
     fn takes_over(&self, resource: &Resource) -> Option<Member> {
         let record = &resource.record;
         let due = record.mode == Mode::A && record.takeover && record.primary.is_none() && !resource.deleting;

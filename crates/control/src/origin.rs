@@ -38,13 +38,15 @@ pub struct SnapshotOf {
     pub snapshot: SnapshotId,
 }
 
-/// What a resource is made of.
+/// The snapshot that a resource is made of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
     pub of: SnapshotOf,
     /// Replicas of the origin of which one of this resource is made, on the same nodes.
     pub holders: BTreeSet<Member>,
-    /// The entry up to which what it held before it was copied to goes, if that is what this is made of: another copy keeps another thing by the same name.
+    /// The last entry of the source's log that the content includes. Set only if the resource is
+    /// made of the state that a replica held before it was copied to. A later copy keeps another
+    /// state under the same name.
     #[serde(default)]
     pub at: Option<Index>,
     /// Why it could not be brought into the volumes.
@@ -56,7 +58,7 @@ pub struct Origin {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Making {
     Now(Option<SnapshotOf>),
-    /// What it would be made of is not at hand here.
+    /// This node cannot reach the snapshot that the replica would be made of.
     NotYet,
 }
 
@@ -67,7 +69,9 @@ impl Origin {
 }
 
 impl State {
-    /// What a resource of this specification has from the beginning if it is made of a snapshot.
+    /// Returns the origin of a new resource of this specification that is made of a snapshot.
+    ///
+    /// # Errors The refusal, if the resource cannot be made of this snapshot.
     pub(crate) fn origin(&self, of: SnapshotOf, spec: &ResourceSpec) -> Result<Origin, Box<Outcome>> {
         let known = self.resources.get(&of.resource).filter(|known| !known.deleting);
         let Some(source) = known else {
@@ -202,7 +206,8 @@ impl State {
         ))
     }
 
-    /// What the log of the primary has tells whether the volumes hold what they are made of. Whether anything changes with this.
+    /// Judges by the snapshots in the primary's log whether the volumes hold the snapshot that they
+    /// are made of. Returns whether that changes the state.
     pub(crate) fn origin_seen(
         &mut self,
         at_ms: u64,
@@ -261,7 +266,8 @@ impl State {
         kept && source.record.replica(node).is_some_and(|member| origin.holders.contains(&member))
     }
 
-    /// What is wrong with a resource that is being made of a snapshot, and what to do about it.
+    /// Returns whether a resource that is being made of a snapshot has failed, the problem, and the
+    /// remedy.
     pub(crate) fn advise_origin(&self, resource: &Resource) -> Option<(bool, String, String)> {
         let origin = resource.origin.as_ref()?;
         let (snapshot, source) = self.origin_names(origin);

@@ -1,9 +1,10 @@
-//! What a node should do next, given the agreed state and what it sees of itself.
+//! The next actions of a node, given the agreed state and what the node sees of itself.
 //!
-//! Level-triggered: the agent calls [`plan`] whenever something changed and about once per second, and starts what it
-//! says unless the same is under way already. Every action is idempotent. The order that matters is kept by giving an action only
-//! when what must precede it is *observed*: services are silent before a role ends, a role has ended before it is
-//! handed over (R19), and a node without a lease starts nothing (R10).
+//! Level-triggered: the agent calls [`plan`] whenever something changed and about once per second.
+//! It starts the planned actions unless the same ones are under way already. Every action is
+//! idempotent. An action is planned only when the node has *observed* the result of the action
+//! before it. That keeps the order that matters: services are silent before a role ends, and a role
+//! has ended before it is handed over (R19). A node without a lease starts nothing (R10).
 
 use crate::clients::{ClientSeen, plan_clients};
 use crate::labels::DIRECTORY_GONE;
@@ -37,9 +38,10 @@ pub struct ReplicaObserved {
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// The last scrub that it led since it was opened, or the one that is under way.
     pub scrub: Option<ScrubSummary>,
-    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    /// Whether a primary in mode A feeds every follower and copies to none. In the other modes the
+    /// in-sync set tells that.
     pub feeds_all: bool,
-    /// As a primary: whether as many copies are there as are wanted.
+    /// Copies on a primary: whether there are as many as are wanted.
     pub copies: Copies,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
@@ -48,25 +50,25 @@ pub struct ReplicaObserved {
     pub gone: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
     pub store_failed: bool,
-    /// It is not, because the pool had no space.
+    /// The store is no longer used because the pool had no space.
     pub full: bool,
-    /// It led, and another replica holds acknowledged entries that it lacks.
+    /// The replica led, and another replica holds acknowledged entries that it lacks.
     pub older: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServiceObserved {
     pub phase: ServicePhase,
-    /// Of the last start.
+    /// Epoch of the last start.
     pub epoch: Epoch,
     pub round: u64,
     /// See [`mainstay_ha::Machine::spent_epoch`].
     pub spent_epoch: Option<Epoch>,
     /// [`crate::state::Service::revision`] of the specification that the machine was made with.
     pub revision: u64,
-    /// [`crate::state::Service::edition`] of the one that it goes by now.
+    /// [`crate::state::Service::edition`] of the specification that the machine goes by now.
     pub edition: u64,
-    /// Below the service, as the machine was made.
+    /// The resource below the service, as the machine was made.
     pub resource: ResourceId,
 }
 
@@ -89,12 +91,12 @@ pub const NO_LABEL: &str = "no-label";
 /// Code of files that are of an earlier replica.
 pub(crate) const EARLIER: &str = "earlier-replica";
 
-/// What a node sees of itself.
+/// Everything that a node sees of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
     /// The wall clock, in milliseconds since 1970. It decides when scrubs are due, and nothing else.
     pub wall_ms: u64,
-    /// What it sees of its interfaces; `None` while nobody has looked.
+    /// The interfaces of the node; `None` until the agent has looked at them.
     pub links: Option<Links>,
     /// The lease is valid, and long enough to start something.
     pub lease_valid: bool,
@@ -125,7 +127,8 @@ pub enum Action {
     /// Make an incarnation, format, open.
     CreateReplica {
         resource: ResourceId,
-        /// It is to hold what this snapshot of another resource holds, as its own snapshot [`crate::origin::CONTENT`].
+        /// The snapshot of another resource whose content the replica is to hold, as its own
+        /// snapshot [`crate::origin::CONTENT`].
         of: Option<SnapshotOf>,
     },
     OpenReplica {

@@ -50,7 +50,7 @@ pub const RETRY_HALTED_MS_MAX: u64 = 30 * 60_000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 pub const LEASE_UNKNOWN_MS_MAX: u64 = 500;
 
-/// What the engine says of an open replica.
+/// State of an open replica, as the engine reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaSeen {
     pub role: Role,
@@ -70,19 +70,20 @@ pub struct ReplicaSeen {
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// The last scrub that it led since it was opened, or the one that is under way.
     pub scrub: Option<ScrubSummary>,
-    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    /// Whether a primary in mode A feeds every follower and copies to none. In the other modes the
+    /// in-sync set tells that.
     pub feeds_all: bool,
-    /// As a primary: whether as many copies are there as are wanted.
+    /// Copies on a primary: whether there are as many as are wanted.
     pub copies: Copies,
     /// The store is no longer used (R13).
     pub store_failed: bool,
-    /// It is not, because the pool had no space.
+    /// The store is no longer used because the pool had no space.
     pub full: bool,
-    /// It led, and another replica holds acknowledged entries that it lacks.
+    /// The replica led, and another replica holds acknowledged entries that it lacks.
     pub older: bool,
 }
 
-/// What there is to see at this moment.
+/// State of the node at this moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// The wall clock, in milliseconds since 1970.
@@ -96,12 +97,12 @@ pub struct Seen {
     pub engine: bool,
     /// The pool has space. Counts only for replicas that are `full`.
     pub room: bool,
-    /// Replicas that it has open.
+    /// Replicas that the engine has open.
     pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
-    /// Those of them whose directory is not in its place any more, and why
+    /// Open replicas whose directory is no longer in its place, and the reason
     /// ([`crate::labels::Stands::failure`]).
     pub gone: BTreeMap<ResourceId, String>,
-    /// Clients that it has open.
+    /// Clients that the engine has open.
     pub clients: BTreeMap<ResourceId, ClientSeen>,
 }
 
@@ -109,18 +110,19 @@ pub struct Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub why: Unusable,
-    /// It is about what is on the disk, or about the disk (R12, R13), and not about an engine that is not ready. Only the
-    /// former is told to the cluster, so that another member takes over.
+    /// The cause is the disk or its content (R12, R13), and not an engine that is not ready. Only
+    /// such a failure is told to the cluster, so that another member takes over.
     pub stays: bool,
 }
 
-/// What happens.
+/// An event for the reconciler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The node has counted a lease until then.
     Lease(Time),
-    /// The engine has said what it has. `lease_until` is what it knows of this node's lease, which an earlier agent process
-    /// may have told it, 0 if its guard has acted; `silenced` is when that was the last time.
+    /// The engine has reported its replicas. `lease_until` is the end of this node's lease as the
+    /// engine knows it, perhaps from an earlier agent process; 0 if the engine's guard has acted.
+    /// `silenced` is the time when the guard last acted.
     EngineConnected {
         lease_until: Time,
         silenced: Time,
@@ -173,7 +175,7 @@ pub enum Event {
     },
 }
 
-/// What is to be done.
+/// A task for the runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wish {
     /// Propose it to the cluster; the outcome shows in its state.
@@ -184,9 +186,10 @@ pub enum Wish {
     MakeService { name: String, spec: ServiceSpec, revision: u64, edition: u64, resource: ResourceId },
     /// Carry out the steps of a service by this specification from now on, and note it with what the machine wants noted next.
     AmendService { name: String, spec: ServiceSpec, edition: u64 },
-    /// Nothing of a service is left here, and nothing has to be known of it any more.
+    /// Forget a service of which this node has nothing left and need remember nothing.
     ForgetService { name: String },
-    /// Silence whatever an instance that nobody remembers has left (R19). Answered by [`Event::Swept`].
+    /// Silence what is left of an instance that no agent remembers (R19). Answered by
+    /// [`Event::Swept`].
     Sweep { name: String, spec: ServiceSpec },
     /// Have the engine silence these services when the lease ends, and no others. Answered by [`Event::Guarded`].
     Guard { number: u64, services: Vec<String> },
@@ -207,7 +210,7 @@ enum Stage {
     Services {
         guarded: bool,
     },
-    /// What services have come to is reported.
+    /// The node reports the states that services have reached.
     Reports,
     Rest,
 }
@@ -215,9 +218,10 @@ enum Stage {
 #[derive(Debug)]
 struct Lease {
     until: Time,
-    /// Somebody has said when the lease ends: the keeper, or the engine, which knew it from an earlier agent.
+    /// The end of the lease was told: by the keeper, or by the engine, which knew it from an
+    /// earlier agent.
     known: bool,
-    /// What the last look at everything was based on.
+    /// Whether the lease was valid at the last look at everything.
     seen_valid: bool,
 }
 
@@ -231,7 +235,7 @@ impl Lease {
 #[derive(Debug)]
 struct Halted {
     revision: u64,
-    /// In which it was halted, seen first then.
+    /// The round in which the service was halted, seen first then.
     round: u64,
     since: Time,
     /// How long it stays halted.
@@ -263,7 +267,8 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Of a process that starts now, and finds these labels and these services of an earlier one.
+    /// Returns the reconciler of an agent process that starts now. `stored` and `adopted` are the
+    /// labels and the services that an earlier process left.
     #[must_use]
     pub fn new(
         node: NodeId,
@@ -570,7 +575,7 @@ impl Reconciler {
         }
     }
 
-    /// What is to be done next, at this moment: to be called until there is nothing more.
+    /// Returns the next task at this moment. Call it until it returns `None`.
     pub fn poll(&mut self, now: Time, state: &State) -> Option<Wish> {
         loop {
             if let Some(wish) = self.wishes.pop_front() {

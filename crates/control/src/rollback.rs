@@ -24,26 +24,27 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rollback {
     pub to: SnapshotId,
-    /// What holds the state of before.
+    /// The snapshot that keeps the state from before the rollback.
     pub keep: Option<SnapshotId>,
     /// The snapshot that the entry of the log makes.
     pub mark: SnapshotId,
-    /// The last snapshot when it was wished: that names the wish.
+    /// Number of the last snapshot when the rollback was wished. It identifies the wish.
     pub last: u32,
     /// Wall clock of the wish, for display.
     pub at_ms: u64,
 }
 
-/// What came of the last wish.
+/// Result of the last wish.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RolledBack {
     /// The name of the snapshot.
     pub to: String,
-    /// The entry of the log from which on the volumes held what it holds; `None`: it could not be done, and nothing was changed.
+    /// The entry of the log from which on the volumes held the snapshot's content. `None`: the
+    /// rollback was impossible, and nothing was changed.
     pub entry: Option<Index>,
-    /// As of the wish.
+    /// Number of the last snapshot when the rollback was wished, as [`Rollback::last`].
     pub last: u32,
-    /// The name of what was to hold the state of before.
+    /// The name of the snapshot that was to keep the state from before.
     pub keep: Option<String>,
     /// Wall clock.
     pub at_ms: u64,
@@ -116,7 +117,8 @@ impl State {
         Outcome::Done
     }
 
-    /// What the log of the primary has tells whether the wish is fulfilled, or cannot be. Whether it ends with this.
+    /// Judges by the snapshots in the primary's log whether the wish is fulfilled, or cannot be.
+    /// Returns whether the wish ends with this.
     pub(crate) fn rollback_seen(
         &mut self,
         at_ms: u64,
@@ -230,7 +232,8 @@ impl Resource {
         })
     }
 
-    /// What the primary is to roll back to now. `has`: what its log has.
+    /// Returns the snapshot that the primary is to roll back to now. `has` are the snapshots in its
+    /// log.
     pub(crate) fn due_rollback(&self, has: &[(SnapshotId, SnapshotOn)]) -> Option<SnapshotId> {
         let rollback = self.rollback.as_ref()?;
         let state = |id: SnapshotId| has.iter().find(|(of, _)| *of == id).map(|(_, on)| on.state);

@@ -23,13 +23,15 @@ use serde::{Deserialize, Serialize};
 
 /// Bounds of the interval, in milliseconds: a second, for tests, to ten years.
 pub const INTERVAL_MS: std::ops::RangeInclusive<u64> = 1000..=315_360_000_000;
-/// As distributions set up ZFS and md. Every week, as Ceph does it, a disk of 10 TB would read half of what it is made to bear in a year
-/// for this alone, and what clients read is compared with its checksum anyway.
+/// Default interval between scrubs: 30 days, as distributions set up ZFS and md.
+///
+/// With the weekly interval of Ceph, scrubs alone would read a 10 TB disk half as much per year as
+/// it is made to bear. Data that clients read is compared with its checksum anyway.
 const INTERVAL_DEFAULT_MS: u64 = 30 * 24 * 3_600_000;
 /// After the first scrub that came to nothing; twice as long after the next, and so on.
 const RETRY_MS: u64 = 600_000;
 
-/// What the operator asked for.
+/// Settings of the operator for scrubs of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubPolicy {
     /// From one scrub to the next, in milliseconds; 0: none begins by itself.
@@ -64,7 +66,7 @@ pub struct Scrubs {
 /// One scrub of the schedule, from when it is decided to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Turn {
-    /// It ends with it.
+    /// The epoch in which the turn began. The turn ends when the epoch ends.
     pub epoch: Epoch,
     /// Wall clock, for display.
     pub at_ms: u64,
@@ -73,14 +75,15 @@ pub struct Turn {
 /// A scrub that has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scrubbed {
-    /// With the epoch, which one it was of the replica that led it; 0: none was heard of.
+    /// Epoch in which the scrub was led. With `ordinal` it tells which scrub of the leading replica
+    /// this was. 0: no scrub was heard of.
     pub epoch: Epoch,
     pub ordinal: u64,
     /// Wall clock of the end.
     pub at_ms: u64,
     pub took_ms: u64,
     pub end: ScrubEnd,
-    /// Of all volumes, and how many were compared.
+    /// Extents of all volumes, and how many of them were compared.
     pub extents: u64,
     pub done: u64,
     /// Replicas that were not compared in all of these.
@@ -104,7 +107,7 @@ impl Scrubbed {
 pub enum ScrubEnd {
     /// Every block of every replica was compared.
     Whole,
-    /// Not of every replica.
+    /// Some blocks were not compared on every replica.
     Partial,
     /// An operator ended it.
     Stopped,
@@ -112,12 +115,13 @@ pub enum ScrubEnd {
     Interrupted,
 }
 
-/// What an engine is to begin.
+/// A scrub that the primary's engine is to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubTask {
     pub repair: ScrubRepair,
     pub rate: u64,
-    /// Unless it has begun one since this one of its own.
+    /// Number of the engine's last scrub that the node knows, 0 for none. The engine begins a scrub
+    /// only if it has begun none since that one.
     pub after: u64,
 }
 
@@ -301,7 +305,8 @@ impl State {
         (severity, format!("{what}{found}"))
     }
 
-    /// What an operator is to know.
+    /// Returns severity, problem and remedy of a resource whose scrubs need the operator's
+    /// attention.
     pub(crate) fn advise_scrubs(
         &self,
         resource: &Resource,
@@ -428,7 +433,8 @@ impl Resource {
         (self.scrubs.turn.is_none() && late > self.scrubs.policy.interval_ms / 4).then_some(late)
     }
 
-    /// What is to be told of a scrub that the primary's engine has led.
+    /// Returns the report of a scrub that the primary's engine has led and that has ended, unless
+    /// the state knows of it.
     pub(crate) fn scrub_report(&self, node: NodeId, seen: Option<&ScrubSummary>) -> Option<Command> {
         let seen =
             seen.filter(|seen| seen.state != ScrubState::Running && seen.epoch == self.record.epoch)?;
@@ -436,7 +442,7 @@ impl Resource {
         news.then(|| Command::ScrubEnded { resource: self.id, node, seen: seen.clone() })
     }
 
-    /// What the primary's engine is to begin.
+    /// Returns the scrub that the primary's engine is to begin now, if one is due and none runs.
     pub(crate) fn scrub_task(&self, seen: Option<&ScrubSummary>) -> Option<ScrubTask> {
         self.scrubs.turn.filter(|turn| turn.epoch == self.record.epoch)?;
         let ScrubPolicy { repair, rate, .. } = self.scrubs.policy;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// Least time between the last failure of a service and another attempt because nodes came or went, in milliseconds.
 const TRY_AGAIN_MS: u64 = 60_000;
 
-/// What a node reports; see [`crate::state::Command::ServiceStatus`].
+/// Report of a node about a service; see [`crate::state::Command::ServiceStatus`].
 pub(crate) struct StatusReport {
     pub node: NodeId,
     pub phase: ServicePhase,

@@ -25,17 +25,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Longest name, in characters; as of resources.
 const NAME_MAX: usize = 32;
 
-/// The name of what a replica held last as a whole, kept while it is copied to.
+/// The name of the last complete state of a replica, kept while the replica is copied to.
 pub const BEFORE_COPY: &str = "before-copy";
 
-/// That of one node.
+/// The last complete state of one node's replica, kept while that replica is copied to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BeforeCopy {
     /// The entry of the log up to which it goes.
     pub at: Index,
     /// Wall clock of when this became known, for display.
     pub since_ms: u64,
-    /// It is wanted no longer.
+    /// The state is no longer wanted.
     #[serde(default)]
     pub dropping: bool,
 }
@@ -46,9 +46,9 @@ pub struct Snapshot {
     pub name: String,
     /// Wall clock of the wish, for display.
     pub at_ms: u64,
-    /// It is to be kept no longer.
+    /// The snapshot is to be deleted.
     pub dropping: bool,
-    /// What each node has said of it.
+    /// The last report of each node about the snapshot.
     pub nodes: BTreeMap<NodeId, SnapshotOn>,
 }
 
@@ -66,14 +66,14 @@ pub(crate) fn bad_name(name: &str) -> Option<Outcome> {
     })
 }
 
-/// What the primary's log is to have.
+/// Snapshots that the primary's log is to have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Keep {
-    /// These snapshots and no others,
+    /// The snapshots that the log is to have, and no others.
     pub snapshots: BTreeSet<SnapshotId>,
-    /// but for this one, which it may have: the mark of a rollback that is wanted.
+    /// One more snapshot that the log may have: the mark of a rollback that is wanted.
     pub mark: Option<SnapshotId>,
-    /// If it does not have the mark it is to be rolled back to this one now.
+    /// The snapshot that the log is to be rolled back to now, if it does not have the mark.
     pub to: Option<SnapshotId>,
 }
 
@@ -157,7 +157,8 @@ impl State {
         Outcome::Done
     }
 
-    /// What targets of copies held before is wanted no longer, wherever there is such a thing now.
+    /// Marks the states that targets of copies held before as no longer wanted, on all nodes that
+    /// keep one now.
     fn drop_before_copy(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
         if let Some(refusal) = self.needed_by_clone(id, Some(SnapshotId::BEFORE_COPY)) {
             return refusal;
@@ -176,7 +177,8 @@ impl State {
         Outcome::Done
     }
 
-    /// What the replica of a node has. Numbers that are not known here are left out.
+    /// Notes the snapshots that the replica of a node has. Leaves out numbers that this state does
+    /// not know.
     pub(crate) fn snapshots_seen(
         &mut self,
         at_ms: u64,
@@ -285,7 +287,8 @@ impl Resource {
         (!same || to.is_some()).then_some(Keep { snapshots, mark, to })
     }
 
-    /// What `node` is to do about what it held before it is copied to, if anything.
+    /// Returns the order to drop the state that `node` held before its replica is copied to. `None`
+    /// if the state is still wanted or is gone.
     pub(crate) fn unwanted_before_copy(
         &self,
         node: NodeId,
@@ -297,7 +300,7 @@ impl Resource {
         has.iter().any(same).then(|| Keep { snapshots: BTreeSet::new(), mark: None, to: None })
     }
 
-    /// What a node is to report, if that is not known.
+    /// Returns the report of a node about its snapshots, if the state does not know it yet.
     pub(crate) fn snapshots_report(&self, node: NodeId, has: &[(SnapshotId, SnapshotOn)]) -> Option<Command> {
         let known = self.snapshots.iter();
         let known = known.filter_map(|(id, snapshot)| Some((*id, *snapshot.nodes.get(&node)?)));

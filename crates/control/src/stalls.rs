@@ -1,7 +1,8 @@
-//! What stands still without an error, as it was measured, and since when (R28).
+//! Parts of the cluster that stand still without an error, as measured, and since when (R28).
 //!
-//! A disk that hangs, an engine that is stopped and a link that loses large packets report nothing: every write waits, and
-//! heartbeats go on. So the age of the oldest request without an answer is measured, and told from [`STALL_MS`] on.
+//! A disk that hangs, an engine that is stopped and a link that loses large packets report no
+//! error. Every write waits, and heartbeats go on. So the agents measure the age of the oldest
+//! request without an answer, and tell it from [`STALL_MS`] on.
 
 use crate::advice::{Advice, or_move};
 use crate::labels::quoted;
@@ -54,7 +55,7 @@ pub enum Hindrance {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stall {
     pub what: Stalled,
-    /// Of the oldest request without an answer, in milliseconds. 0 if that is not known.
+    /// Age of the oldest request without an answer, in milliseconds. 0 if that is not known.
     pub ms: u64,
 }
 
@@ -107,7 +108,7 @@ impl Stall {
         }
     }
 
-    /// What is the case, with its age.
+    /// Returns the stall in words, with its age.
     #[must_use]
     pub fn words(&self, state: &State) -> String {
         let seconds = self.ms / 1000;
@@ -202,7 +203,7 @@ impl Stall {
         }
     }
 
-    /// It as advice to the operator.
+    /// Returns the stall as advice to the operator.
     #[must_use]
     pub fn advice(&self, state: &State) -> Advice {
         let severity = self.severity();

@@ -68,7 +68,8 @@ pub struct Settings {
     /// How long a node may act after the heartbeat that a majority acknowledged was sent.
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
-    /// What others wait beyond the lease, for clocks that run at different rates (R10). At least 2.5 % of `lease_ms`.
+    /// Time that the other nodes wait beyond the lease, for clocks that run at different rates
+    /// (R10). At least 2.5 % of `lease_ms`.
     pub margin_ms: u64,
 }
 
@@ -101,7 +102,8 @@ pub struct Node {
     /// Votes and never holds data.
     #[serde(default)]
     pub witness: bool,
-    /// It joins: it receives the log, and votes and holds data only when it has proven itself; see `members.rs`.
+    /// The node joins. It receives the log, and votes and holds data only when it has proven
+    /// itself; see `members.rs`.
     #[serde(default)]
     pub candidate: bool,
     /// The newest [`State::voters_version`] that the node is known to act on.
@@ -141,7 +143,7 @@ pub(crate) fn host_address(addr: &str) -> Option<IpAddr> {
     Some(host.to_canonical())
 }
 
-/// What the operator asked for.
+/// The resource as the operator asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceSpec {
     /// Bytes of each volume. They rise when volumes grow.
@@ -187,10 +189,10 @@ pub struct Resource {
     /// See `snapshots.rs`.
     #[serde(default)]
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,
-    /// What nodes whose replica is being copied to held last as a whole.
+    /// Last complete states of replicas that are being copied to, by node.
     #[serde(default)]
     pub before_copy: BTreeMap<NodeId, BeforeCopy>,
-    /// The number of the last one that was wanted.
+    /// The number of the last snapshot that was wanted.
     #[serde(default)]
     pub last_snapshot: u32,
     /// The resource is to be rolled back to a snapshot; see `rollback.rs`.
@@ -198,7 +200,7 @@ pub struct Resource {
     pub rollback: Option<Rollback>,
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
-    /// It is being made of a snapshot of another resource; see `origin.rs`.
+    /// The resource is being made of a snapshot of another resource; see `origin.rs`.
     #[serde(default)]
     pub origin: Option<Origin>,
     /// Volumes on which a file system is being made, or was when that was interrupted, with its identity; see `unfinished.rs`.
@@ -218,7 +220,7 @@ pub struct Resource {
 /// A replica that lost what it had only in memory (mode B).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reopened {
-    /// In which it is.
+    /// The opening that the replica is in.
     pub opening: Opening,
     /// Where its log ended when its node was last asked; `None`: it is to say so anew.
     pub end: Option<Position>,
@@ -227,7 +229,7 @@ pub struct Reopened {
 /// A promotion outside the in-sync set (R11).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Forced {
-    /// That it began.
+    /// The epoch that the promotion began.
     pub epoch: Epoch,
     pub to: NodeId,
     /// The replicas that had every acknowledged write; one that was made anew on the same node is another.
@@ -258,19 +260,19 @@ impl Loss {
 /// A replica that its node cannot use (R12, R13).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Broken {
-    /// Of the disk that this is about.
+    /// Incarnation of the replica on the disk that this is about.
     pub incarnation: Incarnation,
     pub reason: String,
-    /// By which the advice is chosen; empty where an earlier release said it.
+    /// The code by which the advice is chosen; empty where an earlier release reported the failure.
     #[serde(default)]
     pub code: String,
 }
 
-/// What one node last reported about a service.
+/// Last report of one node about a service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceOnNode {
     pub phase: ServicePhase,
-    /// Of the start that this is about.
+    /// Epoch of the start that this is about.
     pub epoch: Epoch,
     pub round: u64,
     pub detail: String,
@@ -405,7 +407,7 @@ pub enum Command {
         witness: bool,
         nonce: u64,
     },
-    /// What the node sees of its interfaces.
+    /// The interfaces of a node, as the node sees them.
     NodeLinks {
         node: NodeId,
         links: Links,
@@ -534,7 +536,7 @@ pub enum Command {
         volume: VolumeId,
         uuid: Option<[u8; 16]>,
     },
-    /// It has, on the primary of this epoch and in its log.
+    /// A volume has grown, on the primary of this epoch and in its log.
     VolumeGrown {
         resource: ResourceId,
         epoch: Epoch,
@@ -552,7 +554,8 @@ pub enum Command {
     /// Make all volumes hold what a snapshot holds. What they hold until then is kept as a snapshot of the name `keep`, if one is given.
     RollBack {
         resource: ResourceId,
-        /// Of the last snapshot when this was wished, so that a wish that is repeated does not happen twice.
+        /// Number of the last snapshot when this was wished, so that a repeated wish is fulfilled
+        /// once.
         last: u32,
         name: String,
         keep: Option<String>,
@@ -587,10 +590,10 @@ pub enum Command {
         node: NodeId,
         /// A request that waits for so long ends the session.
         wait_ms: u64,
-        /// Even if they are on another node.
+        /// The devices move to `node` even if they are on another node.
         take_over: bool,
     },
-    /// They are to be on the primary again.
+    /// The devices are to be on the primary again.
     DetachResource {
         resource: ResourceId,
     },
@@ -714,7 +717,8 @@ pub enum IssChange {
     Near {
         member: Member,
     },
-    /// Writes are not to wait for it any more. Raises the version also if it was not near: an earlier `Near` can no longer happen.
+    /// Writes are not to wait for this follower any more. Raises the version even if the follower
+    /// was not near: an earlier `Near` can no longer happen.
     Far {
         member: Member,
     },
@@ -723,7 +727,9 @@ pub enum IssChange {
         member: Member,
         opening: Option<Opening>,
     },
-    /// It is not, or nobody can tell. `common`: the last position that both hold; `end`: that of the other.
+    /// The log of a doubtful replica is not the beginning of the primary's own, or that cannot be
+    /// told (R11). `common` is the last position that both hold; `end` is the end of the replica's
+    /// log.
     Part {
         member: Member,
         common: Position,
@@ -732,7 +738,7 @@ pub enum IssChange {
 }
 
 impl IssChange {
-    /// Whom it is about.
+    /// Returns the member that the change is about.
     #[must_use]
     pub fn member(&self) -> Member {
         let (Self::Shrink { remove: member, .. }
@@ -751,7 +757,7 @@ impl IssChange {
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Outcome {
     Done,
-    /// It was so already.
+    /// The state was as the command wanted already.
     Unchanged,
     NodeAdded {
         node: NodeId,
@@ -760,8 +766,8 @@ pub enum Outcome {
     ResourceCreated {
         resource: ResourceId,
     },
-    /// The record is not the one that the command was based on. `record` is the current one, `None` if it is not about
-    /// a resource or the resource is gone.
+    /// The record is not the one that the command was based on. `record` is the current one. It is
+    /// `None` if the command is not about a resource, or if the resource is gone.
     Conflict {
         record: Option<ResourceRecord>,
     },

@@ -113,7 +113,7 @@ fn a_broken_secondary_leaves_and_is_not_promoted_when_the_primary_dies() {
     assert!(promote(&mut state, A, A).is_ok());
 }
 
-/// Of three, the broken one is passed over.
+/// Three members: the broken one is passed over.
 #[test]
 fn a_broken_member_is_passed_over() {
     let mut state = ready(3);
@@ -123,7 +123,8 @@ fn a_broken_member_is_passed_over() {
     assert_eq!((primary(&state), members(&state)), (Some(C), vec![C]));
 }
 
-/// R11: what holds everything stays recorded, broken or not, and whoever is whole again goes on.
+/// R11: the replica that holds everything stays recorded, broken or not. It goes on when it is
+/// whole again.
 #[test]
 fn the_last_member_stays_recorded_and_goes_on_when_it_was_opened_after_all() {
     let mut state = ready(2);
@@ -147,7 +148,8 @@ fn the_last_member_stays_recorded_and_goes_on_when_it_was_opened_after_all() {
     assert_eq!(opened(&mut state, B), Outcome::Unchanged);
 }
 
-/// Nothing was ever written: a broken empty replica gives way to a whole empty one, whoever comes first.
+/// A resource that was never written: a broken empty replica gives way to a whole empty one,
+/// whichever comes first.
 #[test]
 fn a_broken_member_leaves_as_soon_as_a_whole_one_lives() {
     let mut state = unready(3);

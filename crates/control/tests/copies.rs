@@ -129,7 +129,7 @@ fn who_stayed_goes_on_when_it_is_the_first_to_return() {
     assert_eq!(primary(&state), Some(B));
 }
 
-/// What the plan of A does about a service in this phase.
+/// Returns whether the plan of A starts a service, and whether it stops one.
 fn planned(nodes: &Nodes) -> (bool, bool) {
     let actions = plan(A, &nodes.state, &nodes.observed[&A]);
     let starts = actions.iter().any(|action| matches!(action, Action::StartService { .. }));

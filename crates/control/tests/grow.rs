@@ -55,7 +55,8 @@ fn whoever_is_primary_next_fulfils_the_wish() {
     assert_eq!((primary(&nodes.state), size(&nodes)), (Some(B), 3 * old));
 }
 
-/// It was under way while a promotion was forced, after which the log has it no more. Seed 3240830.
+/// A growth was under way while a promotion was forced, and the new log does not have it.
+/// Seed 3240830.
 #[test]
 fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
     let mut nodes = running();

@@ -38,7 +38,7 @@ struct Node {
     rate: u64,
     persisted: BTreeSet<Suspect>,
     paused_until: u64,
-    /// What the engine on this node was last told; survives a restart of the agent.
+    /// End of the lease as the engine on this node was last told; survives a restart of the agent.
     lease_until: Time,
     inbox: Vec<(usize, Message)>,
     crashed: bool,
@@ -332,7 +332,8 @@ fn a_dead_node_is_found_within_twice_its_lease() {
     }
 }
 
-/// It is heard all the time, and hears nobody: it holds no lease, and nobody could take over from it.
+/// Every other node hears this node, and it hears none. It holds no lease, and no node could take
+/// over from it.
 #[test]
 fn a_node_that_hears_nobody_is_found() {
     let mut sim = Sim::new(7, 3, 50);
@@ -354,9 +355,12 @@ fn a_node_that_hears_nobody_is_found() {
     assert!((0..3).all(|i| sim.nodes[i].lease_until > sim.clock(i)));
 }
 
-/// What a voter makes of node 2, which is heard every 200 ms and says by the number of its heartbeat whether it holds a
-/// lease: how many heartbeats it acknowledged, and whether it suspects it in the end. The voter hears from node 1 what it needs for
-/// a lease of its own, or not.
+/// Judgement of a voter about node 2: how many heartbeats it acknowledged, and whether it suspects
+/// node 2 in the end.
+///
+/// The voter hears node 2 every 200 ms. `holds` tells by the number of a heartbeat whether node 2
+/// says that it holds a lease. `voter_holds`: the voter hears from node 1 what it needs for a lease
+/// of its own.
 fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u64, bool) {
     let view = View {
         voters: (0..3).map(NodeId).collect(),

@@ -51,7 +51,7 @@ fn drop_it(nodes: &mut Nodes) -> Outcome {
     apply(&mut nodes.state, Command::DropSnapshot { resource: R, name: "s".into() })
 }
 
-/// What is said of the copy.
+/// Advice about the copy, as text.
 fn said(nodes: &Nodes) -> String {
     said_of(nodes, "resource copy")
 }
@@ -101,7 +101,8 @@ fn nobody_uses_it_before_it_holds_what_the_snapshot_holds() {
     assert_eq!(taken, [SnapshotId(3)]);
 }
 
-/// Who lags behind may be of another history than those who are in sync, after a forced promotion.
+/// A replica that lags may have another history than the in-sync replicas, after a forced
+/// promotion.
 #[test]
 fn replicas_are_made_only_of_those_in_sync() {
     let mut nodes = with_snapshot();
@@ -138,7 +139,7 @@ fn what_it_is_made_of_stays_until_then() {
     assert!(!nodes.state.resources.contains_key(&R) && nodes.state.resources.contains_key(&COPY));
 }
 
-/// One that is given up frees what it was to be made of.
+/// A resource that is deleted before it is made frees its snapshot.
 #[test]
 fn it_can_be_deleted_before_it_is_made() {
     let mut nodes = with_snapshot();
@@ -191,7 +192,7 @@ fn what_nobody_holds_any_more_is_told() {
     assert!(said.contains("mainstay resource delete copy"), "{said}");
 }
 
-/// What was never taken would be of nothing if it were taken now.
+/// A snapshot that was never taken would be empty if it were taken now.
 #[test]
 fn what_a_primary_has_lost_is_not_taken_anew() {
     let mut nodes = with_snapshot();
@@ -270,7 +271,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
     assert_eq!(code(made), "unknown-snapshot");
 }
 
-/// What two replicas keep need not be the same.
+/// Two replicas may have kept different states.
 #[test]
 fn a_resource_is_made_of_what_one_replica_held() {
     let mut nodes = copied_to();

@@ -609,7 +609,8 @@ fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
     assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-node"));
 }
 
-/// What is mended in place is told as well: the address that somebody took away, the process that ended.
+/// A failure that was mended in place is told as well: an address that was taken away, a process
+/// that ended.
 #[test]
 fn a_failure_that_is_mended_in_place_is_an_event() {
     let mut nodes = running();

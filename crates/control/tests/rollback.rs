@@ -23,7 +23,7 @@ fn code(outcome: Outcome) -> String {
     refusal.code
 }
 
-/// What the engine of the primary is told to go back to.
+/// Returns the snapshot that the engine of the primary is told to go back to.
 fn told(nodes: &Nodes) -> Option<SnapshotId> {
     let actions = plan(A, &nodes.state, &nodes.observed[&A]);
     actions.into_iter().find_map(|action| match action {

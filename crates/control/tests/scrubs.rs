@@ -28,7 +28,7 @@ fn scheduled() -> Nodes {
     nodes
 }
 
-/// It is `wall_ms` everywhere, and primaries feed all others.
+/// Sets the wall clock of all nodes to `wall_ms`, and lets primaries feed all others.
 fn clocks(nodes: &mut Nodes, wall_ms: u64) {
     for observed in nodes.observed.values_mut() {
         observed.wall_ms = wall_ms;

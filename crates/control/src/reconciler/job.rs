@@ -19,7 +19,7 @@ use crate::snapshots::Keep;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
 
-/// What is to be done to a replica.
+/// A task for one replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Make the files of a new incarnation, of a snapshot of another resource if one is named.
@@ -104,19 +104,19 @@ pub enum Step {
     Scrub(ScrubTask),
 }
 
-/// What came of a step that succeeded.
+/// Result of a step that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     Done,
     /// The files were removed by somebody else.
     Gone,
-    /// Somebody has put files with this label there.
+    /// The directory has files with this label, which were put there meanwhile.
     Holds(Incarnation),
-    /// What the opened files say that they are.
+    /// The incarnation that the opened files name.
     Opened(Incarnation),
 }
 
-/// What a job came to.
+/// Result of a job that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     Made(Incarnation),
@@ -132,7 +132,7 @@ pub enum Ended {
 /// Why a job failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble<E> {
-    /// What a step said.
+    /// The error of a step.
     Step(E),
     /// The files are not what the label says.
     OtherDisk { found: Incarnation, label: Incarnation },
@@ -149,7 +149,7 @@ enum At<E> {
     Clearing(Incarnation, Option<SnapshotOf>),
     Making(Incarnation, Option<SnapshotOf>),
     Labelling(Incarnation, Option<SnapshotOf>),
-    /// What a failed attempt left is removed.
+    /// The remains of a failed attempt are removed.
     Unmaking(E),
     /// The files that the engine has open are not in their place.
     Leaving {
@@ -201,7 +201,7 @@ impl<E> Job<E> {
         Self { at }
     }
 
-    /// What has to be done next; `None` when the job has ended.
+    /// Returns the next step; `None` when the job has ended.
     #[must_use]
     pub fn step(&self) -> Option<Step> {
         Some(match &self.at {
@@ -285,10 +285,9 @@ impl<E> Job<E> {
         Self { at }
     }
 
-    /// What the job came to; itself if it has not ended.
+    /// Returns the result of the job.
     ///
-    /// # Errors
-    /// The job, which still has a [`Job::step`].
+    /// # Errors The job itself if it has not ended: it still has a [`Job::step`].
     pub fn end(self) -> Result<Result<Ended, Trouble<E>>, Box<Self>> {
         match self.at {
             At::Ended(end) => Ok(end),

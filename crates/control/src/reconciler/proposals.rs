@@ -1,4 +1,5 @@
-//! What this node has proposed a moment ago, and what it has to report until the cluster state says the same.
+//! Recent proposals of this node, and reports that it repeats until the cluster state says the
+//! same.
 
 use super::REPEAT_PROPOSAL_MS;
 use crate::state::{Command, State};

@@ -1,5 +1,5 @@
-//! What this node knows of its own replicas beside what their engine says now: which are stored, what is being done to
-//! them, and which are of no use.
+//! Knowledge of this node about its own replicas beside the present reports of their engine: which
+//! are stored, which have a job under way, and which cannot be used.
 
 use super::job::{Ended, Order};
 use super::{Failure, ReplicaSeen};
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 /// A failed job of a replica is not started again before this time.
 pub const RETRY_JOB_MS: u64 = 1000;
-/// What an engine was told shows in what it says after a durable write, or when its devices are gone. It is not told the same
-/// again before this time (R18).
+/// Least time between two equal orders to an engine (R18). The engine's reports show the effect of
+/// an order after a durable write, or when its devices are gone.
 pub const REPEAT_ORDER_MS: u64 = 100;
 
 #[derive(Debug)]
@@ -19,12 +19,13 @@ pub(super) struct Replicas {
     stored: BTreeMap<ResourceId, Incarnation>,
     /// Replicas with a job under way.
     busy: BTreeMap<ResourceId, Order>,
-    /// What the present engine process was told a moment ago.
+    /// Recent orders to the present engine process.
     told: BTreeMap<ResourceId, Vec<(Order, Time)>>,
     retry_at: BTreeMap<ResourceId, Time>,
     /// Replicas that the present engine process has given up.
     failed: BTreeMap<ResourceId, String>,
-    /// Replicas that it could not open, for a reason that does not pass by itself (R12).
+    /// Replicas that the engine process could not open, for a reason that does not pass by itself
+    /// (R12).
     unusable: BTreeMap<ResourceId, Unusable>,
     /// Replicas that asked to be relieved: on which version of the record, and why.
     relief: BTreeMap<ResourceId, (ConfigVersion, String)>,
@@ -60,7 +61,8 @@ impl Replicas {
         self.retry_at.clear();
     }
 
-    /// What was said of replicas was said by an engine process that may be another one the next time.
+    /// Forgets the engine's reports about replicas: the next connection may be to another engine
+    /// process.
     pub fn engine_disconnected(&mut self) {
         self.told.clear();
         self.failed.clear();

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Adopted {
     /// The specification that was in force then.
     pub spec: ServiceSpec,
-    /// Of the specification, as the control plane counts it.
+    /// Revision of the specification, as the control plane counts it.
     pub revision: u64,
     pub edition: u64,
     pub resource: ResourceId,
@@ -113,7 +113,7 @@ impl Services {
         self.held.iter().map(|(name, held)| (name.clone(), seen(held))).collect()
     }
 
-    /// It goes by this specification from now on.
+    /// Makes the service go by this specification from now on.
     pub fn amend(&mut self, name: &str, spec: ServiceSpec, edition: u64) {
         if let Some(held) = self.held.get_mut(name) {
             held.machine.amend(spec);
@@ -121,7 +121,7 @@ impl Services {
         }
     }
 
-    /// `true` if there was one.
+    /// Forgets the machine of a service. Returns whether there was one.
     pub fn forget(&mut self, name: &str) -> bool {
         self.held.remove(name).is_some()
     }
@@ -134,7 +134,8 @@ impl Services {
         }
     }
 
-    /// Whatever of this service may be done at any time comes before all that is wished for later.
+    /// Queues all effects of this service that may happen at any time. They come before all later
+    /// wishes.
     pub fn drain(&mut self, name: &str, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
         let Some(held) = self.held.get_mut(name) else { return };
         while let Some(effect) = held.machine.poll(false) {
@@ -142,7 +143,7 @@ impl Services {
         }
     }
 
-    /// What a machine wants next; steps of a start only if they `may_run`.
+    /// Returns the next wish of a machine; steps of a start only if they `may_run`.
     pub fn poll(&mut self, may_run: bool, proposals: &mut Proposals) -> Option<Wish> {
         self.held
             .iter_mut()

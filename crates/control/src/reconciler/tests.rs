@@ -114,7 +114,7 @@ impl Lab {
         lab
     }
 
-    /// Nothing has been asked of the guard yet.
+    /// A lab after the sweep, before the first request to the guard.
     fn swept_before_a_start() -> Self {
         let mut lab = Self::new();
         lab.look();

@@ -1,4 +1,5 @@
-//! What the tests of the record share: a cluster of three, a resource, and nodes that follow their plans.
+//! Shared parts of the tests of the record: a cluster of three, a resource, and nodes that follow
+//! their plans.
 
 // Each test uses a part of it.
 #![allow(dead_code)]
@@ -128,7 +129,7 @@ pub struct Nodes {
     pub up: BTreeMap<NodeId, bool>,
     /// Replicas made so far: each has an incarnation of its own.
     pub made: u64,
-    /// Those that were made of a snapshot of another resource.
+    /// Replicas that were made of a snapshot of another resource.
     pub made_of: BTreeSet<(NodeId, ResourceId)>,
     /// How often a primary was told to roll back and did.
     pub rollbacks: u32,

@@ -1,4 +1,4 @@
-//! What a node says of its services until the cluster state says the same.
+//! Reports of a node about its services, until the cluster state says the same.
 
 use super::*;
 use crate::state::ServiceOnNode;

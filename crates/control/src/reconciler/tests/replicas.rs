@@ -1,4 +1,4 @@
-//! What a node knows of its replicas, and for how long.
+//! Knowledge of a node about its replicas, and how long it lasts.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn a_replica_is_unusable_until_something_was_done_about_it() {
     assert!(replicas.unusable().is_empty());
 }
 
-/// Whatever comes after it is another replica.
+/// A replica that comes after the removed one is another replica.
 #[test]
 fn a_removed_replica_leaves_nothing_of_what_was_said_of_it() {
     let seen = Lab::new().seen.replicas[&R].clone();

@@ -193,7 +193,8 @@ fn a_step_that_is_held_waits_for_the_engine() {
     assert!(lab.look().iter().any(begins));
 }
 
-/// Whoever waits for the end of a service hears of it from its node, and only from what it remembers.
+/// A client that waits for the end of a service hears of it from its node, and only from what the
+/// node remembers.
 #[test]
 fn a_service_is_forgotten_when_its_end_was_told() {
     let (mut lab, _) = running();
@@ -220,7 +221,8 @@ fn a_service_is_forgotten_when_its_end_was_told() {
     assert!(!lab.core.proposals.is_unsaid(&lab.state, ME, "db"), "what it said is forgotten with it");
 }
 
-/// It comes to rest, and a look is begun before it was asked what it has to say of that.
+/// The service comes to rest. A look begins before the reconciler has asked the service for its
+/// last report.
 #[test]
 fn what_a_service_says_last_is_heard_before_it_is_forgotten() {
     let (mut lab, _) = running();
