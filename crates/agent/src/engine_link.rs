@@ -66,11 +66,12 @@ impl EngineCallError {
     }
 }
 
-/// What the engine does unasked.
+/// News from the engine that no request has asked for.
 #[derive(Clone, Debug)]
 pub enum EngineInput {
-    /// The engine has said what it has. `lease_until` is what it knows of this node's lease, which an earlier
-    /// agent process may have told it; `silenced` is [`EngineStatus::silenced_us`](mainstay_api::engine::EngineStatus).
+    /// The engine has reported its replicas. `lease_until` is the end of this node's lease as the
+    /// engine knows it, perhaps from an earlier agent process. `silenced` is
+    /// [`EngineStatus::silenced_us`](mainstay_api::engine::EngineStatus).
     Connected {
         lease_until: Time,
         silenced: Time,
@@ -217,13 +218,15 @@ impl EngineLink {
         }
     }
 
-    /// What counts of the last status of every replica on the present connection.
+    /// Returns an extract of the last status of every replica on the present connection. `seen`
+    /// makes the extract.
     #[must_use]
     pub fn replicas<T>(&self, seen: impl Fn(&ReplicaStatus) -> T) -> BTreeMap<ResourceId, T> {
         lock(&self.shared.replicas).iter().map(|(id, status)| (*id, seen(status))).collect()
     }
 
-    /// The same of every client; how many requests wait may be of an earlier moment.
+    /// Returns an extract of the last status of every client on the present connection. The number
+    /// of waiting requests may be of an earlier moment.
     #[must_use]
     pub fn clients<T>(&self, seen: impl Fn(&ClientStatus) -> T) -> BTreeMap<ResourceId, T> {
         lock(&self.shared.clients).iter().map(|(id, status)| (*id, seen(status))).collect()

@@ -1,4 +1,5 @@
-//! What files take of a file system whose files may share extents (FIEMAP, Documentation/filesystems/fiemap.rst).
+//! Space that files take in a file system whose files may share extents (FIEMAP,
+//! Documentation/filesystems/fiemap.rst).
 #![allow(unsafe_code)]
 
 use mainstay_api::rest::SnapshotSpace;
@@ -83,10 +84,9 @@ fn add(file: &File, space: &mut SnapshotSpace) -> io::Result<()> {
     }
 }
 
-/// What the files in a directory take whose names begin like this.
+/// Returns the space of the files in a directory whose names begin with `prefix`.
 ///
-/// # Errors
-/// If one cannot be read, or their file system does not tell.
+/// # Errors If a file cannot be read, or its file system does not tell.
 pub fn space(directory: &Path, prefix: &str) -> io::Result<SnapshotSpace> {
     let mut space = SnapshotSpace::default();
     for entry in std::fs::read_dir(directory)? {

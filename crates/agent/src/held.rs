@@ -53,18 +53,19 @@ struct Known {
     /// Number of changes of the marks.
     changes: u64,
 
-    /// Of each resource those that were here last, the last one at the end.
+    /// The last incarnations of each resource that were here, the one noted last at the end.
     marks: BTreeMap<ResourceId, Vec<Mark>>,
-    /// The file says the same.
+    /// The file has the same content.
     saved: bool,
     /// There was a file.
     found: bool,
-    /// The last attempt to save failed, and that was said.
+    /// The last attempt to save failed, and the log says so.
     failed: bool,
 }
 
 impl Held {
-    /// What the file says; nothing if there is none, or it cannot be read.
+    /// Loads the record from its file. It is empty if there is no file, or if the file cannot be
+    /// read.
     #[must_use]
     pub fn load(state_dir: &Path) -> Self {
         let path = state_dir.join(FILE);
@@ -216,7 +217,8 @@ mod tests {
         assert_eq!(Held::load(root.path()).incarnations(), BTreeMap::new());
     }
 
-    /// What an earlier release made is on record from the first start on, and what comes later is not.
+    /// Replicas that an earlier release made are on record from the first start on. Replicas that
+    /// come later are not.
     #[test]
     fn what_is_found_without_a_record_is_taken_on_record_once() {
         let root = tempfile::tempdir().unwrap();

@@ -248,7 +248,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
     .await
 }
 
-/// Nothing else is to be said of a cluster whose state has not been received.
+/// Returns the only advice about a cluster whose state has not been received.
 fn waits_for_state(identity: &Identity, time: Duration) -> String {
     let members: Vec<&str> = identity.first_members.values().map(String::as_str).collect();
     format!(

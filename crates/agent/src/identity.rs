@@ -1,4 +1,5 @@
-//! Who this node is, in `<state>/identity.json`. Written once, durably, when it becomes a member.
+//! Identity of this node, in `<state>/identity.json`. The agent writes it once, durably, when the
+//! node becomes a member.
 
 use mainstay_types::NodeId;
 use serde::{Deserialize, Serialize};

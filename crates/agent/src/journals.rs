@@ -22,9 +22,9 @@ const DIGITS: usize = 16;
 /// Where the journals of new replicas go.
 #[derive(Clone, Debug, Default)]
 pub struct Journals {
-    /// In the replica's own directory if `None`.
+    /// The directory; `None` for the replica's own directory.
     pub directory: Option<PathBuf>,
-    /// They may be in memory that a power cut empties.
+    /// The directory may be in memory that a power cut empties.
     pub volatile: bool,
 }
 
@@ -158,7 +158,8 @@ mod tests {
         }
     }
 
-    /// Nothing is removed but the journal of the replica that goes, and that only while its directory is there.
+    /// Removal takes away only the journal of the replica that goes, and only while its directory
+    /// is there.
     #[test]
     fn only_the_journal_of_what_is_removed_goes() {
         let root = tempfile::tempdir().unwrap();

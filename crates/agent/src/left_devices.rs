@@ -10,13 +10,14 @@ use crate::threads::spawn;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// As long as an engine that came back keeps them itself.
+/// Time without an engine after which its devices fail. An engine that came back keeps them for as
+/// long itself.
 pub const LEFT_MAX: Duration = Duration::from_secs(30);
 
 /// Longer than it takes to connect to an engine that lives, as an agent must that has just started.
 const IN_USE_MAX: Duration = Duration::from_secs(1);
 
-/// What an agent knows of its engine's absence.
+/// Absence of the engine, as its agent sees it.
 pub struct LeftDevices {
     run_dir: PathBuf,
     fail: fn(&Path),

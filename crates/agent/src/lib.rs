@@ -43,7 +43,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What an agent is started with.
+/// Options that an agent is started with.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// `/var/lib/mainstay`: the cluster state and the pools.

@@ -1,4 +1,4 @@
-//! What runs on a node that is a member of a cluster: log, lease, reconciler.
+//! Threads of a node that is a member of a cluster: log, lease, reconciler.
 
 use crate::AgentOptions;
 use crate::engine_link::{EngineInput, EngineLink};
@@ -209,11 +209,11 @@ struct Said {
     silenced: Time,
 }
 
-/// Passes on what the engine says, from the moment on when there is somebody to hear it.
+/// Passes on the engine's news, from the moment on when a reconciler runs.
 #[derive(Clone, Default)]
 pub struct EngineInputs {
     to: Arc<Mutex<Option<NodeHandle>>>,
-    /// What the engine said of the lease on the present connection.
+    /// The engine's last words about the lease on the present connection.
     connected: Arc<Mutex<Option<Said>>>,
 }
 

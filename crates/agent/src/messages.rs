@@ -1,4 +1,4 @@
-//! What agents say to each other. The encoding is JSON, but for the Raft core's own messages.
+//! Messages between agents. The encoding is JSON, except for the Raft core's own messages.
 
 use crate::service::lacks::Lack;
 use mainstay_api::engine;
@@ -24,12 +24,12 @@ pub struct Greeting {
     /// Random per start of the sender's agent, to tell two machines with one identity apart; 0 from one that does not say.
     #[serde(default)]
     pub run: u64,
-    /// Where it listens; `None` for all addresses of its machine.
+    /// Address on which the sender listens; `None` for all addresses of its machine.
     #[serde(default)]
     pub address: Option<SocketAddr>,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LaneKind {
     Lease,
@@ -90,7 +90,7 @@ pub struct JoinRequest {
     pub nonce: u64,
 }
 
-/// What a joiner needs to become a member.
+/// Data that a joiner needs to become a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JoinTicket {
     pub cluster: u64,
@@ -132,7 +132,8 @@ pub enum Call {
         #[serde(default)]
         moves: bool,
     },
-    /// The next stop of this service on the asked node waits for nobody who holds its file system.
+    /// The next stop of this service on the asked node does not wait for processes that use its
+    /// file system.
     Disregard {
         service: String,
     },
@@ -141,9 +142,9 @@ pub enum Call {
         spec: Box<ServiceSpec>,
         others: Vec<ServiceSpec>,
     },
-    /// What the asked node lacks of what this service needs.
+    /// Asks for the needs of this service that the asked node does not meet.
     Lacks(Box<ServiceSpec>),
-    /// What the asked node waits for.
+    /// Asks for the requests that the asked node waits for.
     Waits,
     /// An answer that takes several packets of full size.
     Large,
@@ -210,7 +211,8 @@ pub enum CallReply {
         free_bytes: u64,
         /// Replicas that could not be made.
         failures: BTreeMap<ResourceId, engine::EngineError>,
-        /// What services that may run there need and it does not have, by name.
+        /// Needs of services that the node does not meet, by the service's name. Only services that
+        /// may run there count.
         #[serde(default)]
         lacks: BTreeMap<String, Vec<Lack>>,
         /// Directories in the pool that are not used, with the reason.

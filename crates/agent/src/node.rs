@@ -42,7 +42,7 @@ const LINKS_LOOK: Duration = Duration::from_secs(3);
 /// Shortest time between the events that a pool is full and that it has space again.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
-/// What wakes the reconciler.
+/// Events that wake the reconciler.
 pub enum Input {
     /// Comes from the lease's thread, which has taken it before.
     State(View),
@@ -59,14 +59,14 @@ pub enum Input {
         number: u64,
         confirmed: bool,
     },
-    /// Nothing is left of an instance of this service that nobody remembers.
+    /// A service of which the agent remembers no instance has left nothing on this node.
     Swept {
         service: String,
     },
     Stop,
 }
 
-/// What the reconciler is started with.
+/// Parts that the reconciler is started with.
 pub struct NodeParts {
     pub node: NodeId,
     pub log: Arc<dyn ConsensusLog>,
@@ -117,20 +117,20 @@ struct Node {
     on_done: OnDone,
     view: View,
     core: Reconciler,
-    /// What carries out the steps of each service of which the core has a machine.
+    /// Runners, which carry out the steps of each service of which the core has a machine.
     runners: BTreeMap<String, Runner>,
     teller: Teller,
     greeting: Option<Request>,
     peers: Vec<engine::Peer>,
-    /// What was last noted about replicas: epoch, role, whether devices exist.
+    /// Last noted state of each replica: epoch, role, whether devices exist.
     noted: BTreeMap<ResourceId, (Epoch, Role, bool)>,
-    /// What was last noted about clients, with the names of their resources.
+    /// Last noted state of each client, with the name of its resource.
     noted_clients: BTreeMap<ResourceId, (String, clients::Noted)>,
     /// Resources for which this node's pool has no space, or had none a moment ago.
     full: BTreeMap<ResourceId, Full>,
     /// The node's interfaces, as a thread of their own sees them.
     links: Arc<Mutex<Option<Links>>>,
-    /// Sizes of volumes as engines said last.
+    /// Sizes of volumes in bytes, as engines reported them last.
     sizes: BTreeMap<ResourceId, Vec<u64>>,
     /// Names of the resources whose devices are linked.
     linked: BTreeMap<ResourceId, String>,
@@ -445,7 +445,7 @@ impl Node {
         });
     }
 
-    /// Who this node is and who the others are.
+    /// Tells the engine the identity of this node and the addresses of the others.
     fn tell_engine(&mut self, state: &State) {
         let (Some(cluster), Some(me)) = (&state.cluster, state.nodes.get(&self.parts.node)) else { return };
         // An engine keeps the identity that it was told first, and a join may fail.
@@ -489,7 +489,7 @@ fn watch_links() -> Arc<Mutex<Option<Links>>> {
     links
 }
 
-/// What counts of a replica's status.
+/// Returns the part of a replica's status that the reconciler needs.
 fn seen(status: &ReplicaStatus) -> ReplicaSeen {
     ReplicaSeen {
         role: status.role,

@@ -109,10 +109,9 @@ pub fn is_rest(path: &Path) -> bool {
     [CREATING, MAKING, REMOVED].iter().any(|suffix| name.strip_suffix(suffix).is_some_and(is_replica_name))
 }
 
-/// What crashes have left in the pool of replicas that were being made or removed.
+/// Returns directories that crashes left in the pool, of replicas that were being made or removed.
 ///
-/// # Errors
-/// When the pool cannot be read.
+/// # Errors When the pool cannot be read.
 pub fn rests(pool: &Path) -> io::Result<Vec<PathBuf>> {
     let mut rests = Vec::new();
     for entry in std::fs::read_dir(pool)? {

@@ -43,7 +43,7 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// The other requests of the engine that are answered after little work.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is stored, shared between the reconciler and the jobs.
+/// Replicas that are stored on this node, shared between the reconciler and the jobs.
 pub struct Replicas {
     state_dir: PathBuf,
     room: Arc<Room>,
@@ -59,7 +59,7 @@ pub struct Replicas {
     labelling: Mutex<()>,
     /// Device number of the pool's file system when the agent started.
     pool_dev: Option<u64>,
-    /// Events for the cluster that nobody has taken yet: resource and text.
+    /// Events for the cluster that the reconciler has not taken yet: resource and text.
     events: Mutex<Vec<(String, String)>>,
 }
 
@@ -346,7 +346,7 @@ impl Replicas {
         }
     }
 
-    /// Of a client, which has no files, and may be of a resource that is gone.
+    /// Returns the place of a client. It has no files, and its resource may be gone.
     fn of_client(resource: ResourceId, wanted: Option<&Resource>) -> Place {
         let name = wanted.map(|wanted| wanted.name.clone()).unwrap_or_default();
         Place { resource, name, directory: PathBuf::new(), label: None }
@@ -639,7 +639,7 @@ struct Place {
     resource: ResourceId,
     name: String,
     directory: PathBuf,
-    /// As it was found or made.
+    /// The incarnation of the label that was found or made; `None` without a label.
     label: Option<Incarnation>,
 }
 
@@ -1208,7 +1208,8 @@ mod tests {
         assert_eq!(names(&pool), ["db-1.removed"]);
     }
 
-    /// What an operator puts in the place of a replica while the agent runs is found, and what has no label is said with the remedy.
+    /// The agent finds a directory that an operator puts in the place of a replica while it runs. A
+    /// directory without a label is told with the remedy.
     #[test]
     fn a_label_that_is_lost_is_said_with_what_to_do() {
         let root = tempfile::tempdir().unwrap();

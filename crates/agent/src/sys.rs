@@ -187,7 +187,7 @@ pub fn device_bytes(device: &File) -> Result<u64, Errno> {
     Ok(bytes)
 }
 
-/// What an XFS is like that has this file.
+/// Reads the geometry of the XFS that has this file.
 pub fn xfs_geometry(file: &File, geometry: &mut XfsGeometry) -> Result<(), Errno> {
     // SAFETY: XFS_IOC_FSGEOMETRY writes one `xfs_fsop_geom`, which has the size of `XfsGeometry`.
     unsafe { calls::xfs_geometry(file.as_raw_fd(), &raw mut *geometry) }?;

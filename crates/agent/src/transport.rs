@@ -264,7 +264,7 @@ impl Transport {
         self.shared.holders.silence()
     }
 
-    /// Who greets: set once this agent is a member.
+    /// Sets the cluster and the node for greetings. Called once this agent is a member.
     pub fn set_identity(&self, cluster: u64, node: NodeId) {
         *write(&self.shared.identity) = Some((cluster, node));
     }

@@ -25,7 +25,7 @@ use mainstay_types::{
 };
 use std::collections::BTreeMap;
 
-/// What was found out from the nodes just now; a node that did not answer is absent.
+/// Answers of the nodes to the questions of a moment ago; a node that did not answer is absent.
 #[derive(Default)]
 pub struct Live {
     pub engines: BTreeMap<NodeId, EngineStatus>,
@@ -34,7 +34,7 @@ pub struct Live {
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
     /// Needs of services that nodes do not meet, by node and service.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
-    /// Paths of theirs that are not as they should be, directories of pools for example.
+    /// Paths of each node that are not as they should be, directories of pools for example.
     pub left: BTreeMap<NodeId, BTreeMap<String, Notice>>,
     /// Requests that each node waits for.
     pub waits: BTreeMap<NodeId, Waits>,
@@ -62,7 +62,7 @@ impl Live {
             .collect()
     }
 
-    /// What the leader says of a voter that lacks entries of its log.
+    /// Returns the lag of a voter that lacks entries of the leader's log, from [`STALL_MS`] on.
     fn log_lag(&self, node: NodeId) -> Option<LogLag> {
         self.waits.values().find_map(|waits| waits.lags.get(&node)).copied().filter(|lag| lag.ms >= STALL_MS)
     }
@@ -78,7 +78,7 @@ fn feed_of(peer: &engine::PeerStatus) -> Feed {
     }
 }
 
-/// What the asked agent itself knows about the cluster's connections.
+/// Connections of the cluster, as the asked agent itself knows them.
 pub struct Connections<'a> {
     pub this_node: NodeId,
     pub leader: Option<NodeId>,
@@ -284,10 +284,9 @@ fn detaching(state: &State, resource: &Resource, live: &Live) -> Vec<String> {
     live.engines.iter().filter(has).map(|(node, _)| state.node_name(*node)).collect()
 }
 
-/// What it costs to go on from the replica of `node`.
+/// Returns the cost of a forced promotion of the replica on `node`.
 ///
-/// # Errors
-/// In words: the replica cannot be asked, or is not whole.
+/// # Errors In words: the replica cannot be asked, or is not whole.
 pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> Result<ForceView, String> {
     let name = state.node_name(node);
     let engine = live.engines.get(&node).ok_or_else(|| format!("the engine of {name} does not answer"))?;
@@ -541,7 +540,8 @@ fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
     }
 }
 
-/// What replicas keep of the time before they were copied to, if any does.
+/// Returns the states that replicas keep from before they were copied to, as one snapshot. `None`
+/// if no replica keeps one.
 pub fn before_copy(state: &State, resource: &Resource) -> Option<SnapshotView> {
     let at_ms = resource.before_copy.values().map(|kept| kept.since_ms).max()?;
     let on = |(node, kept): (&NodeId, &BeforeCopy)| SnapshotOnView {

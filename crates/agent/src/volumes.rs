@@ -1,4 +1,4 @@
-//! What the cluster and the engine know of volumes beside their bytes.
+//! Knowledge of the cluster and the engine about volumes, beside their bytes.
 
 use crate::agent::PROPOSE_TIMEOUT;
 use crate::engine_link::EngineLink;
@@ -38,7 +38,7 @@ struct OneVolume {
     engine: EngineLink,
     resource: ResourceId,
     volume: VolumeId,
-    /// Whatever is decided here is decided for this epoch.
+    /// The epoch for which everything is decided here.
     epoch: Epoch,
 }
 

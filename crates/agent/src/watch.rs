@@ -98,7 +98,7 @@ pub fn waits(log: &RaftHandle, engine: &EngineLink, hindrances: &Hindrances, rea
     }
 }
 
-/// What stands still on a node, by what its agent says of it.
+/// Returns the stalls of a node that its agent reports.
 #[must_use]
 pub fn of_node(node: NodeId, waits: &Waits) -> Vec<Stall> {
     let mut list = vec![
@@ -118,7 +118,7 @@ pub fn of_node(node: NodeId, waits: &Waits) -> Vec<Stall> {
     list
 }
 
-/// What stands still of the primaries on a node, by what its engine says of them.
+/// Returns the stalls of the primaries on a node that its engine reports.
 #[must_use]
 pub fn of_engine(node: NodeId, engine: &EngineStatus) -> Vec<Stall> {
     let mut list = Vec::new();

@@ -255,7 +255,7 @@ fn one_node(net: u8) -> TestNode {
     node
 }
 
-/// Whatever is answered to a request over TCP, head and all.
+/// Returns the answer to a request over TCP, with its head.
 fn http(address: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,8 +1,8 @@
-//! Whatever the Raft store has acknowledged is there after a crash.
+//! Crash test of the Raft store: everything that it has acknowledged is there after a crash.
 //!
-//! The test starts itself as a child that appends entries and votes, and says after each that it is durable.
-//! The child is killed at a random moment; then every entry that it acknowledged must be in the store, with
-//! the content it had, and the vote must not be older than the acknowledged one.
+//! The test starts itself as a child that appends entries and votes, and says after each that it is
+//! durable. The child is killed at a random moment. Then every entry that it acknowledged must be
+//! in the store with its content, and the vote must not be older than the acknowledged one.
 
 use mainstay_agent::raft::store::{ENTRIES_RETAINED, RaftStore};
 use raft::eraftpb::{ConfState, Entry, HardState};
@@ -29,7 +29,8 @@ fn last_index(store: &RaftStore) -> u64 {
     raft::Storage::last_index(store).unwrap()
 }
 
-/// Not a test of its own: the child's part, which does nothing unless the parent asks for it.
+/// Part of the child process, and no test of its own: it does nothing unless the parent asks for
+/// it.
 #[test]
 fn child() {
     let Ok(path) = std::env::var(STORE_VARIABLE) else {

@@ -56,7 +56,8 @@ pub(super) async fn set_mode(
     .await
 }
 
-/// What is not named stays as it is.
+/// Returns the minimum of copies after a request. Fields that the request does not name stay as
+/// they are.
 pub(super) fn min_copies(before: MinCopies, request: MinCopiesSet) -> MinCopies {
     MinCopies {
         copies: request.copies.unwrap_or(before.copies),
@@ -64,7 +65,7 @@ pub(super) fn min_copies(before: MinCopies, request: MinCopiesSet) -> MinCopies 
     }
 }
 
-/// A time that counts for nothing is not kept for later.
+/// Refuses a waiting time that would have no effect, so that it is not kept for later.
 pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSet) -> Result<(), ErrorBody> {
     if request.suspend_ms.is_none() || min_copies.copies > 1 {
         return Ok(());
@@ -97,7 +98,7 @@ pub(super) async fn set_min_copies(
     .await
 }
 
-/// What a forced promotion of `node` costs, if it is possible.
+/// Returns the cost of a forced promotion of `node`, if the promotion is possible.
 fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {

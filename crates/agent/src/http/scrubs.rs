@@ -77,7 +77,7 @@ pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answ
     .await
 }
 
-/// What is not named stays as it is.
+/// Returns the policy after a request. Fields that the request does not name stay as they are.
 pub(super) fn policy(before: ScrubPolicy, schedule: &ScrubSchedule) -> ScrubPolicy {
     ScrubPolicy {
         interval_ms: schedule.interval_ms.unwrap_or(before.interval_ms),

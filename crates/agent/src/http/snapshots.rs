@@ -82,7 +82,10 @@ pub(super) fn find<'a>(view: &'a View, from: &OriginView) -> Result<Found<'a>, E
     Ok(Found { of: SnapshotOf { resource: source.id, snapshot }, source, holders })
 }
 
-/// What is not said is as the origin has it. Where a replica is made of the snapshot its volumes share its space: they need more only as they
+/// Returns the specification of a resource that is made of a snapshot. Fields that the request
+/// leaves out are as in the origin.
+///
+/// Volumes of a replica that is made of the snapshot share its space: they need more only as they
 /// change.
 pub(super) fn clone_spec(
     view: &View,

@@ -1,4 +1,4 @@
-//! What the engine says of resources that are attached to this node.
+//! Metrics of the engine about resources that are attached to this node.
 
 use super::Gathered;
 use super::families as f;

@@ -1,4 +1,5 @@
-//! What the agent knows by itself: node, control plane, records, services, processes.
+//! Metrics that the agent knows without the engine: node, control plane, records, services,
+//! processes.
 
 use super::Gathered;
 use super::families as f;
@@ -102,7 +103,7 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
     });
 }
 
-/// What has come of the modes.
+/// The modes in force and the limits of mode A.
 fn modes(page: &mut Page, here: &[&Resource]) {
     page.family(&f::MODE_IN_FORCE, |out| {
         for one in here {
@@ -127,7 +128,7 @@ fn modes(page: &mut Page, here: &[&Resource]) {
     });
 }
 
-/// What is remembered of scrubs, and when the next one is due.
+/// The last scrubs, and when the next one is due.
 fn scrubs(page: &mut Page, here: &[&Resource], wall_ms: u64) {
     let last = |one: &Resource| one.scrubs.failed.clone().or_else(|| one.scrubs.whole.clone());
     page.family(&f::SCRUB_INTERVAL, |out| {

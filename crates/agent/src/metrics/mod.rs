@@ -43,12 +43,12 @@ pub const ENGINE_SILENCE: Duration = Duration::from_secs(1);
 pub const ENGINE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a page may take; less than Prometheus waits unless told otherwise, which is ten seconds.
 pub const PAGE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a page serves those who come after.
+/// How long a page serves later scrapes.
 pub const PAGE_KEPT: Duration = Duration::from_millis(500);
 /// Scrapes that wait at once.
 pub const WAITING_MAX: usize = 8;
 
-/// What was found out for one page.
+/// Data that was gathered for one page.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pub took_us: u64,
@@ -57,16 +57,16 @@ pub(crate) struct Gathered {
     pub member: Option<MemberSeen>,
     /// Names of the nodes.
     pub names: BTreeMap<NodeId, String>,
-    /// `None` when it did not answer.
+    /// `None` when the engine did not answer.
     pub engine: Option<EngineSeen>,
     pub frontend: Option<String>,
-    /// Size and what is free, in bytes.
+    /// Size and free space of the pool, in bytes.
     pub pool: Option<(u64, u64)>,
     pub processes: Vec<(&'static str, ProcessSeen)>,
     pub noted: Noted,
 }
 
-/// What a member of a cluster knows.
+/// Knowledge of a node that is a member of a cluster.
 pub(crate) struct MemberSeen {
     pub node: NodeId,
     pub name: String,
@@ -95,7 +95,7 @@ struct Kept {
     text: Arc<str>,
 }
 
-/// What is kept between scrapes.
+/// State that is kept between scrapes.
 pub struct Metrics {
     noted: Mutex<Noted>,
     /// Held while a page is made.

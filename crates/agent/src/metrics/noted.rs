@@ -1,10 +1,13 @@
-//! What only the agent can count: promotions by their cause, starts of services.
+//! Counts that only the agent can make: promotions by their cause, starts of services.
 //!
-//! Why this node is named primary is read off the replicated state, by comparing each view with the one before. But an agent that starts goes
-//! through much of its cluster's past again, entry by entry. So a promotion counts when the engine says that it serves the epoch, and has done so
-//! since after this agent was started: that is so once. Starts of services are counted as the reconciler hears of them.
+//! The agent reads why this node is named primary off the replicated state, by comparing each view
+//! with the one before. But an agent that starts goes through much of its cluster's past again,
+//! entry by entry. So a promotion counts when the engine says that it serves the epoch, and began
+//! to serve after this agent was started. That happens once for each promotion. Starts of services
+//! are counted as the reconciler hears of them.
 //!
-//! All of it happens on threads that must not wait: a view costs a look at every record, and a scrape holds the lock only while it copies.
+//! All of it happens on threads that must not wait. A view costs a look at every record, and a
+//! scrape holds the lock only while it copies.
 
 use mainstay_api::engine::ReplicaStatus;
 use mainstay_api::metrics::StepCounts;
@@ -16,15 +19,15 @@ use std::collections::BTreeMap;
 /// Why this node became primary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cause {
-    /// Nobody was before.
+    /// There was no primary before.
     First,
-    /// The one before is dead, or could not go on.
+    /// The primary before is dead, or could not go on.
     Failover,
-    /// The one before lives and has the replica still.
+    /// The primary before lives and still has the replica.
     Handover,
-    /// An operator said so (R11).
+    /// An operator forced the promotion (R11).
     Forced,
-    /// By itself, as a follower in mode A.
+    /// The node took over automatically, as a follower in mode A.
     Takeover,
 }
 
@@ -47,8 +50,7 @@ pub struct Noted {
     pub promotions: BTreeMap<(ResourceId, Cause), u64>,
     /// By the name of the service.
     pub starts: BTreeMap<String, StepCounts>,
-    /// By the name of the resource.
-    /// When the agent was started; promotions of before do not count.
+    /// Start of the agent; earlier promotions do not count.
     since: Time,
     /// Epoch and primary of each record, as of the last view; `None` before the first.
     records: Option<BTreeMap<ResourceId, (Epoch, Option<NodeId>)>>,
@@ -89,7 +91,7 @@ impl Noted {
         self.starts.retain(|name, _| state.services.contains_key(name));
     }
 
-    /// What the engine says of a replica on this node.
+    /// Takes the engine's report of a replica on this node.
     pub fn replica(&mut self, status: &ReplicaStatus) {
         if status.role == Role::Primary && status.promoted_at_us > self.since {
             self.served.insert(status.resource, status.epoch);

@@ -1,9 +1,9 @@
-//! What the kernel says of a process.
+//! Metrics of a process, from the kernel.
 
 /// Clock ticks of `/proc` in a second: the same on every architecture that Linux runs on.
 const TICKS_PER_S: u64 = 100;
 
-/// Of one process, from `/proc/<pid>`.
+/// Resources of one process, from `/proc/<pid>`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessSeen {
     pub cpu_us: u64,
@@ -12,7 +12,8 @@ pub struct ProcessSeen {
     pub threads: u64,
 }
 
-/// `None` when there is no such process, or what is said of it is not understood.
+/// Reads the resources of a process. `None` when there is no such process, or when the kernel's
+/// text is not understood.
 #[must_use]
 pub fn look(pid: u32) -> Option<ProcessSeen> {
     let read = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();

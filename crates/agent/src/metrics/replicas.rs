@@ -1,4 +1,4 @@
-//! What the engine says: the replicas on this node, what they did, and how long it took.
+//! Metrics of the engine: the replicas on this node, their work, and how long it took.
 
 use super::families as f;
 use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
@@ -236,7 +236,7 @@ impl<'a> Shown<'a> {
         });
     }
 
-    /// What was counted of everybody who was fed from here.
+    /// Adds one counter of every peer that was fed from here.
     fn each_fed(&self, page: &mut Page, family: &'static f::Family, value: fn(&PeerCounts) -> u64) {
         self.replicas(page, family, |out, name, one| {
             for peer in &one.counts.peers {
@@ -337,7 +337,8 @@ fn suspended(one: &ReplicaMetrics) -> bool {
     leads && (one.status.paused || one.status.requests > 0 && !one.status.waiting_for.is_empty())
 }
 
-/// What never served here, as most secondaries, has no requests to show.
+/// Whether the replica ever served here. A replica that never did, as most secondaries, has no
+/// requests to show.
 fn ever_served(one: &ReplicaMetrics) -> bool {
     let asked = one.counts.requests_us.iter().any(|took| !took.is_empty());
     asked || one.status.role != Role::Secondary

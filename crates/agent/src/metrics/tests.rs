@@ -385,7 +385,8 @@ fn names_end_with_their_units() {
     }
 }
 
-/// What a thousand resources cost, of which each has been primary here: printed, and bounded by its size alone.
+/// Cost of a page of a thousand resources that have all been primary here. The time is printed; the
+/// size is bounded.
 #[test]
 fn a_page_of_a_thousand_resources_is_bounded() {
     let mut seen = gathered();

@@ -9,7 +9,7 @@ use mainstay_types::Histogram;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-/// Which of the two.
+/// The format of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
     #[default]
@@ -18,7 +18,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// As the header `Accept` says. Prometheus names OpenMetrics there when it can read it.
+    /// Returns the format for the header `Accept`. Prometheus names OpenMetrics there when it can
+    /// read it.
     #[must_use]
     pub fn wanted(accept: Option<&str>) -> Self {
         let named = accept.is_some_and(|accept| accept.contains("application/openmetrics-text"));
@@ -65,12 +66,12 @@ pub fn seconds(us: u64) -> Value {
     Value::Real(us as f64 / 1e6)
 }
 
-/// What the buckets of a histogram are in, and which of them are shown.
+/// Unit of a histogram's buckets, and the buckets that are shown.
 #[derive(Clone)]
 pub struct Scale {
-    /// Of the powers of two of [`Histogram::up_to`].
+    /// Buckets that are shown, as powers of two of [`Histogram::up_to`].
     powers: RangeInclusive<usize>,
-    /// Units of what was noted in one of what is shown.
+    /// Number of noted units in one shown unit.
     divisor: f64,
 }
 
@@ -210,7 +211,8 @@ fn number(text: &mut String, value: Value) {
     };
 }
 
-/// Of help texts backslashes and line ends are escaped, of the values of labels quotes as well.
+/// Appends `raw` with backslashes and line ends escaped, as in help texts. `quotes`: quotes are
+/// escaped too, as in values of labels.
 fn escape(text: &mut String, raw: &str, quotes: bool) {
     for c in raw.chars() {
         match c {

@@ -1,11 +1,12 @@
-//! What the reconciler hears of clients: resources of which this node has the devices and no replica.
+//! Clients, as the reconciler hears of them. A client is a resource of which this node has the
+//! devices and no replica.
 
 use super::{Node, link_devices};
 use mainstay_api::engine::{ClientOver, ClientStatus};
 use mainstay_control::clients::ClientSeen;
 use mainstay_types::{Opening, ResourceId};
 
-/// What was last noted about a client.
+/// Last noted state of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Noted {
     opening: Opening,
@@ -42,7 +43,7 @@ fn ready(status: &ClientStatus) -> bool {
     !status.devices.is_empty() && status.devices.len() == status.volumes.len()
 }
 
-/// What counts of a client's status.
+/// Returns the part of a client's status that the reconciler needs.
 pub(super) fn seen(status: &ClientStatus) -> ClientSeen {
     ClientSeen {
         opening: status.opening,

@@ -52,7 +52,7 @@ const REPEAT_AFTER: Duration = Duration::from_millis(400);
 /// How long a submitted proposal is repeated.
 const SUBMIT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a driver is started with.
+/// Settings that a driver is started with.
 pub struct RaftSettings {
     pub node: NodeId,
     /// Called when the thread ended because it cannot go on.
@@ -310,13 +310,14 @@ struct Driver {
     snapshots_sent: BTreeMap<u64, Instant>,
     reach: Reach,
     reads: Reads,
-    /// What each voter had confirmed when it last confirmed something, or began to lack entries.
+    /// Last entry that each lagging voter has confirmed, and since when. The time counts from its
+    /// last confirmation, or from when it began to lack entries.
     confirmed: BTreeMap<u64, (u64, Instant)>,
     /// When a vote was last asked for a node that joins.
     seated: Option<Instant>,
     shared: Arc<Shared>,
     state_changed: bool,
-    /// Outcomes that are told only once the view shows them: who proposed reads what it wrote.
+    /// Outcomes that are told only once the view shows them: the proposer reads its own change.
     answers: Vec<(SyncSender<Outcome>, Outcome)>,
 }
 

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a node knows about the log now.
+/// The log as this node knows it now.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// The state after the last entry that was applied here.
@@ -42,7 +42,7 @@ pub struct View {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// It may have taken effect, or may do so later: the caller reads the state again.
+    /// The change may have taken effect, or may do so later: the caller reads the state again.
     #[error("the control plane did not confirm the change in time; it may still take effect (proposal {id})")]
     Unknown { id: ProposalId },
     #[error("too many changes wait for the control plane")]

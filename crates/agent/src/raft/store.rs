@@ -430,7 +430,7 @@ impl RaftStoreError {
     }
 }
 
-/// What one transaction changes.
+/// Changes of one transaction.
 #[derive(Default)]
 struct Changes {
     meta: Vec<(&'static str, Vec<u8>)>,

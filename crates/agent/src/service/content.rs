@@ -67,14 +67,14 @@ const STRANGERS: [(u64, &[u8], &str); 38] = [
     (257, b"ustar", "a tar archive"),
 ];
 
-/// What was found on a volume.
+/// Content that was found on a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A file system of this family.
     FileSystem(&'static str),
-    /// Something else that is known, in words.
+    /// Other known content, in words.
     Other(&'static str),
-    /// Nothing that is known.
+    /// No content of a known kind.
     Unknown,
 }
 

@@ -128,7 +128,7 @@ mod tests {
             node
         }
 
-        /// As the engine notes it.
+        /// Notes the moment from which starts are barred, as the engine does.
         fn bar(&self, at: u64) {
             let mut notes = vec![0; 4096];
             notes[STARTS_BARRED_AT..][..8].copy_from_slice(&at.to_le_bytes());

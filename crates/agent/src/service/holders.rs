@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 const NAMED_MAX: usize = 5;
 /// How long the search may take.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// Of that, for files that are mapped: where a process's memory cannot be looked at, the rest is the answer.
+/// Part of [`PATIENCE`] for files that are mapped. Where the memory of a process cannot be looked
+/// at in time, the holders without it are the answer.
 const MAPPED_PATIENCE: Duration = Duration::from_secs(1);
 
 static SEARCHES: Bounded = Bounded::new();
@@ -40,7 +41,7 @@ pub struct Held {
 #[error("it is not known within {} s who uses it, because a process or a file system of this node hangs", PATIENCE.as_secs())]
 pub struct NotKnown;
 
-/// What is looked for.
+/// Devices and file systems whose holders are searched for.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     pub held: Vec<Held>,
@@ -72,7 +73,7 @@ pub fn backing(point: &Path) -> Vec<Backing> {
     found.map(|mounted| Backing { number: mounted.device(), point: point.clone() }).collect()
 }
 
-/// What a mount means to the search.
+/// Meaning of a mount for the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Held,
@@ -84,10 +85,9 @@ enum Kind {
 type Kinds = BTreeMap<u64, Kind>;
 
 impl Search {
-    /// Everything that holds one of them.
+    /// Returns the holders of the devices and file systems.
     ///
-    /// # Errors
-    /// When that is not known in time.
+    /// # Errors When they are not known in time.
     pub fn holders(&self) -> Result<Vec<String>, NotKnown> {
         let deadline = Instant::now() + PATIENCE;
         let search = self.clone();
@@ -255,7 +255,8 @@ impl Search {
     }
 }
 
-/// What the kernel keeps of a file that a process has open; its file system is not asked.
+/// Returns the attributes that the kernel keeps of a file that a process has open. Its file system
+/// is not asked.
 fn kept(link: &Path) -> Option<Statx> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     statx(CWD, link, flags, StatxFlags::TYPE | StatxFlags::MNT_ID).ok()
@@ -477,7 +478,8 @@ mod tests {
         child.expect("unshare is installed")
     }
 
-    /// As on every host with systemd: `/` is shared, and units with directories of their own have it as slaves.
+    /// Mounts on every host with systemd: `/` is shared, and units with directories of their own
+    /// have it as slaves.
     #[test]
     fn a_mount_that_goes_along_in_a_namespace_of_others_is_no_holder_and_one_that_stays_is() {
         let (marks, above) = (tempfile::tempdir().expect("a directory"), Mount::new("tmpfs", ""));

@@ -1,9 +1,9 @@
-//! What a service needs and this node does not have: users, programs, an interface, a file system.
+//! Needs of a service that this node does not meet: users, programs, an interface, a file system.
 //!
 //! Guarantees
 //! - Nothing is started, mounted or changed to find out.
-//! - What lies on the service's own volume is not looked for: it is there only while that is mounted.
-//! - What cannot be found out is not said to be lacking.
+//! - Files on the service's own volume are not looked for: they are there only while it is mounted.
+//! - A need is told as lacking only when that was found out.
 
 use super::mount::mount_data;
 use super::process;
@@ -25,14 +25,14 @@ const LINKS_MAX: u32 = 40;
 /// One thing that this node does not have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Lack {
-    /// As it is written in TOML, for example `process[0].user`.
+    /// The field of the specification as TOML has it, for example `process[0].user`.
     pub field: String,
     /// For example `there is no user mysql`.
     pub problem: String,
     pub remedy: String,
 }
 
-/// What `spec` needs and this node lacks, in the order of the specification.
+/// Returns the needs of `spec` that this node does not meet, in the order of the specification.
 #[must_use]
 pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
     let mut found = Vec::new();
@@ -161,7 +161,7 @@ fn search_path_of_agent() -> String {
     std::env::var("PATH").unwrap_or_else(|_| process::SEARCH_PATH.into())
 }
 
-/// What the first line of a script names.
+/// Returns the program that the first line of a script names.
 fn interpreter_of(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(INTERPRETER_BYTES).read_to_end(&mut head).ok()?;

@@ -1,15 +1,18 @@
-//! Who may change one thing of a service: its address, its processes, or its mount.
+//! Order of the changes to one part of a service: its address, its processes, or its mount.
 //!
-//! A step makes the thing and an undo takes it away, each on a thread of its own, which may be slow to begin and may hang in
-//! a system call.
+//! A step makes the part and an undo takes it away, each on a thread of its own. The thread may be
+//! slow to begin and may hang in a system call.
 //!
 //! Guarantees
-//! - Numbers are given in the order in which the machine decided. A newer number calls all older ones off.
-//! - One maker at a time, and only one that has the newest number, and only while no undo is at work. A maker that was
-//!   called off while it was at work takes away what it made before it counts as gone.
-//! - An undo succeeds only when no maker is at work and none that was called off can begin: what was on its way cannot
-//!   land any more (R19). What is still on its way after the undo's patience counts as there.
-//! - No lock is held during the work, so giving a number never waits, and the way out waits only for what may land.
+//! - Numbers are given in the order in which the machine decided. A newer number calls all older
+//!   ones off.
+//! - One maker works at a time. It has the newest number, and works only while no undo is at work.
+//!   A maker that is called off at work takes away what it made before it counts as gone.
+//! - An undo succeeds only when no maker is at work and no maker that was called off can begin.
+//!   Then nothing that was on its way can land any more (R19). Work that is still on its way after
+//!   the undo's patience counts as there.
+//! - No lock is held during the work. So giving a number never waits, and the way out waits only
+//!   for what may land.
 
 use crate::threads::lock;
 use std::sync::{Condvar, Mutex, PoisonError};

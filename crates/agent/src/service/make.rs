@@ -19,7 +19,7 @@ const MAKE_POLL: Duration = Duration::from_millis(10);
 /// Identity of a file system, as its superblock carries it.
 pub type Uuid = [u8; 16];
 
-/// What the cluster knows of a volume beside its bytes. Errors are in words for the operator.
+/// Knowledge of the cluster about a volume, beside its bytes. Errors are in words for the operator.
 pub trait Volume {
     /// Whether no extent was ever written.
     fn is_blank(&self) -> Result<bool, String>;
@@ -27,7 +27,8 @@ pub trait Volume {
     fn unfinished(&self) -> Result<Option<Uuid>, String>;
     /// Makes durable, on a majority of the nodes, that a file system is being made from now on.
     fn begin(&self, uuid: Uuid) -> Result<(), String>;
-    /// Makes durable that it is whole, or that it is not the business of Mainstay any more.
+    /// Makes durable that the file system is whole, or that Mainstay has no business with it any
+    /// more.
     fn finish(&self) -> Result<(), String>;
 }
 
@@ -149,7 +150,7 @@ fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Re
     Err(failed(format!("{}: {}", output.status, cause(&String::from_utf8_lossy(&output.stderr)))))
 }
 
-/// What a program says before it explains its usage.
+/// Returns the words of a program before it explains its usage.
 fn cause(said: &str) -> String {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
     let told: Vec<_> = lines.take_while(|line| !line.to_lowercase().starts_with("usage")).collect();

@@ -1,7 +1,7 @@
-//! What services do to the operating system: mounts, processes, addresses.
+//! Changes that services make to the operating system: mounts, processes, addresses.
 //!
-//! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files here carry
-//! single steps out. Every step may be repeated.
+//! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files
+//! here carry single steps out. Every step may be repeated.
 
 mod bounded;
 pub mod content;

@@ -188,10 +188,9 @@ impl Place {
         })
     }
 
-    /// What is there at this moment.
+    /// Tells what is mounted at the place at this moment.
     ///
-    /// # Errors
-    /// When the mount table cannot be read.
+    /// # Errors When the mount table cannot be read.
     pub fn look(&self) -> Result<AtPath, MountError> {
         let table = MountTable::read().map_err(MountError::Table)?;
         Ok(table.look(&self.path, self.held(), self.read_only))
@@ -419,11 +418,11 @@ impl Place {
 enum Flushed {
     Whole,
     Failed(Errno),
-    /// It may still be under way.
+    /// The flush may still be under way.
     Late,
 }
 
-/// What to mount.
+/// A mount to be made.
 #[derive(Clone, Debug)]
 pub struct MountPlan {
     pub device: PathBuf,
@@ -513,7 +512,7 @@ pub fn cgroup2_mount() -> Option<PathBuf> {
     found.find(|point| point.is_dir()).cloned()
 }
 
-/// What the file system is told of these options.
+/// Returns the part of these options that is for the file system.
 pub(super) fn mount_data(fstype: &str, options: &str) -> String {
     parse_options(fstype, options).1
 }

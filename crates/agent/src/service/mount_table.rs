@@ -27,10 +27,9 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// Of the device at `path`, which may be a link to it.
+    /// Returns the number of the device at `path`, which may be a link to it.
     ///
-    /// # Errors
-    /// When there is no block device.
+    /// # Errors When there is no block device.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = std::fs::metadata(path)?;
         if !found.file_type().is_block_device() {
@@ -44,7 +43,7 @@ impl DeviceId {
         Self { major: major.into(), minor: minor.into() }
     }
 
-    /// Of a device number as `stat` gives it.
+    /// Converts a device number as `stat` gives it.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self { major: major(number), minor: minor(number) }
@@ -86,18 +85,19 @@ impl TryFrom<String> for DeviceId {
 pub struct Mounted {
     pub id: u64,
     parent: u64,
-    /// Of the file system. One that is on several devices, such as btrfs, has a number of its own.
+    /// Number of the file system. A file system that may be on several devices, such as btrfs, has
+    /// a number of its own.
     device: DeviceId,
-    /// What of the file system is mounted.
+    /// Directory of the file system that is mounted.
     root: String,
     pub point: PathBuf,
     pub fstype: String,
     pub source: String,
-    /// Of the mount and of the file system.
+    /// Options of the mount and of the file system, each list separated by commas.
     options: [String; 2],
-    /// Its peer group: what is mounted below one of them is mounted below all.
+    /// The peer group: a mount below one of its members is made below all of them.
     shared: Option<u64>,
-    /// The peer group from which it gets what is mounted there.
+    /// The peer group from which this mount receives mounts.
     master: Option<u64>,
 }
 
@@ -115,7 +115,8 @@ impl Mounted {
         self.device == device || number == Some(self.device) || by_source()
     }
 
-    /// One that may be on several devices has a number that says nothing of them.
+    /// Whether the number is the file system's own. It then says nothing of the devices, of which
+    /// there may be several.
     fn has_number_of_its_own(&self) -> bool {
         self.device.major == 0 && matches!(self.fstype.as_str(), "btrfs" | "bcachefs")
     }
@@ -149,7 +150,7 @@ impl Mounted {
         self.options.iter().any(|options| options.split(',').any(|found| found == option))
     }
 
-    /// It in words for the operator.
+    /// Describes the mount in words for the operator.
     #[must_use]
     pub fn words(&self) -> String {
         format!("{} ({}) at {}", self.source, self.fstype, self.point.display())
@@ -161,18 +162,16 @@ impl Mounted {
 pub struct MountTable(Vec<Mounted>);
 
 impl MountTable {
-    /// Of this process.
+    /// Reads the mounts of this process.
     ///
-    /// # Errors
-    /// When the kernel does not tell.
+    /// # Errors When the kernel does not tell.
     pub fn read() -> io::Result<Self> {
         Self::of_process(Path::new("/proc/self"))
     }
 
-    /// Of the process behind a directory of `/proc`.
+    /// Reads the mounts of the process behind a directory of `/proc`.
     ///
-    /// # Errors
-    /// When the kernel does not tell, or the process has ended.
+    /// # Errors When the kernel does not tell, or the process has ended.
     pub fn of_process(process: &Path) -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read_to_string(process.join("mountinfo"))?))
     }
@@ -225,8 +224,8 @@ impl MountTable {
         place == own_place && groups.contains(&group)
     }
 
-    /// What is mounted at `path`, which has no links in it, for a service whose volume is `held`. `read_only`: the service
-    /// wants it so.
+    /// Tells what is mounted at `path`, which has no links in it, for a service whose volume is
+    /// `held`. `read_only`: the service wants its mount read-only.
     #[must_use]
     pub fn look(&self, path: &Path, held: Held, read_only: bool) -> AtPath {
         self.look_with(path, held, read_only, visible(path))

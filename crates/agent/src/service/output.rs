@@ -1,15 +1,16 @@
-//! What processes of services write, and where it goes.
+//! Output of the processes of services, and its way into their logs.
 //!
 //! Guarantees
-//! - All output of one process, of its preparations and of its readiness tests goes through one pipe to one writer, a process of its
-//!   own, which outlives the agent as they do. So the disk is bounded also while there is no agent: at most [`PARTS`] files of
+//! - All output of one process, of its preparations and of its readiness tests goes through one
+//!   pipe to one writer. The writer is a process of its own, which outlives the agent as they do.
+//!   So the disk is bounded even while there is no agent: at most [`PARTS`] files of
 //!   [`PART_BYTES_MAX`] for each process of a service.
-//! - Writing never waits for the disk: what the writer cannot get rid of, or what comes faster than [`RATE_BYTES_PER_S`] for long, is
-//!   left out, and the log says how much.
-//! - A writer that ends is replaced by the agent, which keeps the pipe open meanwhile: nobody who writes sees an error. Only
-//!   if a writer is killed while there is no agent do processes see a closed pipe.
-//! - The writer ends when the last process does that can write to it. It is in a cgroup of its own: what silences a service
-//!   does not wait for it.
+//! - Writing never waits for the disk. Output that the writer cannot get rid of, or that comes
+//!   faster than [`RATE_BYTES_PER_S`] for long, is left out. The log says how much.
+//! - The agent replaces a writer that ends and keeps the pipe open meanwhile: no process sees an
+//!   error. Processes see a closed pipe only if a writer is killed while there is no agent.
+//! - The writer ends when the last process ends that can write to it. It is in a cgroup of its own:
+//!   silencing a service does not wait for it.
 
 use super::footing::Footing;
 use super::process::{Identified, ProcessError, ServiceDirs, log_path};
@@ -34,7 +35,7 @@ pub const PART_BYTES_MAX: u64 = 16 << 20;
 pub const RATE_BYTES_PER_S: u64 = 1 << 20;
 /// How much may come at once, in bytes.
 const BURST_BYTES: u64 = 8 << 20;
-/// What waits in the writer's memory for the disk, in bytes.
+/// Limit of output that waits in the writer's memory for the disk, in bytes.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 /// How often a writer that an earlier agent started is looked at, and the pause before one that ended is replaced.
@@ -435,7 +436,8 @@ mod tests {
         fs::metadata(path).map_or(0, |metadata| metadata.len())
     }
 
-    /// Whoever writes must not wait because a log cannot be opened: its disk is read-only, or the directory cannot be made.
+    /// A process that writes must not wait because a log cannot be opened: its disk is read-only,
+    /// or the directory cannot be made.
     #[test]
     fn output_is_taken_while_its_log_cannot_be_opened() {
         let dir = tempfile::tempdir().unwrap();

@@ -91,7 +91,7 @@ pub struct ServiceDirs {
     pub log_writer: Vec<String>,
 }
 
-/// What a command is to its process: each has a cgroup of its own.
+/// Purpose of a command for its process: each has a cgroup of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Main,
@@ -100,7 +100,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As its cgroup is named.
+    /// Returns the name of the cgroup.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -112,7 +112,8 @@ impl Role {
 }
 
 impl ServiceDirs {
-    /// Of a process and all that belongs to it. Agents before this layout started the process itself here.
+    /// Returns the cgroup of a process and all that belongs to it. Agents before this layout
+    /// started the process itself here.
     #[must_use]
     pub fn process(&self, process: &str) -> PathBuf {
         self.cgroup.join(process)
@@ -124,7 +125,7 @@ impl ServiceDirs {
     }
 }
 
-/// What to start.
+/// A process to be started.
 #[derive(Clone, Debug)]
 pub struct ProcessPlan {
     pub name: String,
@@ -139,7 +140,7 @@ pub struct ProcessPlan {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identified {
     pub pid: i32,
-    /// As [`Running::start_ticks`].
+    /// Start time of the process, as [`Running::start_ticks`].
     pub start_ticks: u64,
 }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// What a service's threads tell the reconciler.
+/// News from a service's threads for the reconciler.
 #[derive(Debug)]
 pub struct Done {
     pub service: String,
@@ -94,7 +94,8 @@ impl Neighbours {
 }
 
 impl Places {
-    /// What services but this one have mounted on this node, or may have, as agents have noted.
+    /// Returns the mounts of all services but this one on this node, as agents have noted them.
+    /// Some may not be there.
     #[must_use]
     pub fn mounted(&self, but: &str) -> Vec<(String, PathBuf)> {
         let entries = std::fs::read_dir(self.run_dir.join("services")).into_iter().flatten().flatten();
@@ -106,13 +107,13 @@ impl Places {
     }
 }
 
-/// What the cluster knows of volumes.
+/// Knowledge of the cluster about volumes.
 pub trait Volumes: Send + Sync {
-    /// Of one volume, as of this moment.
+    /// Returns one volume as it is at this moment.
     fn volume(&self, resource: ResourceId, volume: u16) -> Box<dyn Volume>;
 }
 
-/// What has to be known again after a restart of the agent.
+/// State of a service that an agent needs again after its restart.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StateFile {
     pub resource: ResourceId,
@@ -123,7 +124,7 @@ pub(super) struct StateFile {
     pub spec: ServiceSpec,
     pub saved: Saved,
     pub running: BTreeMap<usize, Running>,
-    /// What it has mounted, or may have.
+    /// The place that the service has mounted, or may have.
     #[serde(default)]
     pub mounted: Option<Place>,
     /// The writers of the logs of its processes.
@@ -235,13 +236,13 @@ impl Runner {
         self.work.amend(spec, edition);
     }
 
-    /// What the engine silences when the lease ends.
+    /// Returns the entry for the engine's guard: what it silences when the lease ends.
     #[must_use]
     pub fn guard(&self) -> &GuardEntry {
         &self.guard
     }
 
-    /// What was reached with this, in words for the operator.
+    /// Returns the stage that the service reached with this event, in words for the operator.
     pub fn stage(&mut self, event: &Event) -> Option<String> {
         if let Event::AddressHeld { ticket, .. } = event {
             self.steps.remove(ticket);
@@ -395,7 +396,7 @@ pub(super) fn mounted_by(places: &Places, service: &str) -> Option<Place> {
     mounted.or_else(|| left::of(places, service))
 }
 
-/// What an agent has noted of a service.
+/// Reads the note of an agent about a service.
 fn noted(file: &Path) -> Option<StateFile> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }

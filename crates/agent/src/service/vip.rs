@@ -450,10 +450,9 @@ fn announce(vip: Vip, interface: &Interface) {
     }
 }
 
-/// What other nodes have to know of the interfaces of this one.
+/// Returns the interfaces of this node, as far as other nodes have to know them.
 ///
-/// # Errors
-/// When the kernel does not tell.
+/// # Errors When the kernel does not tell.
 pub fn links() -> Result<Links, VipError> {
     let others_reach = |found: &FoundAddress| match found.ip {
         IpAddr::V4(ip) => !ip.is_loopback(),
@@ -497,7 +496,8 @@ fn arp_frame(mac: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     frame
 }
 
-/// Who claims `address` in this frame, if it is somebody else: its owner as sender, or another prober.
+/// Returns the hardware address of another host that claims `address` in this frame, as its owner
+/// or as a prober.
 fn conflict(frame: &[u8], address: Ipv4Addr, own: [u8; 6]) -> Option<[u8; 6]> {
     let arp = frame.get(ETHERNET_HEADER_BYTES..ETHERNET_HEADER_BYTES + ARP_BYTES)?;
     if arp[..6] != [0, 1, 8, 0, 6, 4] {

@@ -1,8 +1,8 @@
-//! What the threads of one service do: single steps, undos and the kill.
+//! Work of the threads of one service: single steps, undos and the kill.
 //!
 //! Guarantees
-//! - An undo or a kill succeeds only when nothing is left of what it takes away, and nothing that was begun before it can
-//!   still bring it back: see [`super::lane`].
+//! - An undo or a kill succeeds only when nothing is left of what it takes away. Work that began
+//!   before it cannot bring any of that back: see [`super::lane`].
 //! - Nothing here makes the reconciler wait.
 
 use super::filesystem;
@@ -32,33 +32,36 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(50);
 /// How often the mount of a service that runs is looked at.
 const WATCH: Duration = Duration::from_secs(1);
-/// Of the time that an unmount may take, for finding out who holds it.
+/// Part of the time of an unmount for finding out which processes hold the mount.
 const SEARCH: Duration = Duration::from_secs(5);
 /// Longest run of one readiness test, after which it counts as failed and is repeated.
 const READY_TEST_MAX: Duration = Duration::from_secs(10);
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
-/// What the threads of one service share.
+/// State that the threads of one service share.
 pub(super) struct Work {
     name: String,
-    /// What counts now, and which edition of the specification it is.
+    /// The specification that counts now, and its edition.
     spec: Mutex<(Arc<ServiceSpec>, u64)>,
-    /// Of the specification, as the control plane counts it.
+    /// Revision of the specification, as the control plane counts it.
     pub revision: u64,
     pub resource: ResourceId,
     pub dirs: ServiceDirs,
     places: Places,
     volumes: Arc<dyn Volumes>,
-    /// Where it is noted what has to be known again after a restart of the agent.
+    /// The file with the state that an agent needs again after its restart.
     file: PathBuf,
-    /// What the machine wants to be known; `None` before it has said so. Held while the file is written.
+    /// The state that the machine wants to be noted; `None` before it has said so. Locked while the
+    /// file is written.
     saved: Mutex<Option<Saved>>,
     running: Mutex<BTreeMap<usize, Running>>,
-    /// What it has mounted, or may have: noted before the mount is made, and until it is gone.
+    /// The place that the service has mounted, or may have. Noted before the mount is made, and
+    /// until it is gone.
     mounted: Mutex<Option<Place>>,
     /// Why a mount was left here, and whether that is still to be told.
     left: Mutex<Option<(String, bool)>>,
-    /// It was killed, because the lease ended: there is nothing to be waited for on its device.
+    /// The service was killed because the lease ended. An unmount then does not wait for data on
+    /// its device.
     killed: AtomicBool,
     /// Where the output of each process goes, once one was started.
     outputs: Mutex<BTreeMap<usize, Arc<Output>>>,
@@ -121,7 +124,7 @@ impl Work {
         Arc::clone(&lock(&self.spec).0)
     }
 
-    /// What is under way goes on; what begins from now on goes by `spec`.
+    /// Makes work that begins from now on go by `spec`. Work under way goes on.
     pub fn amend(&self, spec: ServiceSpec, edition: u64) {
         *lock(&self.spec) = (Arc::new(spec), edition);
     }
@@ -158,7 +161,7 @@ impl Work {
         }
     }
 
-    /// Nothing has to be known any more.
+    /// Removes the note: an agent needs to know nothing of this service any more.
     pub fn forget(&self) {
         let mut saved = lock(&self.saved);
         *saved = None;
@@ -166,7 +169,7 @@ impl Work {
         drop(std::fs::remove_file(&self.file));
     }
 
-    /// What `step` makes; `None` for what leaves nothing behind.
+    /// Returns the lane of what `step` makes; `None` for a step that leaves nothing behind.
     pub fn lane(&self, step: Step) -> Option<&Lane> {
         match step {
             Step::ProbeAddress => None,
@@ -178,7 +181,8 @@ impl Work {
         }
     }
 
-    /// A finished step as an event for the operator; `None` for what nobody waits for.
+    /// Tells a finished step as an event for the operator; `None` for a step that no operator waits
+    /// for.
     pub fn stage(&self, step: Step) -> Option<String> {
         let spec = self.spec();
         let name = |process: usize| spec.processes.get(process).map_or("", |process| &process.name);
@@ -426,7 +430,8 @@ impl Work {
         lock(&self.mounted).clone().or_else(|| left::of(&self.places, &self.name))
     }
 
-    /// What it may have mounted: as noted, or, if an older agent has noted nothing, as it would be now.
+    /// Returns the place that the service may have mounted: as noted, or as a mount would be made
+    /// now if an older agent has noted nothing.
     fn place_left(&self) -> Result<Option<Place>, String> {
         if let Some(place) = self.noted() {
             place.refuse_elsewhere().map_err(words)?;

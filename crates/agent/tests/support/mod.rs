@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const CHILD_VARIABLE: &str = "MAINSTAY_TEST_AGENT";
 
-/// Not a test of its own: the agent's process, which does nothing unless a test asks for it.
+/// Process of an agent, and no test of its own: it does nothing unless a test asks for it.
 #[test]
 fn agent_process() {
     let Ok(text) = std::env::var(CHILD_VARIABLE) else {

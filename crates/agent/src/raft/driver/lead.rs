@@ -1,4 +1,4 @@
-//! What the leader does for the log: members, lost snapshots, and handing over the lead.
+//! Duties of the leader for the log: members, lost snapshots, and handing over the lead.
 
 use super::reach::is_caught_up;
 use super::{Driver, StateEntry, node_of};
@@ -19,8 +19,9 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
 const SEAT_PAUSE: Duration = Duration::from_millis(300);
 
 impl Driver {
-    /// What only the leader does: bring the members in line with the cluster state, one at a time, notice
-    /// lost snapshots, and hand over when it does not hear somebody whom others hear.
+    /// Does the duties of a leader: brings the members in line with the cluster state, one at a
+    /// time, and notices lost snapshots. Hands the lead over when a voter is silent that other
+    /// nodes may hear.
     pub(super) fn lead(&mut self) {
         self.note_lags();
         if self.raw.raft.state != StateRole::Leader {

@@ -1,4 +1,5 @@
-//! Whom the leader reaches both ways, as the Raft core's messages show it, and handing over when it is not everybody.
+//! Voters that the leader reaches both ways, as the Raft core's messages show it. The leader hands
+//! over when a voter is out of its reach.
 
 use super::{TICK, node_of};
 use mainstay_control::State;
