@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 pub const INTERVAL_MS: std::ops::RangeInclusive<u64> = 1000..=315_360_000_000;
 /// Default interval between scrubs: 30 days, as distributions set up ZFS and md.
 ///
-/// With the weekly interval of Ceph, scrubs alone would read a 10 TB disk half as much per year as
-/// it is made to bear. Data that clients read is compared with its checksum anyway.
+/// With the weekly interval of Ceph, scrubs alone would take half of the traffic that a disk of 10
+/// TB is made to bear in a year. Data that clients read is compared with its checksum anyway.
 const INTERVAL_DEFAULT_MS: u64 = 30 * 24 * 3_600_000;
 /// After the first scrub that came to nothing; twice as long after the next, and so on.
 const RETRY_MS: u64 = 600_000;
