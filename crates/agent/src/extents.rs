@@ -86,7 +86,8 @@ fn add(file: &File, space: &mut SnapshotSpace) -> io::Result<()> {
 
 /// Returns the space of the files in a directory whose names begin with `prefix`.
 ///
-/// # Errors If a file cannot be read, or its file system does not tell.
+/// # Errors
+/// If a file cannot be read, or its file system does not tell.
 pub fn space(directory: &Path, prefix: &str) -> io::Result<SnapshotSpace> {
     let mut space = SnapshotSpace::default();
     for entry in std::fs::read_dir(directory)? {

@@ -111,7 +111,8 @@ pub fn is_rest(path: &Path) -> bool {
 
 /// Returns directories that crashes left in the pool, of replicas that were being made or removed.
 ///
-/// # Errors When the pool cannot be read.
+/// # Errors
+/// When the pool cannot be read.
 pub fn rests(pool: &Path) -> io::Result<Vec<PathBuf>> {
     let mut rests = Vec::new();
     for entry in std::fs::read_dir(pool)? {

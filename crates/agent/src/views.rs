@@ -286,7 +286,8 @@ fn detaching(state: &State, resource: &Resource, live: &Live) -> Vec<String> {
 
 /// Returns the cost of a forced promotion of the replica on `node`.
 ///
-/// # Errors In words: the replica cannot be asked, or is not whole.
+/// # Errors
+/// In words: the replica cannot be asked, or is not whole.
 pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> Result<ForceView, String> {
     let name = state.node_name(node);
     let engine = live.engines.get(&node).ok_or_else(|| format!("the engine of {name} does not answer"))?;

@@ -71,7 +71,8 @@ impl Origin {
 impl State {
     /// Returns the origin of a new resource of this specification that is made of a snapshot.
     ///
-    /// # Errors The refusal, if the resource cannot be made of this snapshot.
+    /// # Errors
+    /// The refusal, if the resource cannot be made of this snapshot.
     pub(crate) fn origin(&self, of: SnapshotOf, spec: &ResourceSpec) -> Result<Origin, Box<Outcome>> {
         let known = self.resources.get(&of.resource).filter(|known| !known.deleting);
         let Some(source) = known else {

@@ -87,7 +87,8 @@ type Kinds = BTreeMap<u64, Kind>;
 impl Search {
     /// Returns the holders of the devices and file systems.
     ///
-    /// # Errors When they are not known in time.
+    /// # Errors
+    /// When they are not known in time.
     pub fn holders(&self) -> Result<Vec<String>, NotKnown> {
         let deadline = Instant::now() + PATIENCE;
         let search = self.clone();

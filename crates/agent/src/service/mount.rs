@@ -190,7 +190,8 @@ impl Place {
 
     /// Tells what is mounted at the place at this moment.
     ///
-    /// # Errors When the mount table cannot be read.
+    /// # Errors
+    /// When the mount table cannot be read.
     pub fn look(&self) -> Result<AtPath, MountError> {
         let table = MountTable::read().map_err(MountError::Table)?;
         Ok(table.look(&self.path, self.held(), self.read_only))

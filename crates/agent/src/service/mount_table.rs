@@ -29,7 +29,8 @@ pub struct DeviceId {
 impl DeviceId {
     /// Returns the number of the device at `path`, which may be a link to it.
     ///
-    /// # Errors When there is no block device.
+    /// # Errors
+    /// When there is no block device.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = std::fs::metadata(path)?;
         if !found.file_type().is_block_device() {
@@ -164,14 +165,16 @@ pub struct MountTable(Vec<Mounted>);
 impl MountTable {
     /// Reads the mounts of this process.
     ///
-    /// # Errors When the kernel does not tell.
+    /// # Errors
+    /// When the kernel does not tell.
     pub fn read() -> io::Result<Self> {
         Self::of_process(Path::new("/proc/self"))
     }
 
     /// Reads the mounts of the process behind a directory of `/proc`.
     ///
-    /// # Errors When the kernel does not tell, or the process has ended.
+    /// # Errors
+    /// When the kernel does not tell, or the process has ended.
     pub fn of_process(process: &Path) -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read_to_string(process.join("mountinfo"))?))
     }

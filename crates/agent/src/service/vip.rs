@@ -452,7 +452,8 @@ fn announce(vip: Vip, interface: &Interface) {
 
 /// Returns the interfaces of this node, as far as other nodes have to know them.
 ///
-/// # Errors When the kernel does not tell.
+/// # Errors
+/// When the kernel does not tell.
 pub fn links() -> Result<Links, VipError> {
     let others_reach = |found: &FoundAddress| match found.ip {
         IpAddr::V4(ip) => !ip.is_loopback(),

@@ -287,7 +287,8 @@ impl<E> Job<E> {
 
     /// Returns the result of the job.
     ///
-    /// # Errors The job itself if it has not ended: it still has a [`Job::step`].
+    /// # Errors
+    /// The job itself if it has not ended: it still has a [`Job::step`].
     pub fn end(self) -> Result<Result<Ended, Trouble<E>>, Box<Self>> {
         match self.at {
             At::Ended(end) => Ok(end),
