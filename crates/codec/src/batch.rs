@@ -34,7 +34,7 @@ const LOCAL_MAGIC: u32 = u32::from_le_bytes(*b"MSJL");
 
 const _: () = assert!(BATCH_FIXED_BYTES + BATCH_ENTRIES_MAX * DESC_BYTES <= LOCAL_OFFSET);
 
-/// What an entry does.
+/// Effect of an entry on the volumes, or on the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum EntryKind {
     /// Payload replaces the range.
@@ -47,11 +47,13 @@ pub enum EntryKind {
     EpochStart,
     /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones read as zeroes.
     Resize,
-    /// What all volumes hold at this entry is kept under the number that the range's offset says (R17). The last of its batch.
+    /// All volumes keep their content at this entry as the snapshot whose number the range's offset
+    /// gives (R17). Always the last entry of its batch.
     Snapshot,
     /// The snapshot with the number that the range's offset says is kept no longer.
     DropSnapshot,
-    /// Whoever applies it says what the blocks of the range, which is an extent, hold at this entry (R17). Changes nothing.
+    /// Every replica that applies this entry reports the content of the range, which is one extent,
+    /// as of this entry (R17). The entry changes nothing.
     Scrub,
     /// All volumes hold from here on what the snapshot `to` holds, and this content is kept as the snapshot `mark` as well; both numbers
     /// are in the range's offset ([`rollback_range`]).
@@ -536,12 +538,12 @@ fn chain_of(prev: Chain, header: &[u8]) -> Chain {
     ]))
 }
 
-/// What only this replica knows about a batch in its own journal. Written with the batch, in the last
-/// 64 bytes of the header block; never sent.
+/// Facts about a batch that only this replica's own journal holds. The replica writes them together
+/// with the batch, in the last 64 bytes of the header block, and never sends them.
 ///
-/// It tells a torn tail from corruption (R12): a bad record at or below `durable_before` of any later
-/// record was durable once, so it is corruption. `generation` rises with every start and every cut, so
-/// that records which a cut made void are never taken for successors.
+/// These facts tell a torn tail from corruption (R12). A bad record at or below `durable_before` of
+/// any later record was durable once, so it is corruption. `generation` rises with every start and
+/// every cut. So records that a cut made void are never taken for successors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LocalHeader {
     pub generation: u64,

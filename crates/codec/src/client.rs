@@ -1,8 +1,10 @@
-//! What a client and the primary say to each other. A client has the devices of a resource and no replica of it.
+//! Messages between a client and the primary. A client has the devices of a resource and no replica
+//! of it.
 //!
-//! Every message names a session, which the record names too, and a stream: the client opens one with [`Ask::Attach`] and sends
-//! everything that is not answered on it, in ascending numbers. What belongs to another stream than the present one does not
-//! count, so it does not matter what an older connection still delivers.
+//! Every message names a session, which the record names too, and a stream. The client opens a
+//! stream with [`Ask::Attach`] and sends every unanswered request on it, in ascending numbers.
+//! Messages of any other stream than the present one are ignored. So late messages of an older
+//! connection do no harm.
 
 use crate::Pieces;
 use crate::frame::volume_sizes;
@@ -18,7 +20,8 @@ pub struct ClientAsk {
     pub session: SessionId,
     /// Rises with every [`Ask::Attach`].
     pub stream: u64,
-    /// Of the request, from 1 on in its session. Of [`Ask::Attach`]: the highest of a change that was answered.
+    /// Number of the request, from 1 on in its session. For [`Ask::Attach`]: the highest number of
+    /// a change that the primary has answered.
     pub number: u64,
     pub ask: Ask,
 }
@@ -88,9 +91,9 @@ pub enum Answered {
         volumes: Vec<u64>,
     },
     Done,
-    /// What was read, in pieces.
+    /// Content of a read, in pieces.
     Data(Pieces),
-    /// No replica has what was to be read. The session goes on.
+    /// No replica has the content that the client asked for. The session goes on.
     Unreadable,
     /// The stream is closed.
     Refused(Refusal),

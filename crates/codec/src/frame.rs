@@ -464,7 +464,7 @@ fn put_sums(out: &mut BytesMut, held: &BlockSums) {
     }
 }
 
-/// Of at most an extent.
+/// Reads the sums of at most one extent.
 fn sums(r: &mut Reader<'_>) -> Result<BlockSums, DecodeError> {
     let (count, damaged) = (r.u32()?, r.u32()?);
     if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
@@ -620,7 +620,7 @@ fn put_reject(out: &mut BytesMut, reject: Reject) {
     put_position(out, reject_position(reject));
 }
 
-/// What travels in the position field beside the code.
+/// Returns the content of the position field that travels beside a reject's code.
 fn reject_position(reject: Reject) -> Position {
     match reject {
         Reject::Epoch(epoch) => Position { epoch, index: Index(0) },

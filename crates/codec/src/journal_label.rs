@@ -18,7 +18,7 @@ pub struct JournalLabel {
     pub incarnation: Incarnation,
     /// Size of the ring before the label.
     pub journal_bytes: u64,
-    /// It was made to be lost with the machine's power.
+    /// Whether the journal was made to be lost with the power of the machine, as one in memory is.
     pub volatile: bool,
 }
 

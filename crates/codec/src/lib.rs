@@ -29,7 +29,8 @@ pub use message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
 pub use superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 pub use wire::DecodeError;
 
-/// What was read, in order. A read of a few blocks is one piece as a rule, and needs no list.
+/// Content of a read, as pieces in order. A read of a few blocks is usually one piece and needs no
+/// list.
 pub type Pieces = smallvec::SmallVec<[bytes::Bytes; 1]>;
 
 /// CRC-32C of `bytes`.
@@ -48,7 +49,7 @@ pub fn crc64(parts: &[&[u8]]) -> u64 {
     digest.finalize()
 }
 
-/// What stands for a block of `BLOCK_BYTES` when replicas are compared: its CRC-64/NVME.
+/// Checksum by which replicas compare a block of `BLOCK_BYTES`: its CRC-64/NVME.
 #[must_use]
 pub fn block_sum(block: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, block)

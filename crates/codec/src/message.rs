@@ -1,4 +1,4 @@
-//! What engines say to each other about one resource.
+//! Messages between engines about one resource.
 //!
 //! The primary of an epoch talks; replicas answer. Every message carries resource, epoch and
 //! configuration version (R1), in [`Envelope`].
@@ -25,12 +25,14 @@ pub struct Envelope {
     pub message: Message,
 }
 
-/// What a replica holds in the blocks of a range that is scrubbed, or is to be copied.
+/// Content of a range of blocks on one replica, as checksums. A replica sends it for a scrub, or
+/// before an extent is copied to it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BlockSums {
     /// [`block_sum`](crate::block_sum) of each block; none when the replica cannot say.
     pub sums: Vec<u64>,
-    /// Blocks, by their place in `sums`, ascending, that do not fit the replica's own checksums: their sums say nothing of what was written.
+    /// Blocks that do not fit the replica's own checksums, by their place in `sums`, ascending.
+    /// Their sums say nothing about the data that was written.
     pub damaged: Vec<u32>,
 }
 
@@ -43,7 +45,7 @@ pub enum ReplicaData {
     Inconsistent,
 }
 
-/// What a replica knows of its own log; the answer to [`Message::Attach`].
+/// State of a replica's log, as far as the replica knows it; the answer to [`Message::Attach`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
     pub data: ReplicaData,
@@ -64,7 +66,7 @@ pub struct LogState {
 /// Why a replica refused a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reject {
-    /// It has promised a higher epoch, given here (R1).
+    /// The replica has promised a higher epoch, given here (R1).
     Epoch(Epoch),
     /// No such resource, incarnation or session here: the replica is being closed, or was opened
     /// anew.
@@ -75,7 +77,7 @@ pub enum Reject {
     Chain,
     /// The replica has stopped using its device (R13).
     Failed,
-    /// It does not hold the snapshot that the entry rolls back to, so it must be copied.
+    /// The replica does not hold the snapshot that the entry rolls back to, so it must be copied.
     Snapshot,
 }
 
@@ -88,7 +90,7 @@ pub enum Message {
         node: NodeId,
         to: NodeId,
     },
-    /// Nothing to say but that the connection lives; answered by `Pong`.
+    /// Sent on a quiet connection to learn whether it still lives; answered by `Pong`.
     Ping,
     Pong,
     /// P→R: I am the primary of this epoch. The replica persists its promise, then answers (R1).
@@ -133,7 +135,7 @@ pub enum Message {
     /// R→P: marked, durable.
     CopyBeginReply {
         at: Position,
-        /// It has checksums of its blocks, so that it can hold a block as damaged.
+        /// Whether the replica has checksums of its blocks, so that it can hold a block as damaged.
         sums: bool,
     },
     /// P→R: say what you hold of this extent in the copy that began at `at`; it may be that little of it must be sent.

@@ -25,7 +25,7 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// Longest string of the protocol, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// What an export can do, as sent to clients.
+/// Transmission flags: the abilities of an export, as sent to clients.
 pub mod flags {
     pub const HAS_FLAGS: u16 = 1 << 0;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -38,8 +38,9 @@ pub mod flags {
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 
-    /// What every volume of a primary can do. A write, with FUA or without, is answered when all in-sync replicas
-    /// have it in their journals, whoever of several connections sent it. Zeroes are one entry of the log, however many.
+    /// Flags of every volume of a primary. A write, with FUA or without, is answered when all
+    /// in-sync replicas have it in their journals, on whichever of several connections it came. A
+    /// request for zeroes is one entry of the log, whatever its length.
     pub const VOLUME: u16 =
         HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN | SEND_FAST_ZERO;
 }

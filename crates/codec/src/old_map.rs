@@ -14,7 +14,7 @@ pub const OLD_MAP_MAGIC: u32 = u32::from_le_bytes(*b"MSOM");
 pub const OLD_MAP_VERSION: u16 = 1;
 /// The least that is put aside: a page of InnoDB.
 pub const OLD_CHUNK_BYTES: u64 = 16 << 10;
-/// What a device writes as a whole or not at all.
+/// Unit of writing, in bytes: a device writes a sector as a whole or not at all.
 pub const OLD_MAP_SECTOR_BYTES: usize = 512;
 /// Words of 64 bits that a sector has.
 pub const OLD_MAP_WORDS: usize = 63;
@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = BLOCK_BYTES as usize;
 pub struct OldMapHeader {
     pub snapshot: SnapshotId,
     pub volume: VolumeId,
-    /// Of the volume when the snapshot was taken.
+    /// Size of the volume when the snapshot was taken, in bytes.
     pub bytes: u64,
 }
 

@@ -11,7 +11,8 @@ pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / SUM_BYTES;
 /// CRC-32C of a block of zeroes.
 const CRC_OF_ZEROES: u32 = 0x98f9_4189;
 
-/// What lies where nobody has a block any more, as far as that is known: not zeroes, which a lost page of sums would take for right.
+/// Content that is written in the place of a block that, as far as is known, no replica has any
+/// more. It is not zeroes, because a lost page of sums would take zeroes for right.
 pub static DAMAGED_BLOCK: [u8; BLOCK_BYTES as usize] = {
     let text = b"MAINSTAY: LOST. ";
     let mut block = [0; BLOCK_BYTES as usize];

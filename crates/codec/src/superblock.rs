@@ -52,7 +52,8 @@ pub enum DataState {
     /// Target of an extent copy (R16). Every extent is at least as new as `base`.
     Inconsistent {
         base: Index,
-        /// What the volumes held there, the last that was whole, is kept in the files of [`SnapshotId::BEFORE_COPY`].
+        /// Whether the last whole content of the volumes is kept in the files of
+        /// [`SnapshotId::BEFORE_COPY`].
         kept: bool,
     },
 }
@@ -60,7 +61,8 @@ pub enum DataState {
 /// Where the version table of a volume lies, in both slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TablePlace {
-    /// Of slot 0, in pages after the superblocks. Slot 1 follows after as many pages as there is room for.
+    /// First page of slot 0, in pages after the superblocks. Slot 1 follows behind the room of slot
+    /// 0.
     pub first_page: u32,
     /// Extents that it tells of. Those of the volume beyond were changed by nothing before the checkpoint.
     pub extents: u32,
@@ -102,7 +104,7 @@ pub struct Superblock {
     /// Epochs up to the checkpoint with their last index, ascending; the newest 64.
     pub epochs: Vec<(Epoch, Index)>,
     pub versions_slot: u8,
-    /// Of the pages of that slot, see [`crate::versions::versions_root`].
+    /// Root of the pages of that slot, see [`crate::versions::versions_root`].
     pub versions_root: u64,
     /// Ascending; at the checkpoint.
     pub snapshots: Vec<SnapshotRecord>,

@@ -33,7 +33,8 @@ pub fn encode_page(out: &mut Vec<u8>, page: u32, versions: &[Index]) -> u32 {
     crc
 }
 
-/// What a superblock says of the pages that it names: a CRC-64 over the checksums of all of them, those of the first volume first.
+/// Returns the root that a superblock records for the pages that it names. The root is a CRC-64
+/// over the checksums of all of them, those of the first volume first.
 #[must_use]
 pub fn versions_root(checksums: impl Iterator<Item = u32>) -> u64 {
     crc64(&[&checksums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()])

@@ -1,5 +1,5 @@
-//! What a virtual machine monitor (the *front-end*) says to the engine that serves one of its disks (the *back-end*):
-//! the messages of vhost-user.
+//! Messages of vhost-user: from a virtual machine monitor (the *front-end*) to the engine that
+//! serves one of its disks (the *back-end*).
 //!
 //! Layouts and numbers are those of QEMU's document `docs/interop/vhost-user.rst`, for machines of the same byte order,
 //! which both ends of a unix socket are. What is spoken: everything that a block device on split rings needs, with the
@@ -40,7 +40,7 @@ pub mod protocol {
     pub const CONFIG: u64 = 1 << 9;
     pub const INFLIGHT: u64 = 1 << 12;
 
-    /// What is spoken here.
+    /// Protocol features that this back-end supports.
     pub const SPOKEN: u64 = MQ | REPLY_ACK | CONFIG | INFLIGHT;
 }
 
@@ -73,7 +73,7 @@ pub struct InflightArea {
     pub queue_size: u16,
 }
 
-/// What a front-end says.
+/// Message of a front-end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     GetFeatures,
@@ -128,17 +128,17 @@ pub enum Message {
     },
     GetInflight(InflightArea),
     SetInflight(InflightArea),
-    /// One that is not spoken here.
+    /// A request that this back-end does not support.
     Unknown,
 }
 
-/// What comes before a message's body.
+/// Header of a message; the body follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub request: u32,
     /// The front-end waits for an acknowledgement where there is no other answer.
     pub need_reply: bool,
-    /// Of the body, in bytes; at most [`BODY_BYTES_MAX`].
+    /// Length of the body, in bytes; at most [`BODY_BYTES_MAX`].
     pub len: usize,
 }
 

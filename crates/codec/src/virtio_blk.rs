@@ -5,9 +5,9 @@
 
 /// Unit of offsets and lengths, in bytes; also the logical block size, which firmware wants to boot from.
 pub const SECTOR_BYTES: u64 = 512;
-/// What comes before a request's data.
+/// Length of a request's header, which comes before its data.
 pub const HEADER_BYTES: usize = 16;
-/// What a discard or write-zeroes carries, once for each range.
+/// Length of one range of a discard or write-zeroes.
 pub const RANGE_BYTES: usize = 16;
 /// Longest name of a disk, in bytes.
 pub const ID_BYTES: usize = 20;
@@ -28,7 +28,7 @@ pub mod feature {
     pub const MQ: u64 = 1 << 12;
     pub const DISCARD: u64 = 1 << 13;
     pub const WRITE_ZEROES: u64 = 1 << 14;
-    /// Of rings.
+    /// Features of rings, as opposed to those of block devices.
     pub const INDIRECT: u64 = 1 << 28;
     pub const EVENT_IDX: u64 = 1 << 29;
     pub const VERSION_1: u64 = 1 << 32;
@@ -54,7 +54,7 @@ pub enum Kind {
     Unknown(u32),
 }
 
-/// What a request begins with.
+/// Header of a request: its kind and where it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub kind: Kind,
@@ -94,7 +94,7 @@ impl Header {
     }
 }
 
-/// What is to be discarded or zeroed.
+/// Range to discard or to zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     pub sector: u64,
@@ -133,7 +133,7 @@ fn part<const N: usize>(bytes: &[u8; 16], at: usize) -> [u8; N] {
     out
 }
 
-/// What a disk is, for the driver.
+/// Properties of a disk, as the driver reads them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     pub bytes: u64,

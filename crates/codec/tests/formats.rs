@@ -43,7 +43,7 @@ struct Table<'a> {
     name: &'static str,
     bytes: &'a [u8],
     at: usize,
-    /// What the rows count from.
+    /// Place from which the offsets of the rows count.
     base: usize,
     /// Whether offsets are the same for all values: not behind a list.
     fixed: bool,
@@ -116,12 +116,12 @@ impl<'a> Table<'a> {
         (self.at, self.fixed) = (self.at + len, true);
     }
 
-    /// As many as an earlier field, called `count`, says.
+    /// Adds a row for a list whose length an earlier field, called `count`, gives.
     fn list(&mut self, count: &str, text: &str, items: &[Vec<u8>]) {
         self.list_of(count, text, items[0].len(), items);
     }
 
-    /// The same, of items of `size` bytes; perhaps none.
+    /// Adds the row of a list like [`list`](Self::list), of items of `size` bytes; perhaps none.
     fn list_of(&mut self, count: &str, text: &str, size: usize, items: &[Vec<u8>]) {
         self.row(&format!("{size} {count}"), text);
         for item in items {

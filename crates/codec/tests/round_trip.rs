@@ -1,4 +1,5 @@
-//! Whatever can be encoded decodes to the same thing, and encodes to the same bytes again.
+//! Every message that can be encoded decodes to the same message, and encodes to the same bytes
+//! again.
 
 mod support;
 

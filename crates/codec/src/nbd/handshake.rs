@@ -25,7 +25,7 @@
 use super::{Fields, STRING_BYTES_MAX, flags};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX};
 
-/// What a server says first.
+/// Length of the greeting, the first bytes that a server sends.
 pub const GREETING_BYTES: usize = 18;
 /// Longest data of an option, in bytes: the longest name and some queries of the longest kind.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
@@ -105,7 +105,7 @@ impl Export {
     }
 }
 
-/// What was agreed on.
+/// Result of a handshake: the chosen export and the agreed extensions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// Name of the export, as it was offered.
@@ -115,12 +115,12 @@ pub struct Negotiated {
     pub allocation: bool,
 }
 
-/// What protects a client's options.
+/// Protection of a client's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tls {
-    /// Nothing, and nothing is needed.
+    /// No TLS: the client's options need none.
     Absent,
-    /// Nothing yet, and until then there is nothing to be had.
+    /// TLS has not begun, and the server answers no other option before it has.
     Required,
     Up,
 }

@@ -47,8 +47,8 @@ pub enum NbdError {
     Shutdown = 108,
 }
 
-/// What a client wants. Flags that say nothing here are left out: every completed write is durable, so FUA is
-/// always obeyed, and zeroes are always fast.
+/// Request of a client, without its range. Flags that change nothing here are left out: every
+/// completed write is durable, so FUA is always obeyed, and zeroes are always fast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// `whole`: in one chunk (DF).

@@ -117,7 +117,7 @@ fn reject() -> impl Strategy<Value = Reject> {
     ]
 }
 
-/// Of blocks of an extent, ascending.
+/// Places of blocks in an extent, ascending.
 fn places() -> impl Strategy<Value = Vec<u32>> {
     btree_set(0..(EXTENT_BYTES / BLOCK_BYTES) as u32, 0..=3).prop_map(|places| places.into_iter().collect())
 }

@@ -1,4 +1,4 @@
-//! What an NBD client says.
+//! Bytes that an NBD client sends.
 
 use mainstay_codec::nbd::{End, Export, Handshake, Tls};
 

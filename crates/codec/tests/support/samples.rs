@@ -201,6 +201,6 @@ pub fn old_map_header() -> OldMapHeader {
     OldMapHeader { snapshot: SnapshotId(12), volume: VolumeId(1), bytes: 5 << 30 }
 }
 
-/// Of the second sector of a map.
+/// Number of the sample sector, the second one of a map.
 pub const OLD_MAP_SECTOR: u32 = 1;
 pub const OLD_MAP_SECTOR_WORDS: [u64; 2] = [0x8000_0000_0000_0001, 0xf0];

@@ -206,7 +206,8 @@ fn without_the_tls_that_is_required_nothing_is_said() {
     );
 }
 
-/// Somebody between client and server could put it there, and have it taken for the client's own.
+/// An attacker between client and server could put bytes there, and the server would take them for
+/// the client's own.
 #[test]
 fn what_comes_behind_starttls_before_tls_ends_it() {
     for injected in [option(OPT_LIST, b""), vec![0]] {
@@ -268,7 +269,7 @@ proptest! {
         prop_assert_eq!(run(&cuts), run(&[bytes.len()]));
     }
 
-    /// Whatever comes, nothing panics, and no more is consumed than was given.
+    /// No input makes the handshake panic, or makes it consume more bytes than it was given.
     #[test]
     fn noise_is_survived(
         number in 0u32..12,
