@@ -89,7 +89,7 @@ pub enum AddressHere {
     No,
     /// Mainstay has added it.
     Ours(FoundAddress),
-    /// It was on this interface before, and Mainstay did not add it.
+    /// The address was on this interface before, and Mainstay did not add it.
     Foreign(FoundAddress),
 }
 
@@ -131,7 +131,8 @@ pub fn address_here(found: &[FoundAddress], ip: IpAddr) -> AddressHere {
     }
 }
 
-/// Those of the addresses of a node that are removed when `ip` is: all that Mainstay has added, on whichever interface.
+/// Returns the addresses of a node that are removed when `ip` is: all with this IP address that
+/// Mainstay has added, on any interface.
 pub fn addresses_to_remove(found: &[FoundAddress], ip: IpAddr) -> impl Iterator<Item = &FoundAddress> {
     let remembered = found.first().map(|first| first.interface);
     found.iter().filter(move |address| {

@@ -33,7 +33,7 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// Of all values; begins again at 2^64.
+    /// Sum of all values; begins again at 2^64.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum

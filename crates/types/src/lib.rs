@@ -91,7 +91,8 @@ id!(
 );
 
 impl SnapshotId {
-    /// What a replica held last as a whole, kept while it is copied to (R16). No snapshot of a log has this number.
+    /// The last whole content of a replica, kept while the primary copies to it (R16). No snapshot
+    /// of a log has this number.
     pub const BEFORE_COPY: Self = Self(u32::MAX);
 }
 

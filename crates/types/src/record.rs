@@ -11,15 +11,15 @@ pub struct Member {
     pub incarnation: Incarnation,
 }
 
-/// Why a member is to leave the in-sync set. Only words depend on it: whoever left for whatever reason counts no more and no
-/// less (R3).
+/// Reason for a member to leave the in-sync set. Only messages depend on it: for every reason, a
+/// member that left counts equally little (R3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShrinkReason {
-    /// It does not answer, refuses, or needs a copy.
+    /// The member does not answer, refuses, or needs a copy.
     #[default]
     Absent,
-    /// It answers, and writes wait for it too long.
+    /// The member answers, and makes writes wait for too long.
     Slow,
 }
 
@@ -51,12 +51,15 @@ impl Default for LagLimits {
     }
 }
 
-/// How many copies there have to be, and what becomes of requests while there are fewer. Does not count in mode A.
+/// Number of copies that a write needs, and the fate of requests while fewer are there. Has no
+/// effect in mode A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MinCopies {
-    /// Nothing is acknowledged unless so many replicas that are in sync have it, the primary's included; at least 1.
+    /// Replicas in sync, the primary's included, that must have a write before the primary
+    /// acknowledges it; at least 1.
     pub copies: u32,
-    /// Requests wait for so long while there are fewer, in milliseconds; then they fail. 0: they fail at once.
+    /// Time for which requests wait while fewer copies are there, in milliseconds; then they fail.
+    /// 0: they fail at once.
     pub suspend_ms: u64,
 }
 
@@ -84,7 +87,7 @@ pub struct Attachment {
     pub node: NodeId,
     /// The only one whose requests are admitted.
     pub session: SessionId,
-    /// Of the client that the session is of; `None`: of nobody yet.
+    /// Opening of the client that owns the session; `None` while no client has taken the session.
     pub opening: Option<Opening>,
     /// A request that waits for so long ends the session (R20).
     pub wait_ms: u64,
@@ -98,7 +101,8 @@ pub struct ClientMark {
 }
 
 impl ClientMark {
-    /// Of an entry that nobody asked for: it repairs what a scrub found, and blocks get no other content by it.
+    /// Mark of an entry that no client asked for. Such an entry repairs blocks that a scrub found
+    /// to differ, and gives no block another content.
     pub const REPAIR: Self = Self { session: SessionId(0), number: 1 };
 }
 

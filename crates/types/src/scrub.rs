@@ -1,16 +1,18 @@
-//! What a scrub does about what it finds.
+//! Repairs that a scrub makes.
 
 use serde::{Deserialize, Serialize};
 
-/// Which of the blocks that replicas hold differently are written anew.
+/// Which blocks a scrub writes anew when replicas hold them differently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScrubRepair {
-    /// None: they are told.
+    /// None: the scrub only reports them.
     Off,
-    /// Those of which it is proven what is right: by the blocks' checksums, or because more than half of the replicas agree.
+    /// Blocks whose right content is proven: by the blocks' checksums, or because more than half of
+    /// the replicas agree.
     #[default]
     Proven,
-    /// Those, too, of which it is not: what the primary holds counts, because that is what clients read.
+    /// All blocks. Where the right content is not proven, the primary's content counts, because
+    /// clients read it.
     All,
 }

@@ -13,10 +13,10 @@ use crate::simulation::{Bug, planted};
 
 /// How long before the end of the lease the silencer acts, if the engine's guard has not. The guard has begun 200 ms earlier.
 pub const SILENCER_MARGIN_MS: u64 = 200;
-/// It looks at everything at least this often.
+/// Longest time between two looks of the silencer at everything, in milliseconds.
 pub const SILENCER_LOOKS_MS: u64 = 1_000;
 
-/// What a silencer sees.
+/// Observations on which a silencer decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SilencerSees {
     /// When the lease ends that the engine was told last; 0 for none.
@@ -38,8 +38,8 @@ pub enum SilencerDoes {
     Ends,
 }
 
-/// What a silencer does at this point of the boot-time clock. `guard_margin_ms` is how long before the end of the lease the guard
-/// acts.
+/// Decides the next action of the silencer at the point `now` of the boot-time clock.
+/// `guard_margin_ms` is how long before the end of the lease the guard acts.
 #[must_use]
 pub fn silencer_does(now: Time, sees: SilencerSees, guard_margin_ms: u64) -> SilencerDoes {
     let before_end = |ms: u64| Time(sees.lease_until.0.saturating_sub(ms * 1000));

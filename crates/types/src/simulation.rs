@@ -1,4 +1,5 @@
-//! What the simulator asks of the cores: to leave a rule out, and to say where they have been.
+//! Hooks for the simulator in the cores: they leave a rule out, and report which places of the code
+//! were reached.
 //!
 //! Without the feature `simulation`, which only tests and the simulator turn on, a planted bug is the constant `false`
 //! and a mark is nothing. `mainstay-tests` proves that the product is built without it.

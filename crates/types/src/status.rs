@@ -63,7 +63,7 @@ pub enum PeerState {
     Joining,
     /// Member of the in-sync set.
     InSync,
-    /// It refuses: foreign disk content, a failed store, or a damaged log.
+    /// The peer refuses: foreign disk content, a failed store, or a damaged log.
     Failed,
 }
 
@@ -108,15 +108,15 @@ impl DataState {
     }
 }
 
-/// What a replica has of a snapshot.
+/// State of a snapshot on one replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SnapshotState {
-    /// What came before its entry is still being written to the volumes.
+    /// The replica is still writing the entries before the snapshot's entry to the volumes.
     Taking,
     /// Its files are here.
     Held,
-    /// It could not be taken here, or before this replica was copied to.
+    /// The replica could not take the snapshot, or was copied to after the snapshot was taken.
     Missing,
 }
 
@@ -151,7 +151,7 @@ pub struct ScrubSummary {
     pub state: ScrubState,
     /// In milliseconds. This and all further ones are 0 until it has ended.
     pub took_ms: u64,
-    /// Of all volumes.
+    /// Extents of all volumes.
     pub extents: u64,
     /// Extents that were judged, however many replicas were compared.
     pub done: u64,
@@ -159,14 +159,14 @@ pub struct ScrubSummary {
     pub compared: Vec<(NodeId, u64)>,
     /// Blocks of 4096 bytes that differed.
     pub different: u64,
-    /// Of these, those that were written anew.
+    /// Differing blocks that the scrub wrote anew.
     pub repaired: u64,
-    /// And those that clients overwrote before that.
+    /// Differing blocks that clients overwrote before the scrub could write them anew.
     pub overwritten: u64,
 }
 
 impl ScrubSummary {
-    /// One that is under way.
+    /// Returns the summary of a scrub that has just begun.
     #[must_use]
     pub fn running(epoch: Epoch, ordinal: u64) -> Self {
         Self {
@@ -205,7 +205,7 @@ pub struct ScrubFinding {
     pub outcome: ScrubOutcome,
 }
 
-/// What became of blocks that differed.
+/// Fate of blocks that differed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScrubOutcome {

@@ -33,7 +33,7 @@ macro_rules! bugs {
     };
 }
 
-/// What a table of bugs shows.
+/// Row of a table of bugs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BugInfo {
     pub bug: Bug,
@@ -57,11 +57,12 @@ bugs! {
     CommitAlone("R2"),
     /// Commits do not wait for a member that is disconnected.
     CommitWithoutDisconnected("R2"),
-    /// What a replica acknowledged counts before it is durable there.
+    /// An acknowledgement counts before its entries are durable at the replica that sends it.
     AckOnReceipt("R2"),
-    /// In mode B what a member has in memory counts as durable.
+    /// In mode B an entry that a member has in memory counts as durable.
     ReceivedCountsAsCommitted("R2"),
-    /// In mode B a flush is answered before what was acknowledged from memory is durable everywhere.
+    /// In mode B a flush is answered before everything acknowledged from memory is durable
+    /// everywhere.
     FlushNotAwaited("R2"),
     /// A write is acknowledged although fewer copies are recorded than are wanted.
     CopiesNotAwaited("R2"),
@@ -81,7 +82,7 @@ bugs! {
     GrowBeforeRequired("R4"),
     /// A joiner is recorded before it holds everything that was acknowledged.
     GrowBeforeCaughtUp("R4"),
-    /// What a member has in memory counts before the record says in which opening it does.
+    /// Entries in a member's memory count before the record names the opening in which they do.
     MemoryCountedTooEarly("R4"),
     /// A join is given up although its proposal may still happen.
     GiveUpJoin("R4"),
@@ -182,7 +183,7 @@ bugs! {
     VoidIgnored("R12"),
     /// The payload of an entry is taken from journal and network without looking at its checksum.
     PayloadNotChecked("R12"),
-    /// What is read from a volume is not compared with its sums.
+    /// Blocks that are read from a volume are not compared with their sums.
     BlockSumsNotChecked("R12"),
     /// The target of a copy writes what stands for a block that nobody has with a checksum that fits it.
     DamageCopiedAsContent("R12"),
@@ -196,7 +197,8 @@ bugs! {
     FlushSkipped("R14"),
     /// The journal is reused before the checkpoint is durable.
     TrimTooEarly("R14"),
-    /// What was read from the journal is used although its place was given to other entries meanwhile.
+    /// Bytes read from the journal are used although their place was given to other entries
+    /// meanwhile.
     ReusedPlaceRead("R14"),
     /// Only the first pair of superblock copies is written.
     OnePairWritten("R14"),
@@ -230,11 +232,11 @@ bugs! {
     CopyFromEnd("R16"),
     /// A copy that starts over asks only for what changed since the first one began.
     CopyForgetsBase("R16"),
-    /// What a replica holds while it is half copied to is kept as what it held before.
+    /// Content of a replica that is half copied to is kept as its content before the copy.
     KeptHalf("R16"),
-    /// A copy begins before what its target held is kept.
+    /// A copy begins before the content of its target is kept.
     KeptTooLate("R16"),
-    /// What is kept of a target stays when it is whole.
+    /// The kept content of a copy's target stays when the target is whole.
     KeptForEver("R16"),
     /// An extent that is copied late overwrites what was destaged since.
     CopyOverwritesNewer("R16"),
@@ -244,7 +246,7 @@ bugs! {
     WritesOverlap("R16"),
     /// Content that was read for an earlier copy is used in a later one.
     StaleExtent("R16"),
-    /// What a target holds of an extent is kept although its sums differ.
+    /// A copy leaves out blocks of an extent although the target's sums of them differ.
     KeptUnequal("R16"),
     /// A digest is told although entries were committed while it was made.
     DigestOfMoving("R17"),
@@ -266,7 +268,7 @@ bugs! {
     RollbackLeftOut("R17"),
     /// Extents that a rollback changed keep their versions.
     RollbackNotInVersions("R17"),
-    /// What is being rolled back is read as it was before.
+    /// A read during a rollback is answered with the content before it.
     RollbackReadTooEarly("R17"),
     /// Sums of blocks that are in memory outlast a rollback.
     SumsOutlastRollback("R17"),
@@ -274,11 +276,11 @@ bugs! {
     CloneMadeEmpty("R17"),
     /// A snapshot may be deleted, and its resource, while another one is made of it.
     OriginNotKept("R17"),
-    /// What is written while an extent is read for a scrub is taken for what it held at the entry.
+    /// A scrub takes content that is written while it reads an extent for the content at its entry.
     ScrubSeesLater("R17"),
     /// A repair takes back what clients have written since the scrub.
     RepairOverwritesNewer("R17"),
-    /// Of replicas that differ the fewer are right.
+    /// When replicas differ, the smaller group counts as right.
     MinorityWins("R17"),
     /// A replica that knows its block to be damaged has a vote on what is right.
     DamagedVotes("R17"),
@@ -308,9 +310,9 @@ bugs! {
     GuardForgotten("R19"),
     /// The guard looks for an address on the interface that it knew first, and on no other.
     OneInterfaceSearched("R19"),
-    /// Nothing silences a node when its lease ends and its engine and its agent are both dead.
+    /// No process silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
-    /// What an engine confirmed before it silenced its node, or ended, lets services begin.
+    /// Services begin on a confirmation although the engine has since silenced its node or ended.
     OldConfirmationCounts("R19"),
     /// A primary waits for ever for a member that is disconnected.
     WaitForever("R20"),
@@ -338,7 +340,8 @@ bugs! {
     MountNotChecked("R28"),
     /// A node votes before it has proven itself at its addresses.
     VotesUnproven("R29"),
-    /// Of two machines with the identity of a node the one that was heard first is the node.
+    /// Of two machines with the identity of one node, the machine that was heard first counts as
+    /// the node.
     FirstHeardIsNode("R29"),
     /// A machine that does not have the recorded address of a node runs as that node.
     CopyElsewhereRuns("R29"),
@@ -348,6 +351,6 @@ bugs! {
     OldSessionAdmitted("S18"),
     /// A client that was opened anew goes on in the session of the one before.
     SessionKept("S18"),
-    /// What a client was told is lost, and its session goes on.
+    /// A session goes on after the log has lost changes that its client was told are done.
     LossNotSeen("S18"),
 }
