@@ -163,7 +163,7 @@ impl Client {
         self.call(Method::GET, path, None)
     }
 
-    /// What is not JSON, as it is.
+    /// Gets a body that is not JSON, unchanged.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -44,7 +44,7 @@ pub struct RequestLine {
     pub request: Request,
 }
 
-/// What the agent asks of the engine.
+/// Request of the agent to the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Request {
@@ -72,7 +72,7 @@ pub enum Request {
         /// Where the journal is to be, if not in `dir`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         journal: Option<JournalPlace>,
-        /// What it is to hold as a snapshot from the beginning.
+        /// The snapshot that the new replica holds from the beginning, if any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         content: Option<ContentSource>,
     },
@@ -82,7 +82,8 @@ pub enum Request {
         resource: ResourceId,
         name: String,
         dir: String,
-        /// Whose label the directory has; nothing else in it is opened. `None`: whatever is there.
+        /// Incarnation on the label of the replica to open. The engine refuses a directory with
+        /// another label. `None`: the engine opens the replica that is there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         incarnation: Option<Incarnation>,
         /// The last entry that this replica is known to have held, durable and committed. A log that ends earlier is not opened.
@@ -185,7 +186,8 @@ pub enum Request {
     },
     /// Answered by [`Reply::Status`].
     Status,
-    /// What is counted, of replicas after this one; from the first on if none is named. Answered by [`Reply::Metrics`].
+    /// Asks for one page of counts, about the replicas after `after`, or from the first replica on
+    /// if that is `None`. Answered by [`Reply::Metrics`].
     Metrics {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<ResourceId>,
@@ -195,9 +197,9 @@ pub enum Request {
 /// A place for a journal outside of its replica's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JournalPlace {
-    /// Of the file, which must not exist; absolute.
+    /// Absolute path of the journal's file, which must not exist yet.
     pub path: String,
-    /// It may be in memory that a power cut empties.
+    /// Whether the journal may be in memory that a power cut empties.
     pub volatile: bool,
 }
 
@@ -207,7 +209,7 @@ pub struct ContentSource {
     /// Directory of that replica, on the same file system; absolute.
     pub dir: String,
     pub snapshot: SnapshotId,
-    /// What it is to be called in the new replica.
+    /// Number of the snapshot in the new replica.
     pub name: SnapshotId,
 }
 
@@ -219,8 +221,8 @@ pub struct Peer {
     pub addr: String,
 }
 
-/// What the engine silences by itself when the lease runs out without renewal (R19). It does so even when
-/// the agent is dead.
+/// Parts of one service that the engine silences by itself when the lease runs out without renewal
+/// (R19). The engine does so even when the agent is dead.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GuardEntry {
     /// The resource whose devices answer with errors from then on.
@@ -234,7 +236,7 @@ pub struct GuardEntry {
     /// Mount points, without links in them, that are detached after the kill: only what is on one of `devices`.
     #[serde(default)]
     pub mounts: Vec<String>,
-    /// Links to devices of the resource. One that leads nowhere counts for nothing.
+    /// Links to devices of the resource. A link that leads nowhere has no effect.
     #[serde(default)]
     pub devices: Vec<String>,
 }
@@ -248,7 +250,7 @@ pub struct GuardAddress {
     pub address: String,
 }
 
-/// What the engine sends.
+/// Message from the engine to the agent.
 #[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -293,7 +295,7 @@ pub struct EngineError {
     /// Stable, lower case with dashes, for example `unknown-resource`.
     pub code: String,
     pub message: String,
-    /// What the operator can do about it; empty when there is nothing to say.
+    /// Advice for the operator, in words; empty when there is none.
     pub remedy: String,
 }
 
@@ -322,18 +324,18 @@ pub struct ScrubStatus {
     pub rate: u64,
     /// How long it has taken, in milliseconds.
     pub took_ms: u64,
-    /// Of all volumes, and how many of them are judged.
+    /// Extents of all volumes, and how many of them the scrub has judged.
     pub extents: u64,
     pub done: u64,
     /// In how many extents each replica was compared.
     pub compared: Vec<(NodeId, u64)>,
-    /// Extents that nobody could be compared with.
+    /// Extents that the primary could compare with no other replica.
     pub uncompared: u64,
     /// Blocks that differed; of these, written anew, and overwritten by clients before that.
     pub different: u64,
     pub repaired: u64,
     pub overwritten: u64,
-    /// The first of them; neighbours are one.
+    /// The first findings; neighbouring blocks are one finding.
     pub findings: Vec<ScrubFinding>,
     /// Entries of the first and the last extent.
     pub from: Index,
@@ -345,9 +347,10 @@ pub struct ScrubStatus {
 /// Everything an engine knows about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EngineStatus {
-    /// What the agent said in [`Request::Hello`]; `None` before the first one.
+    /// Node that the agent named in [`Request::Hello`]; `None` before the first one.
     pub node: Option<NodeId>,
-    /// Where it listens for other engines, or will when it has been told who it is.
+    /// Address on which the engine listens for other engines. Before the first [`Request::Hello`]:
+    /// the address on which it will.
     #[serde(default)]
     pub listen: Option<String>,
     /// The engine's boot-time clock.
@@ -355,8 +358,9 @@ pub struct EngineStatus {
     pub lease_until_us: Time,
     /// Whether the guard has acted and the lease was not renewed since.
     pub fenced: bool,
-    /// When the guard was done with silencing this node's services the last time; now while it is at it, 0 if it never was.
-    /// Whatever began before is silenced, also if the lease was renewed since (R19).
+    /// When the guard last finished silencing this node's services. While the guard is silencing
+    /// them: now. 0 if it never did. Every service that began before this time is silenced, even if
+    /// the lease was renewed since (R19).
     pub silenced_us: Time,
     /// How volumes become devices here; `None` from an engine that does not say.
     #[serde(default)]
@@ -375,8 +379,9 @@ pub struct FrontendStatus {
     pub reason: String,
 }
 
-/// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] and [`EngineEvent::Client`] of all resources
-/// when it is accepted; proposals are repeated until a newer record arrives.
+/// Message that the engine sends unasked. Every connection gets [`EngineEvent::Replica`] and
+/// [`EngineEvent::Client`] of all resources when it is accepted. The engine repeats a proposal
+/// until a newer record arrives.
 #[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -419,11 +424,12 @@ pub enum ProposedChange {
     Grow { add: Member },
     /// A doubtful replica holds nothing that the history has not (R11).
     Trust { member: Member },
-    /// It does, or may: what follows `common`, up to `end`.
+    /// A doubtful replica holds, or may hold, entries that the history has not: those after
+    /// `common`, up to `end`.
     Part { member: Member, common: Position, end: Position },
     /// In mode A with takeover: a follower lacks no more than the limits allow, and writes wait for it.
     Near { member: Member },
-    /// They are not to wait for it any more.
+    /// In mode A with takeover: writes no longer have to wait for this follower.
     Far { member: Member },
     /// In mode B: what this member has in memory counts from now on, in this opening, or in none any more.
     Memory { member: Member, opening: Option<Opening> },
@@ -491,17 +497,18 @@ pub struct ReplicaStatus {
     /// The store is no longer used because the pool had no space. It can be opened again when there is room.
     #[serde(default)]
     pub full: bool,
-    /// It led, and another replica holds acknowledged entries that it lacks: its files are an older
-    /// copy.
+    /// Whether the replica's files are an older copy: it led, and another replica holds
+    /// acknowledged entries that it lacks.
     #[serde(default)]
     pub older: bool,
-    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
+    /// A block that no replica in sync had whole when this primary last read it. Every read of it
+    /// fails. Names the first such block, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,
     /// Requests of devices that have not been answered.
     #[serde(default)]
     pub requests: usize,
-    /// What the replica waits for, in words; empty when all is well.
+    /// Reasons for which the replica waits, in words; empty when all is well.
     #[serde(default)]
     pub waiting_for: Vec<String>,
     /// The other replicas as the primary sees them; empty on others.
@@ -518,36 +525,39 @@ pub struct ReplicaStatus {
     /// The last scrub that it led since it was opened.
     #[serde(default)]
     pub scrub: Option<ScrubSummary>,
-    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    /// Whether this replica, as a primary in mode A, feeds every follower and copies to none. In
+    /// the other modes the in-sync set tells that.
     #[serde(default)]
     pub feeds_all: bool,
-    /// As a primary: whether as many copies are there as are wanted.
+    /// Whether there are as many copies as are wanted, as this primary sees it.
     #[serde(default)]
     pub copies: Copies,
     /// The proposal that waits for a newer record.
     pub proposal: Option<ProposalEvent>,
 }
 
-/// Of the file, in a replica's directory, that a snapshot has of a volume.
+/// Returns the name of the file, in a replica's directory, that holds a volume's content as of a
+/// snapshot.
 #[must_use]
 pub fn snapshot_file(snapshot: SnapshotId, volume: VolumeId) -> String {
     format!("{}vol{}", snapshot_prefix(snapshot), volume.0)
 }
 
-/// Of the map that a snapshot has of a volume in a pool that cannot clone files: what was written over since lies beside it.
+/// Returns the name of a snapshot's map of a volume, in a pool that cannot clone files. Content
+/// that was written over since lies beside the map.
 #[must_use]
 pub fn snapshot_map_file(snapshot: SnapshotId, volume: VolumeId) -> String {
     format!("{}map{}", snapshot_prefix(snapshot), volume.0)
 }
 
-/// The snapshot and volume that a file is the map of, by its name.
+/// Returns the snapshot and the volume of a map, by the name of its file.
 #[must_use]
 pub fn snapshot_of_map(file: &str) -> Option<(SnapshotId, VolumeId)> {
     let (number, volume) = file.strip_prefix("snap")?.split_once("-map")?;
     Some((SnapshotId(number.parse().ok()?), VolumeId(volume.parse().ok()?)))
 }
 
-/// What the names of all files of a snapshot begin with, those of its sums among them.
+/// Returns the prefix of the names of all files of a snapshot, those of its sums included.
 #[must_use]
 pub fn snapshot_prefix(snapshot: SnapshotId) -> String {
     if snapshot == SnapshotId::BEFORE_COPY {
@@ -575,7 +585,7 @@ pub struct PeerStatus {
     /// When the oldest of them was made, on the engine's boot-time clock; 0 if it lacks nothing, or that is not known.
     #[serde(default)]
     pub lag_since_us: Time,
-    /// It lacks at least so much: the primary does not know exactly.
+    /// Whether the lag is only a lower bound, because the primary does not know it exactly.
     #[serde(default)]
     pub lag_more: bool,
     /// Progress of an extent copy in thousandths; 0 while none is going on.
@@ -583,7 +593,7 @@ pub struct PeerStatus {
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
     #[serde(default)]
     pub latency_us: u64,
-    /// It left the in-sync set because it was slow.
+    /// Details about the slowness for which the replica left the in-sync set; `None` unless it did.
     #[serde(default)]
     pub slow: Option<SlowStatus>,
     /// How fast it is copied to of late, if that is known.

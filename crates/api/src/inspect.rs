@@ -1,4 +1,4 @@
-//! What `mainstay inspect` says of a replica's files.
+//! Findings of `mainstay inspect` about a replica's files.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub struct ReplicaFilesView {
     pub batches: Vec<BatchView>,
     /// Extents that were ever written; absent when the version table is damaged.
     pub extents: Option<Vec<ExtentView>>,
-    /// What is wrong, in words. Empty: nothing that can be seen in journal and metadata.
+    /// Faults of the files, in words. Empty when journal and metadata show none.
     pub faults: Vec<String>,
 }
 

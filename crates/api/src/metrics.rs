@@ -1,15 +1,17 @@
-//! What an engine counts, as its agent asks for it to answer `GET /metrics`.
+//! Counts of an engine. Its agent asks for them to answer `GET /metrics`.
 //!
-//! The engine answers [`Request::Metrics`](crate::engine::Request::Metrics) with one [`MetricsPage`] at a time, so that a node with a
-//! thousand replicas does not hold up its shard, and no line grows beyond [`LINE_BYTES_MAX`](crate::engine::LINE_BYTES_MAX). Counts begin
-//! at 0 when an engine opens a replica. Durations are in microseconds, from the turn of the shard in which something began to the one in
-//! which its end was seen: what begins and ends within one turn took 0, and the length of a turn is the error.
+//! The engine answers [`Request::Metrics`](crate::engine::Request::Metrics) with one
+//! [`MetricsPage`] at a time. So a node with a thousand replicas does not hold up its shard, and no
+//! line grows beyond [`LINE_BYTES_MAX`](crate::engine::LINE_BYTES_MAX). Counts begin at 0 when an
+//! engine opens a replica. Durations are in microseconds. They begin in the turn of the shard in
+//! which an operation began, and end in the turn in which its end was seen. An operation that
+//! begins and ends within one turn counts as 0, and the length of a turn is the error.
 
 use crate::engine::{ClientStatus, ReplicaStatus};
 use mainstay_types::{Histogram, NodeId, ResourceId, Time};
 use serde::{Deserialize, Serialize};
 
-/// What a device asks for.
+/// Kind of a device's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestKind {
     Read,
@@ -104,7 +106,7 @@ pub struct ReplicaMetrics {
     pub counts: ReplicaCounts,
 }
 
-/// What was counted of one replica.
+/// Counts of one replica.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplicaCounts {
@@ -115,30 +117,34 @@ pub struct ReplicaCounts {
     pub read_us: Histogram,
     /// A write of the journal, in any role.
     pub journal_us: Histogram,
-    /// As primary: from the sealing of a batch to its commit.
+    /// Time from the sealing of a batch to its commit, while this replica was primary.
     pub commit_us: Histogram,
-    /// As primary: entries of each batch.
+    /// Entries of each batch, while this replica was primary.
     pub batch_entries: Histogram,
     pub disk: DiskCounts,
     /// Operations on disks that have not ended.
     pub disk_operations: u64,
-    /// Those who were fed from here.
+    /// Replicas that this replica fed.
     pub peers: Vec<PeerCounts>,
-    /// As primary: replicas without which nothing is committed, itself among them.
+    /// Replicas that must have an entry before it is committed, the primary itself included.
     pub required: u64,
-    /// As a primary that serves: how many members of the in-sync set answer, itself among them, and how many copies are wanted.
+    /// Members of the in-sync set that answer, the primary itself included, and the number of
+    /// copies that is wanted. Only of a primary that serves.
     pub copies: u64,
     pub min_copies: u64,
-    /// As primary in mode B: bytes of the log that were acknowledged from memory and are not committed.
+    /// Bytes of the log that were acknowledged from memory and are not committed. Only of a
+    /// primary, in mode B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_bytes: Option<u64>,
-    /// As primary: what fills others is slowed down now, for clients or by a limit.
+    /// Whether this primary now slows down the filling of other replicas, for clients or by a
+    /// limit.
     pub filling_slowed: bool,
-    /// As primary: what scrubs compared, found and repaired.
+    /// Results of the scrubs that this replica led as primary.
     pub scrubs: ScrubCounts,
     /// Blocks that do not fit their checksums.
     pub damage: DamageCounts,
-    /// As the target of a copy: extents that came, and their bytes; zeroes have none.
+    /// Extents that arrived here as the target of a copy, and their bytes. Extents of zeroes count
+    /// no bytes.
     pub copied_extents: u64,
     pub copied_bytes: u64,
     /// By [`PromotionStep::ALL`].
@@ -182,7 +188,7 @@ pub struct VolumeCounts {
 pub struct OperationCounts {
     pub count: u64,
     pub bytes: u64,
-    /// Of these, answered with an error.
+    /// Requests among these that were answered with an error.
     pub errors: u64,
 }
 

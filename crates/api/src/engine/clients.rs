@@ -1,4 +1,5 @@
-//! What an engine says of a client: the devices of a resource of which its node has no replica.
+//! State of a client, as its engine reports it. A client has the devices of a resource of which its
+//! node has no replica.
 
 use super::DeviceStatus;
 use mainstay_types::{ConfigVersion, NodeId, Opening, ResourceId, SessionId, Time};
@@ -10,7 +11,7 @@ pub struct ClientStatus {
     pub resource: ResourceId,
     pub name: String,
     pub opening: Opening,
-    /// Of the record that it acts on; 0 for none.
+    /// Version of the record that the client acts on; 0 for none.
     pub version: ConfigVersion,
     /// `None` before the record names this opening.
     pub session: Option<SessionId>,
@@ -39,7 +40,7 @@ pub struct ClientStatus {
 pub enum ClientOver {
     /// The resource is attached elsewhere, or nowhere, or under a newer session.
     Detached,
-    /// What was acknowledged is lost (R11).
+    /// The log has lost changes that the client was told are done (R11).
     Lost,
     /// A request has waited for longer than the attachment allows (R20).
     Waited,

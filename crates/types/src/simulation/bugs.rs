@@ -340,7 +340,7 @@ bugs! {
     MountNotChecked("R28"),
     /// A node votes before it has proven itself at its addresses.
     VotesUnproven("R29"),
-    /// Of two machines with the identity of one node, the machine that was heard first counts as
+    /// Two machines have the identity of one node, and the machine that was heard first counts as
     /// the node.
     FirstHeardIsNode("R29"),
     /// A machine that does not have the recorded address of a node runs as that node.
