@@ -58,7 +58,7 @@ pub struct ErrorBody {
     /// Stable, lower case with dashes, for example `not-a-member`.
     pub code: String,
     pub message: String,
-    /// What the operator can do about it; empty when there is nothing to say.
+    /// Advice for the operator, in words; empty when there is none.
     pub remedy: String,
 }
 
@@ -160,10 +160,11 @@ pub struct NodeView {
     pub status: NodeStatus,
     pub generation: u64,
     pub voter: bool,
-    /// It votes and holds no data.
+    /// Whether the node votes and holds no data.
     #[serde(default)]
     pub witness: bool,
-    /// It joins: it receives the state of the cluster, and votes and holds data when it has proven itself.
+    /// Whether the node is still joining. It receives the state of the cluster, and votes and holds
+    /// data when it has proven itself.
     #[serde(default)]
     pub candidate: bool,
     pub leader: bool,
@@ -171,11 +172,12 @@ pub struct NodeView {
     pub connected: bool,
     /// Free bytes of the node's default pool; `None` when it could not be asked.
     pub pool_free_bytes: Option<u64>,
-    /// It lives, and has confirmed no entry of the control plane's log for so long although it lacks some, as the leader says; in
-    /// milliseconds.
+    /// Time for which the node has confirmed no entry of the control plane's log although it lacks
+    /// some, in milliseconds, as the leader reports it. `None` unless the node lives and that time
+    /// is long.
     #[serde(default)]
     pub log_lag_ms: Option<u64>,
-    /// How many it lacks then.
+    /// Entries of that log that the node lacks; 0 while `log_lag_ms` is `None`.
     #[serde(default)]
     pub log_lag_entries: u64,
 }
@@ -198,10 +200,11 @@ pub struct ResourceCreate {
     /// Names of nodes that should be primary, best first.
     #[serde(default)]
     pub preferred: Vec<String>,
-    /// What is not named: every 30 days, repairing what is proven, as fast as clients are not slowed down.
+    /// Schedule of scrubs. Default of each field: every 30 days, repair of what is proven, and a
+    /// rate that does not slow down clients.
     #[serde(default)]
     pub scrub: ScrubSchedule,
-    /// What is not named: one copy is enough.
+    /// Copies that a write needs. Default: one copy is enough.
     #[serde(default)]
     pub min_copies: MinCopiesSet,
     /// The volumes hold from the beginning what this snapshot holds.
@@ -217,13 +220,15 @@ pub struct OriginView {
     pub snapshot: String,
 }
 
-/// How many copies there have to be, and how long requests wait while there are fewer. What is not named stays as it is.
+/// How many copies there have to be, and how long requests wait while there are fewer. A field that
+/// is not given stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MinCopiesSet {
-    /// Nothing is acknowledged unless so many replicas that are in sync have it, the primary's included.
+    /// Replicas in sync, the primary's included, that must have a write before the primary
+    /// acknowledges it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
-    /// Then requests fail. 0: at once.
+    /// Time after which waiting requests fail, in milliseconds. 0: at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_ms: Option<u64>,
 }
@@ -258,10 +263,11 @@ pub struct SnapshotTake {
 /// Going back to a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SnapshotRollback {
-    /// What the volumes hold until then is kept as a snapshot of this name; without one the server chooses it.
+    /// Name of the snapshot that keeps the content of the volumes from before the rollback. The
+    /// server chooses a name if none is given.
     #[serde(default)]
     pub keep: Option<String>,
-    /// It is not kept.
+    /// Whether that content is discarded instead of kept.
     #[serde(default)]
     pub discard: bool,
     /// A service that runs on the resource is stopped for this and started again.
@@ -277,11 +283,12 @@ pub struct RollbackView {
     pub keep: Option<String>,
 }
 
-/// What came of the last rollback.
+/// Result of the last rollback.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RolledBackView {
     pub snapshot: String,
-    /// The entry of the log from which on the volumes held what it holds; none: it could not be done, and nothing was changed.
+    /// Entry of the log from which on the volumes held the content of `snapshot`. `None`: the
+    /// rollback could not be done, and changed nothing.
     pub index: Option<u64>,
     /// In milliseconds since 1970.
     pub at_ms: u64,
@@ -294,7 +301,8 @@ pub struct SnapshotFiles {
     /// One for each volume, absolute. They are only to be read. Where the pool cannot clone files each is the map of what was put aside of the volume,
     /// `snapN-mapV`; `mainstay snapshot clone` makes files of the content. Empty if this node does not hold it.
     pub files: Vec<String>,
-    /// Not given if this node does not hold it, or its file system does not tell.
+    /// Space of the snapshot on this node. `None` if the node does not hold the snapshot, or its
+    /// file system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SnapshotSpace>,
     /// Directories of Mainstay on the node that was asked. A copy goes elsewhere, or into `pool`.
@@ -305,12 +313,13 @@ pub struct SnapshotFiles {
     pub pool: String,
 }
 
-/// What the files of a snapshot take of one node's pool.
+/// Space that the files of a snapshot take in one node's pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SnapshotSpace {
     /// Bytes on the disk, those that it shares with volumes, clones and other snapshots included.
     pub bytes: u64,
-    /// Of these, bytes that nothing else has or needs: the least that its deletion gives back.
+    /// Bytes among these that nothing else shares or needs: the least that deleting the snapshot
+    /// gives back.
     pub own_bytes: u64,
 }
 
@@ -367,14 +376,15 @@ pub struct AttachedView {
     /// The only one that may write.
     pub session: u64,
     pub wait_ms: u64,
-    /// What its engine says of that session; `None` if it does not answer, or has not opened a client.
+    /// State of that session, as the node's engine reports it. `None` if the engine does not
+    /// answer, or has not opened a client.
     pub live: Option<ClientView>,
 }
 
 /// The devices of a node without a replica.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClientView {
-    /// Who answers its requests; `None` while they wait.
+    /// Node that answers the client's requests; `None` while they wait.
     pub primary: Option<String>,
     /// Requests that are not answered, and for how long the oldest of them has waited.
     pub requests: u64,
@@ -388,20 +398,20 @@ pub struct ClientView {
     pub failure: Option<String>,
 }
 
-/// What it costs to go on from a replica that may lack acknowledged writes. Sent back it says that this is accepted, and
-/// counts only while nothing of it has changed.
+/// Cost of going on from a replica that may lack acknowledged writes. The operator accepts the cost
+/// by sending this back, and the server takes it only while nothing of it has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ForceView {
     pub node: String,
-    /// Of the record that was read.
+    /// Version of the record that the cost was computed from.
     pub version: u64,
     /// Last entry that is durable there.
     pub end: u64,
     /// The highest commit index that it had heard of: everything up to there was acknowledged.
     pub heard: u64,
-    /// Who has everything.
+    /// Nodes whose replicas have every acknowledged write.
     pub lost_with: Vec<String>,
-    /// The same in words.
+    /// The cost in words.
     pub cost: String,
 }
 
@@ -413,7 +423,8 @@ pub struct ForcedView {
     pub at_ms: u64,
     /// Last entry that the replica held when the operator was told. `None`: it took over by itself, within the limits of mode A.
     pub end: Option<u64>,
-    /// Entries that were lost: from, to. `None` until one that had everything has returned.
+    /// Entries that were lost: from, to. `None` until a replica that had every acknowledged write
+    /// has returned.
     pub lost: Option<(u64, u64)>,
 }
 
@@ -453,7 +464,8 @@ pub struct ResourceView {
     pub rollback: Option<RollbackView>,
     #[serde(default)]
     pub rolled_back: Option<RolledBackView>,
-    /// It is being made of this, and nobody may use it before.
+    /// Snapshot that the resource is being made of. Nothing may use the resource before it is
+    /// complete.
     #[serde(default)]
     pub origin: Option<OriginView>,
     #[serde(default)]
@@ -529,7 +541,7 @@ pub struct ReplicaView {
     /// Why its node cannot use it, for example because what is on its disk is damaged.
     #[serde(default)]
     pub broken: Option<String>,
-    /// What the replica's engine says about it; `None` when the node could not be asked.
+    /// State of the replica, as its engine reports it; `None` when the node could not be asked.
     pub live: Option<ReplicaLive>,
 }
 
@@ -551,10 +563,11 @@ pub struct ReplicaLive {
     /// Why nothing can be written to its volumes, if its pool has no space for it.
     #[serde(default)]
     pub no_space: Option<String>,
-    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
+    /// A block that no replica in sync had whole when this primary last read it. Every read of it
+    /// fails. Names the first such block, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,
-    /// What keeps it from its work as a primary, one sentence each.
+    /// Reasons that keep the replica from its work as a primary, one sentence each.
     #[serde(default)]
     pub waiting_for: Vec<String>,
     /// Users of its devices flush what must not be lost, and learn when something else is: without that mode B acknowledges nothing from memory.
@@ -581,7 +594,7 @@ pub struct PeerView {
     /// Age of the oldest entry that it lacks.
     #[serde(default)]
     pub lag_ms: u64,
-    /// It lacks at least so much: the primary does not know exactly.
+    /// Whether the lag is only a lower bound, because the primary does not know it exactly.
     #[serde(default)]
     pub lag_more: bool,
     /// Share of an extent copy that is done, in percent; `None` when none runs.
@@ -607,7 +620,7 @@ pub struct SlowView {
     pub out_ms: u64,
     /// How long it took to acknowledge when it left, in microseconds.
     pub latency_us: u64,
-    /// It is asked to return after so many milliseconds, if it keeps up until then.
+    /// Time until the replica is asked to return, in milliseconds, if it keeps up until then.
     pub returns_in_ms: u64,
 }
 
@@ -640,7 +653,7 @@ pub struct ScrubSchedule {
 /// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks, in milliseconds since 1970.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubsView {
-    /// What time it is.
+    /// Present time of the node that answers.
     pub now_ms: u64,
     pub interval_ms: u64,
     pub repair: ScrubRepair,
@@ -653,7 +666,8 @@ pub struct ScrubsView {
     pub failed: Option<ScrubbedView>,
     /// When the next one is due.
     pub due_ms: Option<u64>,
-    /// It is late by so many milliseconds: by more than a quarter of the interval.
+    /// Time by which the next scrub is late, in milliseconds. `None` unless that is more than a
+    /// quarter of the interval.
     pub late_ms: Option<u64>,
     /// Why none could begin now.
     pub waits_for: Option<String>,
@@ -668,7 +682,7 @@ pub struct ScrubbedView {
     pub end: String,
     /// Nodes whose replicas were not compared everywhere.
     pub lacking: Vec<String>,
-    /// As in [`ScrubReport`].
+    /// Blocks that differed, and what became of them, as in [`ScrubReport`].
     pub different: u64,
     pub repaired: u64,
     pub overwritten: u64,
@@ -679,13 +693,13 @@ pub struct ScrubbedView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubReport {
     pub resource: String,
-    /// Who compares.
+    /// Node whose replica leads the scrub.
     pub primary: String,
     pub state: ScrubState,
     pub repair: ScrubRepair,
     /// All replicas were compared in all extents.
     pub complete: bool,
-    /// It is complete, and no block differs any more.
+    /// Whether the scrub is complete and no block differs any more.
     pub equal: bool,
     /// Entries of the log of the first and the last extent.
     pub from: u64,
@@ -708,7 +722,7 @@ pub struct ScrubReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubReplica {
     pub node: String,
-    /// In so many extents it was compared.
+    /// Extents in which this replica was compared.
     pub extents: u64,
 }
 
@@ -723,7 +737,7 @@ pub struct ScrubFindingView {
     /// Nodes whose own checksums say that theirs are damaged.
     #[serde(default)]
     pub damaged: Vec<String>,
-    /// Those who are taken to be right; none if that is not known.
+    /// Nodes whose replicas are taken to be right; empty if that is not known.
     pub right: Vec<String>,
     /// More than half of the replicas that are not damaged say so.
     pub proven: bool,
@@ -743,30 +757,30 @@ pub struct ServiceApply {
     pub force: bool,
 }
 
-/// What applying a service does to it.
+/// Effect of applying a service file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceEffect {
     Created,
-    /// It is so already, and no failure is to be cleared.
+    /// The service is the same already, and there is no failure to clear.
     Unchanged,
     /// The specification is the same; failures on some nodes do not count any more.
     FailuresCleared,
-    /// What runs goes on.
+    /// The specification changes, and running processes go on.
     ChangedInPlace,
-    /// What runs is stopped, and started by the new specification.
+    /// The running service is stopped, and started by the new specification.
     Restarted,
 }
 
 /// A field of a service that gets another value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceChange {
-    /// As it is written in TOML, for example `process[0].command`.
+    /// Name of the field as in TOML, for example `process[0].command`.
     pub field: String,
     /// `not set` for none. Values of environment variables are not told.
     pub from: String,
     pub to: String,
-    /// What runs has to be started again for it.
+    /// Whether the change stops and starts the running service.
     pub restarts: bool,
 }
 
@@ -777,7 +791,8 @@ pub struct ServiceApplied {
     pub service: ServiceView,
     pub effect: ServiceEffect,
     pub changes: Vec<ServiceChange>,
-    /// What single nodes lack for it, and nodes that could not be asked.
+    /// Requirements of the service that single nodes do not meet, and nodes that could not be
+    /// asked, one text each.
     pub warnings: Vec<String>,
     pub dry_run: bool,
 }
@@ -801,7 +816,7 @@ pub struct ServiceView {
     /// Last reported phase, for example `running`, `mounting`, `stopped`, `failed`.
     pub phase: String,
     pub phase_node: Option<String>,
-    /// What the node does about it, or waits for, while it starts or stops.
+    /// Step that the node takes, or waits for, while the service starts or stops.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub doing: String,
     /// Whether `phase` is about what was applied last. False until the node that should run it has taken that up.
@@ -871,6 +886,6 @@ pub struct StatusView {
     pub lease_left_ms: u64,
     pub resources: Vec<ResourceView>,
     pub services: Vec<ServiceView>,
-    /// What to do next, most urgent first; empty when all is well.
+    /// Actions to take next, most urgent first; empty when all is well.
     pub advice: Vec<String>,
 }
