@@ -11,7 +11,7 @@ pub enum Case {
     Sysbench(sysbench::Load),
 }
 
-/// What is compared, and which way is better.
+/// Figure that is compared, and which way is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -48,7 +48,7 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What one run of a case gave.
+/// Figures of one run of a case.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Operations or transactions per second.
@@ -115,7 +115,7 @@ impl Case {
         }
     }
 
-    /// What exactly it is, for people.
+    /// Exact description of the case, for people.
     #[must_use]
     pub fn title(&self) -> String {
         match self {

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a finished program left.
+/// Exit status and output of a finished program.
 #[derive(Debug)]
 pub struct Finished {
     pub status: ExitStatus,

@@ -11,10 +11,11 @@ use std::path::Path;
 
 /// A tick of `/proc`, in microseconds. The kernel converts to 100 per second for user space whatever its own clock.
 const TICK_US: u64 = 10_000;
-/// Of a process's flags: it is a thread of the kernel.
+/// Flag of a process that marks a thread of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What a process is called in the tables: its role, or `None` when it has nothing to do with the benchmark.
+/// Gives the name of a process in the tables: its role, or `None` when it has nothing to do with
+/// the benchmark.
 pub type Role<'a> = &'a dyn Fn(&Process) -> Option<String>;
 
 /// A process of the machine.
@@ -72,12 +73,13 @@ pub struct Usage {
     pub other_us: u64,
     /// The whole machine by its ticks.
     pub machine_us: u64,
-    /// What the hypervisor gave to others meanwhile.
+    /// Time that the hypervisor gave to other machines meanwhile, in microseconds.
     pub steal_us: u64,
 }
 
 impl Usage {
-    /// What the set-up used: its processes and the kernel's threads, without the client.
+    /// Processor time of the set-up, in microseconds: its processes and the kernel's threads,
+    /// without the client.
     #[must_use]
     pub fn set_up_us(&self) -> u64 {
         self.processes_us.values().sum::<u64>() + self.kernel_us.values().sum::<u64>()
@@ -115,7 +117,7 @@ impl Snapshot {
         }
     }
 
-    /// What was used from then until now.
+    /// Processor time that was used since this snapshot was taken.
     #[must_use]
     pub fn until_now(&self, role: Role<'_>) -> Usage {
         let now = Self::take();

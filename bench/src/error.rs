@@ -1,4 +1,4 @@
-//! What can go wrong while measuring.
+//! Errors of measuring.
 
 use std::time::Duration;
 use thiserror::Error;

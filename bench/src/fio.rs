@@ -88,7 +88,7 @@ pub static LOADS: &[Load] = &[
     },
 ];
 
-/// What fio writes to.
+/// Place that fio writes to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// A block device or a file.
@@ -204,8 +204,9 @@ fn worse(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.into_iter().chain(other).reduce(f64::max)
 }
 
-/// What a write and its sync take together, one at a time: the time between two. fio itself measures both, but with asynchronous engines it
-/// counts a sync from the beginning of its write (seen with 3.33), and of percentiles it tells only those of each apart.
+/// Latency of a write together with its sync, one pair at a time: the time between two pairs. fio
+/// itself measures both, but with asynchronous engines it counts a sync from the beginning of its
+/// write (seen with 3.33). It gives percentiles only of each alone.
 fn with_syncs(latency: Latency, iops: f64, job: &Value) -> Latency {
     let max = job["sync"]["lat_ns"]["max"].as_f64().map_or(0.0, |ns| ns / 1000.0);
     Latency { mean: 1e6 / iops, max: latency.max.max(max), p50: None, p95: None, p99: None, p999: None }
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(figures.value(Measure::ReadMaxMs), 0.1);
     }
 
-    /// As fio 3.33 prints them: it says that there were no syncs.
+    /// The input is as fio 3.33 prints it, which says that there were no syncs.
     #[test]
     fn a_durable_write_includes_its_sync() {
         let sync = "\"sync\": {\"total_ios\": 0, \"lat_ns\": {\"mean\": 30000, \"max\": 900000}}, \"read\"";

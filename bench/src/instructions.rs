@@ -17,7 +17,7 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 /// A case takes a second or two.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is counted: the name of a case and how often it is done.
+/// Unit of counting: the name of a case and how often it is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Work {
     pub case: String,

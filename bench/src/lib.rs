@@ -1,5 +1,5 @@
-//! What `make bench` and `mainstay bench` share: the cases, how they are run in turns between two runs of a baseline,
-//! where the processor time goes, and how the samples become tables and plots.
+//! Shared by `make bench` and `mainstay bench`: the cases, how they are run in turns between two
+//! runs of a baseline, where the processor time goes, and how the samples become tables and plots.
 //!
 //! A **case** is one load (fio or sysbench with fixed parameters). A **set-up** is something that bears it: a plain device, a
 //! volume, another product. A **turn** runs one case on all set-ups, each between two runs of the first of them, the baseline; the

@@ -1,4 +1,4 @@
-//! What the machine is. Without it no figure means anything.
+//! Description of the machine, without which no figure means anything.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn said(words: &[&str]) -> String {
     done.map_or(String::new(), |done| done.stdout.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Of a path: the device, file system and options of the mount that it lies on.
+/// Finds the mount that a path lies on: its device, file system and options.
 fn mount_of(path: &Path) -> String {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mounts = read("/proc/self/mounts");

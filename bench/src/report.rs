@@ -23,9 +23,10 @@ pub struct Row {
     pub set_up: String,
     pub measure: Measure,
     pub value: Spread,
-    /// Of the value to the mean of the baseline's before and after it; `None` for the baseline.
+    /// Ratio of the value to the mean of the baseline's before and after it; `None` for the
+    /// baseline.
     pub ratio: Option<Spread>,
-    /// Of the mean latency, likewise.
+    /// Ratio of the mean latency, likewise.
     pub latency_ratio: Option<Spread>,
     pub latency_mean_us: Spread,
     pub latency_p95_us: Option<Spread>,

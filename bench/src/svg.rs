@@ -56,7 +56,7 @@ fn of_measure(row: &Row, measure: Measure) -> Option<Spread> {
 pub struct Bar<'a> {
     /// The group.
     pub case: &'a str,
-    /// What it is named in the legend.
+    /// Name of the set-up in the legend.
     pub set_up: &'a str,
     pub value: Spread,
 }

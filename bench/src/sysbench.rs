@@ -16,7 +16,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// As sysbench calls it.
+    /// Name of the workload in sysbench.
     #[must_use]
     pub fn script(self) -> &'static str {
         match self {

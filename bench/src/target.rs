@@ -1,4 +1,5 @@
-//! What a benchmark may write to: it destroys what is there, so it looks first.
+//! Checks of the place that a benchmark is to write to. The benchmark destroys its content, so it
+//! looks at it first.
 
 use crate::error::{Error, Result};
 use std::fs::{File, OpenOptions};
@@ -6,16 +7,16 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The front and the end of a device are read whole: that is where file systems, partition tables and volume managers
-/// say who they are.
+/// Bytes of a device's front and of its end that are read whole. File systems, partition tables and
+/// volume managers have their marks there.
 const EDGE_BYTES: u64 = 1 << 20;
-/// So many places in between are read as well.
+/// Number of places in between that are read as well.
 const PROBES: u64 = 256;
 const PROBE_BYTES: u64 = 64 << 10;
 /// `O_EXCL` of open(2): of a block device, refused while it is mounted or part of something else.
 const O_EXCL: i32 = 0o200;
 
-/// What a file system, or another thing with a mark of its own, is known by: name, offset, bytes.
+/// Marks of file systems and of other known contents: name, offset, bytes.
 const MARKS: [(&str, usize, &[u8]); 8] = [
     ("an XFS file system", 0, b"XFSB"),
     ("an ext2, ext3 or ext4 file system", 1080, &[0x53, 0xef]),
@@ -87,7 +88,8 @@ impl Drop for Place {
     }
 }
 
-/// What is on it, as far as it can be seen from its edges and from places in between; `None` when all of that is zeroes.
+/// Finds out the content of a file or device, as far as its edges and places in between show it.
+/// Returns `None` when all of these are zeroes.
 fn content(file: &mut File, bytes: u64) -> std::io::Result<Option<&'static str>> {
     let mut read = |offset: u64, len: u64| -> std::io::Result<Vec<u8>> {
         let mut part = vec![0; len.min(bytes - offset) as usize];

@@ -12,9 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Between two runs: what the last one left to do (destaging, write-back, purging) shall not be paid for by the next.
+/// Pause between two runs, so that a run does not pay for the work that the last one left
+/// (destaging, write-back, purging).
 const PAUSE: Duration = Duration::from_millis(500);
-/// What starting a program and its warm-up cost, for the estimate, in seconds.
+/// Time to start a program and to warm up, for the estimate, in seconds.
 const OVERHEAD_S: f64 = 2.0;
 
 /// Something that bears loads.
@@ -38,7 +39,7 @@ pub trait SetUp {
     /// When the load fails.
     fn run(&self, case: &Case, seconds: u64, seed: u64) -> Result<Figures>;
 
-    /// What a process is called in the tables, if it has to do with the set-up.
+    /// Name of a process in the tables, if it has to do with the set-up.
     fn role(&self, process: &Process) -> Option<String>;
 }
 
@@ -72,7 +73,7 @@ pub struct Sample {
     pub seconds: u64,
     pub figures: Figures,
     pub usage: Usage,
-    /// What the baseline gave just before and just after; `None` for the baseline itself.
+    /// Figures of the baseline just before and just after; `None` for the baseline itself.
     pub around: Option<[Figures; 2]>,
 }
 
@@ -85,13 +86,13 @@ pub struct Failure {
     pub why: String,
 }
 
-/// What every sample of a file has in common.
+/// Terms that all samples of a file have in common.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Terms {
     pub seconds: u64,
     /// Size of the region that fio writes to, in MiB.
     pub mib: u64,
-    /// Of the program that was measured.
+    /// Version of the program that was measured.
     pub version: String,
 }
 

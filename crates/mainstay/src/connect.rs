@@ -36,7 +36,7 @@ fn say_slow(method: &Method, path: &str) {
     output::waits_for(what_takes_long(method, path));
 }
 
-/// What the agent does while a request is under way.
+/// Returns words for the work of the agent while a request is under way, such as `for …`.
 fn what_takes_long(method: &Method, path: &str) -> &'static str {
     match (method.as_str(), path) {
         ("GET", _) => "for the agent's answer: it asks the other nodes, and those that are dead cost time",

@@ -1,5 +1,5 @@
-//! What the command line says when something goes wrong: a stable code, the cause, the remedy, and
-//! the exit code that goes with it.
+//! Failures of the command line: a stable code, the cause, the remedy, and the exit code that goes
+//! with it.
 
 use mainstay_api::client::ClientError;
 use mainstay_api::rest::ErrorBody;
@@ -89,7 +89,7 @@ impl<T, E: Error + 'static> Context<T> for Result<T, E> {
     }
 }
 
-/// What to do about an error of the system, as far as its kind says.
+/// Returns a remedy for an error of the system, as far as the kind of the error tells one.
 pub fn remedy_of(error: &(dyn Error + 'static)) -> &'static str {
     use io::ErrorKind as Kind;
     let mut cause = Some(error);

@@ -7,12 +7,13 @@ use std::sync::{Mutex, Once, PoisonError};
 /// Exit code of a command that was interrupted, as shells have it.
 const EXIT: i32 = 130;
 
-/// What is told on Ctrl-C, innermost last.
+/// Texts that the command prints on Ctrl-C, innermost last.
 static TELLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static WATCH: Once = Once::new();
-/// A change has been asked for, and nothing more exact is told.
+/// Whether the command has asked for a change. Ctrl-C then prints [`CHANGE`] when there is no more
+/// exact text.
 static CHANGING: AtomicBool = AtomicBool::new(false);
-/// What holds for every change.
+/// Text for Ctrl-C that is true of every change.
 const CHANGE: &str = "the change goes on in the cluster if it was recorded already. To see whether it was, run `mainstay status`.";
 
 /// From now on Ctrl-C tells that a change may go on.

@@ -1,4 +1,4 @@
-//! What goes to the terminal: results to standard output, progress and failures to standard error.
+//! Output to the terminal: results to standard output, progress and failures to standard error.
 
 use crate::failure::{Context, Failure, Outcome};
 use crate::lab::sys::terminal_columns;
@@ -13,7 +13,7 @@ const SAID_AFTER: Duration = Duration::from_millis(1500);
 /// Then it says how far things are, if that has changed since.
 const SAID_EVERY: Duration = Duration::from_secs(30);
 
-/// Nothing but results and failures is printed: a program reads them.
+/// Whether only results and failures are printed, because a program reads them.
 static QUIET: AtomicBool = AtomicBool::new(false);
 /// Lines of progress that are shown now.
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
@@ -35,9 +35,9 @@ pub fn waits_for(what: &str) {
     }
 }
 
-/// Nothing is made narrower than this.
+/// Least width of output, in columns.
 const COLUMNS_MIN: usize = 40;
-/// Further lines of a sentence are indented by so much more than its first one.
+/// Columns by which further lines of a sentence are indented more than its first line.
 const HANGING: usize = 4;
 
 /// Prints a result. With `--json` it is the API's own type, so scripts see exactly what the API says.

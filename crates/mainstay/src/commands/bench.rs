@@ -25,9 +25,9 @@ use std::time::Duration;
 
 /// Load before sysbench is measured, in seconds.
 const WARM_UP_S: u64 = 2;
-/// How much longer than asked a program may take.
+/// Time by which a program may run longer than asked.
 const SPARE: Duration = Duration::from_secs(120);
-/// What filling a target may take for each MiB, at least 5 MiB a second.
+/// Longest time for filling one MiB of a target: at least 5 MiB a second.
 const FILL_PER_MIB: Duration = Duration::from_millis(200);
 
 pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output: Output) -> Outcome<u8> {

@@ -63,7 +63,7 @@ pub fn lag(peer: &PeerView) -> String {
     format!("{least}{}", size::format(peer.lag_bytes))
 }
 
-/// What each follower of a resource in mode A lacks.
+/// Lists the lag of each follower of a resource in mode A.
 pub fn following(resource: &ResourceView) -> String {
     if resource.mode != Mode::A {
         return String::new();
@@ -82,7 +82,8 @@ pub fn following(resource: &ResourceView) -> String {
     live.flat_map(|live| &live.peers).map(one).collect()
 }
 
-/// What mode B comes to now, and what is left of it in another mode.
+/// Describes the present effect of mode B, or, in another mode, which members still make writes of
+/// mode B durable.
 fn memory(resource: &ResourceView) -> String {
     let counted = resource.memory.join(" ");
     let in_sync = resource.replicas.iter().filter(|replica| replica.in_sync).count();

@@ -216,7 +216,8 @@ fn is_in_sync(resource: &ResourceView, node: &str) -> bool {
     resource.replicas.iter().any(|replica| replica.node == node && replica.in_sync)
 }
 
-/// What a dead node has goes when it returns; nobody waits for that.
+/// Whether the replica on a node is gone. The files of a dead node go when it returns, and the
+/// command does not wait for that.
 fn is_gone(resource: &ResourceView, node: &str) -> bool {
     let kept = resource.replicas.iter().any(|replica| replica.node == node);
     let leaves = resource.leaving.iter().any(|leaving| leaving.node == node && !leaving.dead);
@@ -317,7 +318,7 @@ pub fn summary(resource: &ResourceView) -> String {
     format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
 }
 
-/// It is not what it is to be yet.
+/// Names the snapshot that an unfinished resource is being made of; empty for a finished one.
 fn made_of(resource: &ResourceView) -> String {
     let one = |origin: &OriginView| format!("; being made of {}@{}", origin.resource, origin.snapshot);
     resource.origin.as_ref().map(one).unwrap_or_default()
@@ -341,7 +342,8 @@ fn lost(resource: &ResourceView) -> String {
     live.filter_map(|live| live.unreadable.as_ref()).map(one).collect()
 }
 
-/// What each replica takes of its pool, as a line of its own; empty when no node says.
+/// Lists the space that each replica takes in its pool, as a line of its own; empty when no node
+/// tells it.
 pub fn space(resource: &ResourceView) -> String {
     let one = |replica: &ReplicaView| Some(format!("{} {}", replica.node, taken(replica)?));
     let each: Vec<_> = resource.replicas.iter().filter_map(one).collect();

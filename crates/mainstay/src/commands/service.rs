@@ -197,7 +197,7 @@ fn failure_lines(service: &ServiceView) -> String {
     lines.collect()
 }
 
-/// What a dry run has found, in words.
+/// Describes the result of a dry run.
 fn would(applied: &ServiceApplied) -> String {
     let name = &applied.service.name;
     let head = match applied.effect {
@@ -214,7 +214,7 @@ fn would(applied: &ServiceApplied) -> String {
     format!("{head}{}\nnothing was changed (--dry-run)", change_lines(applied))
 }
 
-/// What has been recorded, in words.
+/// Describes the change that was recorded.
 fn did(applied: &ServiceApplied) -> String {
     let name = &applied.service.name;
     let head = match applied.effect {

@@ -20,7 +20,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What a replica held before it was copied to; listed with the snapshots, and gone when the copy has ended.
+/// Name under which the content of a replica from before a copy to it is listed with the snapshots.
+/// It goes when the copy has ended.
 const BEFORE_COPY: &str = "before-copy";
 
 pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome<u8> {

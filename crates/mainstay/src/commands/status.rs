@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use mainstay_api::rest::{EngineView, NodeStatus, NodeView};
 
-    /// It has no engine, and nobody should look for one.
+    /// A witness has no engine, and the output must not make an operator look for one.
     #[test]
     fn a_witness_is_called_one_and_misses_no_engine() {
         let node = |name: &str, witness| NodeView {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const DETACHED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What exists of a lab of this name, in words; empty if nothing does.
+/// Lists the remains of a lab of this name, in words; empty if there are none.
 pub fn remains(base: &Path, name: &str) -> Outcome<Vec<String>> {
     let dir = base.join(name);
     let mut found = network::namespaces(name)?;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A program that lived at least this long has not failed to start.
 const LIVED: Duration = Duration::from_secs(10);
-/// So many quick deaths are answered by a restart at once.
+/// Number of quick deaths in a row that the program may have and still be restarted at once.
 const DEATHS_FREE: u32 = 3;
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);

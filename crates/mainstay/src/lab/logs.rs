@@ -1,4 +1,4 @@
-//! What engine, agent and first process of a node have written.
+//! Logs of a node: the output of its engine, its agent and its first process.
 
 use super::cli::LogsArgs;
 use super::node;

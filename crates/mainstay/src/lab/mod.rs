@@ -120,7 +120,7 @@ fn changed(
     said(output, result?)
 }
 
-/// What a verb has done, for people or for scripts.
+/// Result of a verb, for people or for scripts.
 #[derive(serde::Serialize)]
 struct Done {
     message: String,

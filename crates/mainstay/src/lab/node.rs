@@ -17,7 +17,7 @@ pub fn image(lab: &Lab, node: &str) -> PathBuf {
     lab.node_dir(node).join("disk.img")
 }
 
-/// What stands for the disk where it is not an image.
+/// Returns the directory that a node has as its disk, where the disk is not an image.
 pub fn directory(lab: &Lab, node: &str) -> PathBuf {
     lab.node_dir(node).join("disk")
 }
@@ -92,8 +92,8 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
     }
 }
 
-/// What happens when the plug is pulled, in this order: nothing runs on, no packet leaves, nothing
-/// reaches the disk any more, no process is left.
+/// Cuts the power of a node, in this order: its processes freeze, its link goes down, its disk image
+/// takes no more writes, and its processes are killed.
 pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
     let node = lab.node(name)?.clone();
     let Some(pid) = lab.init_pid(&node) else {

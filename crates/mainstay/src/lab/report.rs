@@ -22,7 +22,7 @@ struct LabView {
 struct LabNodeView {
     name: String,
     address: String,
-    /// It runs no engine and holds no data.
+    /// Whether the node runs no engine and holds no data.
     witness: bool,
     /// `running`, `paused`, `no-power` or `died`.
     state: &'static str,

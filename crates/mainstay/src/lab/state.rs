@@ -1,4 +1,4 @@
-//! What a lab is: its state file, and the names of everything that belongs to it.
+//! State of a lab: its state file, and the names of everything that belongs to it.
 
 use crate::failure::{Context, Failure, Outcome};
 use nix::fcntl::{Flock, FlockArg};
@@ -33,7 +33,8 @@ pub struct Lab {
     pub dir: PathBuf,
     pub phase: Phase,
     pub plain: bool,
-    /// Of images; a directory has what the machine's file system has.
+    /// Size of each disk image, in bytes. A disk that is a directory has the room of the machine's
+    /// file system.
     pub disk_bytes: u64,
     /// Disks are directories, not images.
     #[serde(default)]
@@ -42,8 +43,8 @@ pub struct Lab {
     /// Pairs of ports between which nothing passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
-    /// What the machine had set before the first of its labs, see [`super::disk::xfs_push`]; the last one puts it
-    /// back at its end.
+    /// Setting of the machine before the first of its labs, see [`super::disk::xfs_push`]. The last
+    /// lab puts it back at its end.
     #[serde(default)]
     pub xfs_push_before: Option<String>,
 }
@@ -56,7 +57,7 @@ pub struct Node {
     pub address: String,
     /// Process id, outside, of the node's first process; `None` while the node has no power.
     pub init: Option<u32>,
-    /// It runs an agent and no engine, and votes without holding data.
+    /// Whether the node runs an agent and no engine, and votes without holding data.
     #[serde(default)]
     pub witness: bool,
     /// FUSE connections the node had when its end began; empty once the end is complete.
