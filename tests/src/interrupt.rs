@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Longest patience with a command that is just changing the lab.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Somebody has asked, and the labs are being removed.
+/// Whether the user has interrupted the program, and the labs are being removed.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Removes these labs when the program is interrupted, then ends it. `again` is the command that tries once more. A second

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 pub const TABLE: &str = "ledger.entries";
 
-/// What the row of `number` holds; follows from the number, so that a wrong row is noticed.
+/// Content of the row of `number`. It follows from the number, so that a wrong row is noticed.
 #[must_use]
 pub fn content(number: u64) -> String {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -108,18 +108,18 @@ pub fn longest_gap_us(notes: &[Note]) -> u64 {
     times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
 }
 
-/// What a comparison of the notes with the table found.
+/// Result of comparing the notes with the table.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Verdict {
     pub acknowledged_rows: u64,
     pub present_rows: u64,
-    /// Acknowledged, and not there.
+    /// Rows that were acknowledged and are not in the table.
     pub lost_rows: u64,
-    /// The first few of them.
+    /// Numbers of the first few lost rows.
     pub lost: Vec<u64>,
-    /// There, with other content than was asked for.
+    /// Rows of the table with other content than was asked for.
     pub wrong_rows: u64,
-    /// There, and never asked for.
+    /// Rows of the table that no client asked for.
     pub unasked_rows: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What the end-to-end tests, the demo and the benchmarks share: a lab driven through the real binary, a MariaDB on top of
-//! it, the load and the proofs. Everything here works from outside: it knows the command line and the API,
-//! not the crates behind them.
+//! Shared by the end-to-end tests, the demo and the benchmarks: a lab driven through the real
+//! binary, a MariaDB on top of it, the load and the proofs. Everything here works from outside: it
+//! knows the command line and the API, not the crates behind them.
 
 pub mod bench;
 pub mod events;

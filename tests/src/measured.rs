@@ -1,4 +1,4 @@
-//! What a program that measures something in a lab of its own begins and ends with.
+//! Beginning and end of a program that measures something in a lab of its own.
 
 use crate::interrupt;
 use crate::lab::Lab;
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Without an argument so many rounds are measured.
+/// Rounds that are measured unless the argument gives another number.
 const ROUNDS: u32 = 3;
 
 /// Measures in a lab of this name, which is removed whatever happens.
@@ -31,7 +31,7 @@ pub fn in_rounds(name: &str, measure: impl FnOnce(&Lab, u32) -> Result<()>) -> R
     in_lab(name, |lab| measure(lab, rounds))
 }
 
-/// What came of writing.
+/// Figures of a run of writes.
 pub struct Writes {
     pub iops: f64,
     pub mean_us: f64,

@@ -120,7 +120,8 @@ pub fn ledger(lab: &Lab, address: &str, notes: &Path) -> Result<Verdict> {
     serde_json::from_str(&said).context("the ledger's verdict")
 }
 
-/// What CHECK TABLE … EXTENDED finds wrong, in its own words; and the number of tables it looked at.
+/// Runs CHECK TABLE … EXTENDED on all tables. Returns the number of tables, and every fault in the
+/// words of the database.
 ///
 /// # Errors
 /// When the database cannot be asked.

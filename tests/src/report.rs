@@ -1,4 +1,4 @@
-//! What the demo found, as a text for people and as JSON for programs.
+//! Results of the demo, as a text for people and as JSON for programs.
 
 use crate::sysbench::{Second, Summary};
 use crate::timeline::Failover;
@@ -75,7 +75,7 @@ pub struct Report {
     pub lost_rows: u64,
     pub wrong_rows: u64,
     pub tables_checked: usize,
-    /// What CHECK TABLE … EXTENDED complained of; empty when every table is clean.
+    /// Complaints of CHECK TABLE … EXTENDED; empty when every table is clean.
     pub table_faults: Vec<String>,
     pub replicas_equal: bool,
     /// The position of the log at which the replicas were compared.
@@ -90,7 +90,7 @@ pub struct Report {
     pub runs: Vec<Run>,
     /// Resident memory of engine and agent on each node under load, in bytes.
     pub memory_bytes: Vec<(String, u64)>,
-    /// Of `mainstay --version`.
+    /// Output of `mainstay --version`.
     pub version: String,
     pub processors: usize,
     pub kernel: String,

@@ -64,7 +64,7 @@ const PURE: &[&str] = &[
 const PURE_MAY_USE: &[&str] =
     &["bytes", "crc-fast", "serde", "serde_json", "serde_path_to_error", "smallvec", "thiserror", "toml"];
 
-/// Nothing that a pure crate pulls in, however far down, may be one of these.
+/// Crates that no pure crate may depend on, however far down.
 const NEVER_UNDER_PURE: &[&str] = &[
     "tokio",
     "mio",
@@ -208,7 +208,8 @@ fn pure_crates_have_the_clippy_deny_list() {
     assert!(first.contains("std::time::Instant::now") && first.contains("std::collections::HashMap"));
 }
 
-/// What is compiled, with its features, when these packages are built together.
+/// Returns the tree of crates, with their features, that cargo compiles when it builds these
+/// packages together.
 fn built_with(packages: &[&str]) -> String {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["tree", "--locked", "--target", TARGET, "--edges", "features,no-dev", "--prefix", "none"])

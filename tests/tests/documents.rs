@@ -1,5 +1,5 @@
-//! What the documents name exists: the tests behind the promises, and the files that the reading order leads to. A
-//! renamed test would otherwise leave a promise that nothing holds.
+//! Everything that the documents name exists: the tests behind the promises, and the files that the
+//! reading order leads to. A renamed test would otherwise leave a promise without a test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn tests(files: &BTreeSet<String>) -> BTreeSet<String> {
     names
 }
 
-/// What stands between backticks outside fenced blocks.
+/// Returns the texts between backticks outside fenced blocks.
 fn quoted(text: &str) -> Vec<&str> {
     let mut fenced = false;
     let prose = text.lines().filter(|line| {

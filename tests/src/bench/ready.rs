@@ -18,15 +18,15 @@ const WARM_UP_S: u64 = 2;
 /// Longest time for a database to answer.
 const LIMIT: Duration = Duration::from_secs(120);
 const PLAIN_PORT: u16 = 3307;
-/// Of a volume with a database on it; tables and redo log take about 300 MiB.
+/// Size of a volume with a database on it; tables and redo log take about 300 MiB.
 pub const DATABASE_MIB: u64 = 1024;
 
-/// What the chosen cases ask of a set-up.
+/// Demands of the chosen cases on a set-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
     pub fio: bool,
     pub database: bool,
-    /// What fio writes to, in MiB.
+    /// Size of the region that fio writes to, in MiB.
     pub mib: u64,
 }
 
@@ -42,18 +42,18 @@ impl Needs {
 pub struct Ready<'a> {
     lab: &'a Lab,
     name: String,
-    /// What it is, so that it can be built again.
+    /// Description of the set-up, so that a reader can build it again.
     pub text: String,
     target: Option<Target>,
     mib: u64,
-    /// Of the database, as `address:port`.
+    /// Address of the database, as `address:port`.
     database: Option<String>,
     /// Words before fio's own.
     fio_front: Vec<String>,
     held: Vec<Held<'a>>,
 }
 
-/// What has to live as long as a set-up.
+/// A device, server or program that has to live as long as its set-up.
 pub enum Held<'a> {
     Device(Device),
     Server(Server<'a>),

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is to be run, as the arguments say.
+/// Work that the arguments choose.
 struct Chosen {
     plan: Plan,
     needs: Needs,

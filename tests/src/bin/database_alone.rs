@@ -16,7 +16,8 @@ const DOWN: &str = "mainstay lab --name alone down";
 const NODE: &str = "n1";
 const PORT: u16 = 3306;
 const LIMIT: Duration = Duration::from_secs(60);
-/// As long as a primary serves between two power cuts of `kill_the_primary_ten_times_in_a_row`.
+/// Time for which the database serves between two power cuts: as long as a primary does in
+/// `kill_the_primary_ten_times_in_a_row`.
 const SERVES: Duration = Duration::from_millis(1200);
 const ROUNDS_BETWEEN_PROOFS: u32 = 10;
 

@@ -20,10 +20,10 @@ const NODES_MIN: usize = 3;
 /// A replica and what its file system needs, a thousand times and more.
 const DISK: &str = "32GiB";
 const LIMIT: Duration = Duration::from_secs(300);
-/// Nothing happens before it is measured, and while.
+/// Pause between a change of the load and the next measurement.
 const REST: Duration = Duration::from_secs(5);
 const WATCHED: Duration = Duration::from_secs(20);
-/// One resource in so many is written to, one at least.
+/// Share of the resources that are written to: one in this many, one at least.
 const BUSY_EVERY: usize = 10;
 /// Writes of 4 KiB per second and busy resource.
 const BUSY_RATE: u32 = 10;
@@ -37,7 +37,7 @@ struct Wanted {
     out: Option<PathBuf>,
 }
 
-/// What one program costs, in the mean of the nodes.
+/// Cost of one program, in the mean of the nodes.
 #[derive(Clone, Copy)]
 struct Cost {
     resident_mib: f64,
@@ -58,9 +58,10 @@ struct Loss {
 struct Row {
     replicas: usize,
     count: usize,
-    /// Of engine and agent.
+    /// Costs of engine and agent without load.
     idle: [Cost; 2],
-    /// The same while a tenth is written to; none if the load did not come to half of its rate, so that this says nothing.
+    /// Costs of engine and agent while a tenth of the resources is written to. `None` if the load
+    /// did not come to half of its rate, so that the costs say nothing.
     busy: Option<[Cost; 2]>,
     /// None where there is no other replica.
     loss: Option<Loss>,
@@ -232,7 +233,7 @@ impl Drop for Load {
     }
 }
 
-/// What the kernel has counted for a process.
+/// Counts of the kernel for one process.
 struct Counted {
     resident_kib: u64,
     ticks: u64,
@@ -248,7 +249,7 @@ fn watch(lab: &Lab, nodes: &[String]) -> Result<[Cost; 2]> {
     Ok([0, 1].map(|program| mean(&before, &after, program, seconds)))
 }
 
-/// Of engine and agent of each node.
+/// Returns the counts of engine and agent of each node.
 fn all(lab: &Lab, nodes: &[String]) -> Result<Vec<[Counted; 2]>> {
     let of = |node: &str, program: &str| {
         let pid =

@@ -18,7 +18,7 @@ const CHANGED: u64 = VOLUME_MIB / 10;
 /// Less than what changes, so that the journal cannot make up for it.
 const JOURNAL: &str = "64MiB";
 
-/// What is written while a replica is away, in no order.
+/// Writes made while a replica is away, in no order.
 struct Writes {
     what: &'static str,
     kib: u64,

@@ -14,7 +14,7 @@ use std::time::Duration;
 const NAME: &str = "scrub";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const VOLUME_MIB: u64 = 4096;
-/// What is written alone, and beside a scrub, takes so long.
+/// Duration of the writes, alone and beside a scrub, in seconds.
 const SECONDS: u32 = 5;
 const POOL: &str = "/var/lib/mainstay/pools/default";
 

@@ -1,4 +1,4 @@
-//! What a file system acknowledges to a service is there, however its device ends.
+//! Writes that a file system acknowledged to a service are there, however its device ends.
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "writer";
 const DEATHS: usize = 3;
-/// So many writes of one run of the service before its engine is killed.
+/// Writes of one run of the service before its engine is killed.
 const WRITES: usize = 20;
 
-/// What the service noted outside its file system. A write has a name that no other one has: `<start>.<number>`.
+/// Notes that the service took outside its file system. Every write has a name of its own:
+/// `<start>.<number>`.
 #[derive(Default, Debug)]
 struct Notes {
     acknowledged: Vec<String>,

@@ -8,11 +8,11 @@ use mainstay_tests::{now_us, sysbench};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Unless `MAINSTAY_E2E_LAB` names another one, for two runs beside each other.
+/// Name of the lab, unless `MAINSTAY_E2E_LAB` names another one for two runs beside each other.
 const LAB: &str = "e2e";
 pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub const DB: Service<'static> = Service { name: "db", resource: "db", vip: "10.213.0.100", port: 3306 };
-/// As many rows are being inserted at a time.
+/// Rows that are being inserted at the same time.
 pub const LEDGER_CONNECTIONS: usize = 4;
 /// Longest patience with anything that should take seconds; the machine may be slow and shared.
 pub const LIMIT: Duration = Duration::from_secs(90);
@@ -88,7 +88,7 @@ impl Cluster {
         })
     }
 
-    /// What has to hold after every scenario.
+    /// Checks everything that has to hold after every scenario.
     pub fn prove(&self) -> Result<()> {
         self.lab.wait_in_sync(DB.resource, LIMIT)?;
         self.lab.wait_running(DB.name, LIMIT)?;

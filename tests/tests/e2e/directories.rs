@@ -7,7 +7,8 @@ use mainstay_tests::lab::Lab;
 const NODE: &str = "n1";
 const RESOURCE: &str = "plain";
 
-/// It has no loop device of its own, what was written is there after a power cut, and nothing of it stays.
+/// A lab of directories has no loop device of its own, keeps its writes through a power cut, and
+/// leaves nothing behind.
 pub fn a_lab_whose_disks_are_directories(cluster: &Cluster) -> Result<()> {
     let lab = Lab::new(&format!("{}-directories", cluster.lab.name))?;
     lab.up_with(1, &["--directories"])?;

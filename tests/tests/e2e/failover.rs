@@ -38,8 +38,9 @@ pub fn kill_the_primary_ten_times(cluster: &Cluster, ledger: &Ledger) -> Result<
     std::fs::write(&path, serde_json::to_vec(&times)?).with_context(|| path.display().to_string())
 }
 
-/// As above, for as many rounds as wanted: the next power cut comes as soon as all are in sync again. Ends at the first
-/// fault with everything as it is, to be looked at; a database that ends by itself is one.
+/// Kills the primary's node as above, for as many rounds as `MAINSTAY_E2E_ROUNDS` says. The next
+/// power cut comes as soon as all replicas are in sync again. The scenario ends at the first fault
+/// and leaves everything as it is, to be looked at. A database that ends by itself is a fault.
 pub fn kill_the_primary_again_and_again(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     /// Looking at all rows and all replicas takes time that a database would use to come to rest.
     const ROUNDS_BETWEEN_PROOFS: u32 = 10;

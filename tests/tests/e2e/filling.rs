@@ -58,7 +58,8 @@ pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// What the status tells last of the time that a filling takes, until it has ended.
+/// Follows the status until the filling has ended. Returns its last line about the time that is
+/// left.
 fn time_left(cluster: &Cluster, filled: &AtomicBool) -> Result<String> {
     let mut last = String::new();
     while !filled.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the nodes say of themselves, before and after the primary's node loses its power.
+//! Metrics of the nodes, before and after the primary's node loses its power.
 
 use crate::cluster::{Cluster, DB, LIMIT, NODES};
 use crate::failover::lose_primary;
@@ -102,7 +102,7 @@ fn check_node(page: &Scrape, cluster: &str, node: &str) -> Result<()> {
     mean(page, "mainstay_journal_write_duration_seconds", "{resource=\"db\"}").map(drop)
 }
 
-/// What the primary says when so many copies are in sync.
+/// Checks the metrics of the primary while `copies` replicas are in sync.
 fn check_primary(page: &Scrape, copies: usize) -> Result<()> {
     page.is("mainstay_replica_role{resource=\"db\",role=\"primary\"}", 1.0)?;
     page.is("mainstay_replica_serving{resource=\"db\"}", 1.0)?;

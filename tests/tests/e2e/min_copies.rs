@@ -62,7 +62,8 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// It does not use up its attempts meanwhile.
+/// The service stops while too few copies are there, starts again when there are enough, and does
+/// not use up its attempts meanwhile.
 fn its_service_stops_and_starts_again(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.cli(&["resource", "set-min-copies", NAME, "2", "--suspend-io", "1s"])?;

@@ -147,7 +147,7 @@ fn letter(block: u64) -> char {
     char::from(b'a' + (block % 26) as u8)
 }
 
-/// What was written before `end` is there, and nothing after it.
+/// Checks that the blocks before `end` have their content, and that the block at `end` has none.
 fn check(cluster: &Cluster, node: &str, device: &str, end: u64) -> Result<()> {
     for block in [0, end / 2, end - 1, end] {
         let script = format!(

@@ -19,7 +19,8 @@ fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
     cluster.lab.cli_json(&[&["resource", "scrub", DB.resource], more].concat())
 }
 
-/// What a disk does that loses or changes what it holds: nobody is told.
+/// Overwrites blocks of a replica's file behind Mainstay's back, like a disk that loses or changes
+/// its content.
 fn damage(cluster: &Cluster, node: &str) -> Result<()> {
     DAMAGED.into_iter().try_for_each(|blocks| damage_at(cluster, node, blocks))
 }
@@ -33,7 +34,8 @@ fn damage_at(cluster: &Cluster, node: &str, (block, blocks): (u64, u64)) -> Resu
     cluster.lab.shell(node, &script).map(drop)
 }
 
-/// The primary's own blocks are damaged: who reads them gets what the others hold, the primary goes on, and nothing is left to repair.
+/// The primary's own blocks are damaged. Reads return the content of the other replicas, the
+/// primary goes on, and nothing is left to repair.
 fn read_in_passing(cluster: &Cluster) -> Result<()> {
     let (primary, device) = cluster.device(DB.resource)?;
     // Never damaged, so that its file holds what is right whatever was destaged.
@@ -62,7 +64,8 @@ fn end_of(told: &str) -> Result<u64> {
     end.with_context(|| format!("the last block is not in {last}"))
 }
 
-/// Nobody has some blocks: a replica that is filled anew takes them as damaged and joins, who reads them is told an error, and a write heals them everywhere.
+/// No replica has some blocks whole. A replica that is filled anew takes them as damaged and joins,
+/// a read of them fails, and a write heals them everywhere.
 fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     let (primary, device) = cluster.device(DB.resource)?;

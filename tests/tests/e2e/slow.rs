@@ -53,7 +53,7 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// What the primary says of its slowness.
+/// Returns the primary's view of the slowness of the node `slow`.
 fn seen(cluster: &Cluster, name: &str, slow: &str) -> Result<Option<SlowView>> {
     let view = cluster.lab.resource(name)?;
     let mut peers =
@@ -96,7 +96,7 @@ impl Rate {
     }
 }
 
-/// Of what the switch sends to a node, what is for its engine goes at a bounded rate. Ended by drop.
+/// Limit on the rate at which the switch sends to the engine of a node. Dropping it ends the limit.
 pub struct Throttle {
     switch: String,
     port: String,

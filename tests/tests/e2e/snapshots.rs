@@ -12,7 +12,7 @@ use mainstay_tests::{now_us, wait_for};
 const NAME: &str = "nightly";
 const PORT: u16 = 3399;
 
-/// What a server says that listens at a socket of a node.
+/// Returns the answer of the server that listens at a socket of a node.
 fn sql(cluster: &Cluster, node: &str, root: &str, statement: &str) -> Result<String> {
     let socket = format!("--socket={root}/data/mariadb.sock");
     let (user, password) = (format!("--user={USER}"), format!("--password={PASSWORD}"));
@@ -38,7 +38,7 @@ fn files_of_one(cluster: &Cluster, node: &str) -> Result<usize> {
     Ok(if cluster.lab.shell(node, maps)?.trim() == "0" { 2 } else { 3 })
 }
 
-/// What the snapshot takes there.
+/// Returns the space that the snapshot takes on a node.
 fn space(cluster: &Cluster, node: &str) -> Result<SnapshotSpace> {
     let binary = cluster.lab.binary().to_string_lossy();
     let said = cluster.lab.exec(node, &[&binary, "snapshot", "show", DB.resource, NAME, "--json"])?;
@@ -247,10 +247,12 @@ pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> 
 }
 
 const BEFORE: &str = "before";
-/// Of the link of the node that is copied to: the copy takes a quarter of a minute.
+/// Limit of the link to the node that is copied to, in bytes per second. The copy takes a quarter of
+/// a minute.
 const COPY_BYTES_PER_S: u64 = 4 << 20;
 
-/// While a replica is copied to, what it held last as a whole is there: as files, and for a resource of its own; and it goes when the copy has ended (R16).
+/// The last whole content of a replica is there while it is copied to: as files, and for a resource
+/// of its own. It goes when the copy has ended (R16).
 pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(SCRATCH, "128MiB", &NODES, &["--journal", "16MiB"])?;

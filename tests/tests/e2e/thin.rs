@@ -62,7 +62,7 @@ pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// What the file of the volume takes on each node, in bytes.
+/// Returns the bytes that the file of the volume takes on each node.
 fn files(cluster: &Cluster) -> Result<Vec<u64>> {
     let one = |node| {
         let stat = format!("stat -c %b /var/lib/mainstay/pools/default/{NAME}-*/vol0");

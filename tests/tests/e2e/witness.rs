@@ -86,7 +86,7 @@ fn is_shown(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Whatever would put data or devices there is refused, and says why.
+/// A witness refuses every request that would put data or devices there, and says why.
 fn holds_nothing(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     let primary = cluster.primary()?;
@@ -115,7 +115,8 @@ fn holds_nothing(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Nobody who writes notices, and the operator is told what is no longer possible.
+/// Writers do not notice the loss of the witness, and the status tells the operator that one more
+/// loss ends failover.
 fn its_loss_stops_nothing(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let before = lab.resource(DB.resource)?;
@@ -167,7 +168,8 @@ fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()
     lab.wait_in_sync(DB.resource, LIMIT)
 }
 
-/// As an operator does it: an agent, and `mainstay cluster join --witness`. It runs in the client's network until the lab ends.
+/// A second witness joins as an operator does it: with an agent, and `mainstay cluster join
+/// --witness`. The agent runs in the client's network until the lab ends.
 fn one_joins_a_cluster_that_runs(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "n4";
     let lab = &cluster.lab;

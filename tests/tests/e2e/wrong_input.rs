@@ -1,4 +1,5 @@
-//! Whatever an operator gets wrong is answered with what is wrong, under a stable code, and changes nothing.
+//! Every mistake of an operator is answered with its cause, under a stable code, and changes
+//! nothing.
 
 use crate::cluster::{Cluster, DB};
 use anyhow::{Context, Result, ensure};

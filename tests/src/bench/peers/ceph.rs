@@ -23,7 +23,7 @@ const FSID: &str = "5f1d7c0a-9b1e-4c56-8d3b-6d61696e7374";
 const DATABASE_PORT: u16 = 3321;
 /// Monitors, managers and OSDs take their time.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Of each OSD, beyond what the images take: its own database and log.
+/// Space of each OSD beyond its images, for its own database and log.
 const OSD_SPARE_MIB: u64 = 3072;
 
 pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {

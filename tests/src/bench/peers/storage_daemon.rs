@@ -10,10 +10,10 @@ use std::time::Duration;
 pub const PROGRAMS: &[(&str, &str)] =
     &[("qemu-storage-daemon", "qemu-system-common"), ("nbdfuse", "libnbd-bin")];
 const LIMIT: Duration = Duration::from_secs(20);
-/// Of the daemon on the first node; `/run` is the node's own.
+/// Socket of the daemon on the first node; `/run` is the node's own.
 const SOCKET: &str = "/run/storage-daemon.sock";
 
-/// What the daemon is called with. Another one than Debian's can be named in the environment.
+/// Returns the program of the daemon. The environment can name another one than Debian's.
 #[must_use]
 pub fn program() -> String {
     std::env::var("QEMU_STORAGE_DAEMON").unwrap_or_else(|_| "qemu-storage-daemon".into())

@@ -201,7 +201,8 @@ fn wherever_it_is(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Somebody takes the address off its interface, then sets the interface down: the service does not go on as if it ran.
+/// The address is taken off its interface, then the interface is set down. The service does not go
+/// on as if it ran.
 fn taken_away(lab: &Lab) -> Result<()> {
     make(lab, "web", "n1")?;
     for node in NODES {

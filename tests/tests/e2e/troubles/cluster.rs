@@ -21,7 +21,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
 ];
 
 const NAME: &str = "scratch";
-/// Nothing that was refused may take longer.
+/// Longest time for a command that is refused.
 const QUICK: Duration = Duration::from_secs(60);
 const USAGE: i32 = 2;
 const REFUSED: i32 = 1;
@@ -154,7 +154,8 @@ fn join_with_wrong_addresses(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What an option names is what the command acts on; where an option counts for nothing it is refused.
+/// A command acts on the node or lab that its options name, and refuses an option that has no
+/// effect.
 fn idle_options(lab: &Lab) -> Result<()> {
     let run = |words: &[&str]| command::finish(&mut lab.command(words), QUICK);
     let name = lab.name.as_str();

@@ -35,7 +35,7 @@ fn apply(lab: &Lab, name: &str, toml: &str, more: &[&str]) -> Result<Finished> {
     lab.try_cli(&[&["service", "apply", file.as_str()][..], more].concat())
 }
 
-/// It is refused, and says why with these words.
+/// Checks that the command was refused and gave these words as the reason.
 fn refused(finished: &Finished, words: &[&str]) -> Result<()> {
     ensure!(finished.code() != 0, "it is not refused: {finished:?}");
     for word in words {
@@ -136,7 +136,8 @@ fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("rmdir {POINT}")).map(drop)
 }
 
-/// What the system, Mainstay, another service or somebody else has at a path is named, and stays.
+/// A path that the system, Mainstay, another service or another program uses is refused by name,
+/// and its content stays.
 fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     const ONE: &str = "place-one";
     const TWO: &str = "place-two";
@@ -183,8 +184,8 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     on_all(lab, &format!("rm -r {two}.full {link} && rmdir {one}"))
 }
 
-/// What an administrator has mounted in or over a file system is named and stays, and the service
-/// goes on elsewhere.
+/// A mount that an administrator has made in or over a file system is named and stays, and the
+/// service goes on elsewhere.
 fn a_mount_of_others_keeps_no_service_down(lab: &Lab) -> Result<()> {
     const NAME: &str = "crowded";
     let path = format!("/srv/{NAME}");
@@ -315,7 +316,8 @@ fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
     on_all(lab, &format!("rm -r {real} {link}"))
 }
 
-/// It goes to another node at once instead of being started again and again where nothing can be written.
+/// A service whose file system has died goes to another node at once. It is not started again and
+/// again where it cannot write.
 fn a_service_leaves_a_dead_file_system(lab: &Lab) -> Result<()> {
     const NAME: &str = "dying";
     let path = format!("/srv/{NAME}");

@@ -168,7 +168,8 @@ fn write(lab: &Lab, toml: &str) -> Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// What no node has is refused, what one lacks is said, and what runs goes on.
+/// A specification that no node can run is refused, one that some nodes cannot run brings a
+/// warning, and the running service goes on.
 fn cannot_run(lab: &Lab) -> Result<()> {
     lab.create_resource("fit", "64MiB", &NODES, &[])?;
     let toml = format!(

@@ -17,7 +17,7 @@ const QUICK: Duration = Duration::from_secs(60);
 const USAGE: i32 = 2;
 const REFUSED: i32 = 1;
 
-/// It is refused with this exit code, says these words, and says what to do.
+/// Checks that the command was refused with this exit code, with these words, and with a remedy.
 fn refused(finished: &Finished, exit: i32, words: &[&str]) -> Result<()> {
     ensure!(finished.code() == exit, "exit code {} and not {exit}: {finished:?}", finished.code());
     for word in words {
@@ -102,7 +102,7 @@ fn waits(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What is there and what was asked for is said field by field.
+/// A name that is taken is refused, and each field is told as it is there and as it was asked for.
 fn names_that_are_taken(lab: &Lab) -> Result<()> {
     let create = |more: &[&str]| {
         lab.try_cli(&[&["resource", "create", NAME, "--replicas", "n1,n2,n3"][..], more].concat())
