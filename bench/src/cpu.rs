@@ -1,9 +1,10 @@
 //! Where the processor time goes: every process by its role, kernel threads by their family, and the machine as a whole.
 //!
-//! Times of processes and kernel threads are exact sums that the kernel prints in hundredths of a second. A kernel worker serves
-//! whoever has work, so its time cannot be given to one owner: on a machine with other load it holds that load's part as
-//! well, and what other processes used is told so that a reader can judge. The machine's own times are sampled by
-//! ticks, too low where work comes in pieces shorter than a tick; they are the cross-check, not the figure.
+//! Times of processes and kernel threads are exact sums that the kernel prints in hundredths of a
+//! second. A kernel worker serves every program that has work, so its time cannot be given to one
+//! owner. On a machine with other load it holds that load's part as well, and the time of other
+//! processes is told so that a reader can judge. The machine's own times are sampled by ticks, too
+//! low where work comes in pieces shorter than a tick; they are the cross-check, not the figure.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -22,7 +22,7 @@ pub fn in_lab(name: &str, measure: impl FnOnce(&Lab) -> Result<()>) -> Result<()
     end
 }
 
-/// The same so many times as the only argument of the program says.
+/// Measures like [`in_lab`], as many rounds as the only argument of the program says.
 ///
 /// # Errors
 /// As above, and when the arguments are others.
@@ -40,7 +40,7 @@ pub struct Writes {
     pub longest_ms: f64,
 }
 
-/// Writes blocks of 4 KiB at random places of a device for so long, 32 at a time, with fio.
+/// Writes blocks of 4 KiB at random places of a device for `seconds`, 32 at a time, with fio.
 ///
 /// # Errors
 /// When that fails, or fio tells something else than it should.

@@ -95,7 +95,7 @@ pub struct Stale {
 /// A request that takes long is told after this time.
 const SLOW_AFTER: Duration = Duration::from_millis(1500);
 
-/// Called while requests are under way, for whoever waits for them.
+/// Functions that are called while requests are under way, to keep the waiting user informed.
 #[derive(Clone, Copy, Debug)]
 pub struct OnWait {
     /// A request that changes something begins.

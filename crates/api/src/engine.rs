@@ -48,8 +48,9 @@ pub struct RequestLine {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Request {
-    /// First on the agent's connection: who this node is. A second agent connection replaces the first.
-    /// Answered by [`Reply::Ok`], or by an error when the engine serves another cluster or node.
+    /// First request on the agent's connection: the identity of this node. A second agent
+    /// connection replaces the first. Answered by [`Reply::Ok`], or by an error when the engine
+    /// serves another cluster or node.
     Hello {
         node: NodeId,
         cluster: u64,
@@ -117,8 +118,9 @@ pub enum Request {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
     },
-    /// Promise this epoch (R1) although nobody is primary in it yet: no primary of a lower one changes the replica any more. Answered
-    /// when that is durable, and refused if the replica is not whole or has promised as much.
+    /// Promise this epoch (R1) although it has no primary yet. From then on no primary of a lower
+    /// epoch changes the replica. Answered when the promise is durable. Refused if the replica is
+    /// not whole or has promised this epoch or a higher one.
     Promise {
         resource: ResourceId,
         epoch: Epoch,
@@ -134,8 +136,8 @@ pub enum Request {
         #[serde(default)]
         to: Option<SnapshotId>,
     },
-    /// Begin to compare all replicas, extent by extent at one entry of the log each (R17). Refused by who is not primary, and while they are
-    /// being compared.
+    /// Begin to compare all replicas, extent by extent at one entry of the log each (R17). A
+    /// replica that is not primary refuses this, and so does a primary that is comparing already.
     Scrub {
         resource: ResourceId,
         repair: ScrubRepair,
@@ -169,7 +171,7 @@ pub enum Request {
         resource: ResourceId,
         volume: VolumeId,
     },
-    /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
+    /// Takes the devices away from their users: outstanding and later requests fail with EIO.
     Detach {
         resource: ResourceId,
     },

@@ -361,7 +361,8 @@ pub struct ModeSet {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceAttach {
     pub node: String,
-    /// A request of the devices that has waited for so long fails, and the devices with it; 60 s if not given.
+    /// Time after which a waiting request of the devices fails, and the devices with it, in
+    /// milliseconds; 60 s if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// Even if another node has them, whose requests fail from then on.
@@ -536,7 +537,8 @@ pub struct LeavingView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplicaView {
     pub node: String,
-    /// Part of the in-sync set of the record, and nobody has said that it lost what it had in memory (mode B).
+    /// Whether the replica is in the in-sync set of the record, and has not lost entries that it
+    /// had only in memory (mode B).
     pub in_sync: bool,
     /// Why its node cannot use it, for example because what is on its disk is damaged.
     #[serde(default)]

@@ -481,7 +481,7 @@ fn sums(r: &mut Reader<'_>) -> Result<BlockSums, DecodeError> {
     Ok(BlockSums { sums, damaged })
 }
 
-/// Places of so many blocks in an extent, ascending.
+/// Reads the places of `count` blocks in an extent, ascending.
 fn blocks_in_order(r: &mut Reader<'_>, count: u32, what: &'static str) -> Result<Vec<u32>, DecodeError> {
     if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
         return Err(r.field(what, count.into()));

@@ -16,7 +16,7 @@ pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
 pub const SUPERBLOCK_VERSION: u16 = 6;
 /// Flag: blocks have sums.
 const FLAG_SUMS: u16 = 1;
-/// No version table begins after so many pages (64 GiB).
+/// Bound of [`TablePlace::first_page`], in pages (64 GiB).
 pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
 pub const VOIDS_MAX: usize = 32;

@@ -1,12 +1,14 @@
 //! Messages of vhost-user: from a virtual machine monitor (the *front-end*) to the engine that
 //! serves one of its disks (the *back-end*).
 //!
-//! Layouts and numbers are those of QEMU's document `docs/interop/vhost-user.rst`, for machines of the same byte order,
-//! which both ends of a unix socket are. What is spoken: everything that a block device on split rings needs, with the
-//! protocol features of [`protocol`]. What is not: logging for live migration, postcopy, an IOMMU, requests of the back-end.
+//! Layouts and numbers are those of QEMU's document `docs/interop/vhost-user.rst`, for machines of
+//! the same byte order, which both ends of a unix socket are. Supported is everything that a block
+//! device on split rings needs, with the protocol features of [`protocol`]. Logging for live
+//! migration, postcopy, an IOMMU and requests of the back-end are not supported.
 //!
-//! What is guaranteed: nothing that a front-end sends makes this panic, or allocate more than a small multiple of it (R25).
-//! File descriptors travel beside the bytes; who receives them checks their number.
+//! No message of a front-end makes this panic, or allocate more than a small multiple of its length
+//! (R25). File descriptors travel beside the bytes; the caller that receives them checks their
+//! number.
 
 use crate::DecodeError;
 use crate::wire::Reader;
@@ -79,7 +81,7 @@ pub enum Message {
     GetFeatures,
     SetFeatures(u64),
     SetOwner,
-    /// No longer used by anyone who follows the document.
+    /// No longer used by front-ends that follow the document.
     ResetOwner,
     SetMemTable(Vec<MemoryRegion>),
     SetRingSize {
@@ -150,7 +152,7 @@ fn impossible(field: &'static str, value: u64) -> DecodeError {
 
 impl Header {
     /// # Errors
-    /// When this is no request of this protocol, or one with a body that nobody needs.
+    /// When this is no request of this protocol, or its body is longer than any request needs.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(WHAT, bytes);
         let (request, flags, len) = (reader.u32()?, reader.u32()?, reader.u32()?);
@@ -284,7 +286,8 @@ impl Message {
         })
     }
 
-    /// The header and the body of a request, for those who play the front-end. `None` for [`Self::Unknown`].
+    /// Encodes the header and the body of a request, for tests that play the front-end. `None` for
+    /// [`Self::Unknown`].
     #[must_use]
     pub fn encode(&self, need_reply: bool) -> Option<Vec<u8>> {
         let pair = |a: u32, b: u32| ring_base(a, b).to_vec();

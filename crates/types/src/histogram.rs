@@ -1,17 +1,19 @@
-//! How often values of which size were seen, in places that are there from the beginning.
+//! Histogram of values by powers of two, with a fixed number of buckets.
 //!
-//! Bucket n holds what is greater than 2^(n-1) and not greater than 2^n; the last one holds the rest. So a value that is taken for the upper
-//! bound of its bucket is overstated by less than a factor of two, and one that is interpolated within it is off by less than half of that
-//! bound. Sum and count, and so the mean, are exact. To note a value takes some ten instructions, and neither allocates nor locks: whoever
-//! counts owns it.
+//! Bucket n holds values greater than 2^(n-1) and not greater than 2^n; the last one holds the
+//! rest. A value that is read as the upper bound of its bucket is overstated by less than a factor
+//! of two. A value that is interpolated within its bucket is off by less than half of that bound.
+//! Sum and count, and so the mean, are exact. Noting a value takes some ten instructions, and
+//! neither allocates nor locks, because a histogram has one owner.
 
 use serde::{Deserialize, Serialize};
 
-/// Up to 2^26, which in microseconds is 67 s, and one for what is more.
+/// Number of buckets: those up to 2^26, which in microseconds is 67 s, and one for greater values.
 pub const HISTOGRAM_BUCKETS: usize = 28;
 const LAST: usize = HISTOGRAM_BUCKETS - 1;
 
-/// See the top of this file. Values have the unit of whoever notes them.
+/// Histogram of values, described at the top of this file. The caller that notes the values chooses
+/// their unit.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Histogram {
     buckets: [u64; HISTOGRAM_BUCKETS],

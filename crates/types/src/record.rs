@@ -1,4 +1,5 @@
-//! The control plane's record of a resource: who may sequence and who holds every acknowledged write.
+//! The control plane's record of a resource: which node may sequence, and which replicas hold every
+//! acknowledged write.
 
 use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -89,7 +90,7 @@ pub struct Attachment {
     pub session: SessionId,
     /// Opening of the client that owns the session; `None` while no client has taken the session.
     pub opening: Option<Opening>,
-    /// A request that waits for so long ends the session (R20).
+    /// Time after which a waiting request ends the session (R20), in milliseconds.
     pub wait_ms: u64,
 }
 
@@ -110,7 +111,7 @@ impl ClientMark {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceRecord {
     pub resource: ResourceId,
-    /// Rises with every change, whoever made it.
+    /// Rises with every change, by any node.
     pub version: ConfigVersion,
     /// Rises by one with every promotion (R5).
     pub epoch: Epoch,
@@ -148,13 +149,13 @@ pub struct ResourceRecord {
     pub openings: BTreeMap<NodeId, Opening>,
     #[serde(default)]
     pub min_copies: MinCopies,
-    /// Where the devices are, if not on the primary. Nobody else is admitted.
+    /// The client that has the devices, if the primary does not. No other client is admitted.
     #[serde(default)]
     pub attached: Option<Attachment>,
 }
 
 impl ResourceRecord {
-    /// The record of a new resource: nobody is primary, nobody holds anything, every write waits for everybody.
+    /// Returns the record of a new resource: in mode C, without a primary and without replicas.
     #[must_use]
     pub fn new(resource: ResourceId) -> Self {
         Self {

@@ -82,8 +82,9 @@ pub fn a_client_goes_on_with_the_next_primary(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// One writer at a time: who is taken over writes no more. A request that waits for too long fails, and an engine that dies takes its
-/// devices with it; both times the client is opened anew, and everything that was acknowledged is there.
+/// One client writes at a time, and a client whose devices were taken over writes no more. A
+/// request that waits for too long fails, and an engine that dies takes its devices with it. Both
+/// times the client is opened anew, and every acknowledged write is there.
 pub fn one_client_at_a_time(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &["n1"], &[])?;

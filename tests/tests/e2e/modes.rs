@@ -1,4 +1,4 @@
-//! Modes A and B, and going on without what nobody has any more (R11).
+//! Modes A and B, and going on without entries that no replica has any more (R11).
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -10,8 +10,10 @@ const NAME: &str = "modes";
 const KEPT: u64 = 20;
 const LOST: u64 = 7;
 
-/// In mode A writes wait for nobody else. The primary dies with what its followers lack: nobody takes over by itself, the cost of going
-/// on is said before, the exact loss after, the old primary begins anew, and all is equal in mode C again.
+/// In mode A writes wait for the primary alone. The primary dies with entries that its followers
+/// lack, and no follower takes over by itself. The operator is told the cost of going on before,
+/// and the exact loss after. The old primary begins anew, and all replicas are equal in mode C
+/// again.
 pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 const RAW: &str = "raw";
 
-/// The agent decides and the engine serves: nobody above the device notices that the agent is gone.
+/// The agent decides and the engine serves, so programs above the device do not notice that the
+/// agent is gone.
 pub fn kill_the_agent_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let primary = cluster.primary()?;

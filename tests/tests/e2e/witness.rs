@@ -22,7 +22,8 @@ pub fn cluster() -> Result<Cluster> {
     Cluster::of("-witness", &["--witness", WITNESS], &HOLDERS)
 }
 
-/// Two replicas and a witness survive the loss of each of the three, and without the witness and one of the others nobody serves.
+/// Two replicas and a witness survive the loss of each of the three. Without the witness and one
+/// replica, the other replica does not serve.
 pub fn lets_the_other_take_over(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     is_shown(cluster)?;
     holds_nothing(cluster)?;

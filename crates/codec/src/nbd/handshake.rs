@@ -13,11 +13,13 @@
 //!             │  │ └──EXPORT_NAME; bytes behind STARTTLS──▶ End::Refused
 //!             └──┘ every other option: TLS is required
 //! ```
-//! Nothing that was said without TLS counts after it but the client's flags, of which only one is a choice: whether zeroes follow the
-//! answer to `EXPORT_NAME`. Who changes that on the way makes the client hang up. What comes behind STARTTLS, before TLS, cannot
-//! come from a client that keeps to the protocol, which waits for the answer: somebody on the way has put it there, to have
-//! it taken for the client's own once TLS is up. The other mode of the protocol, SELECTIVETLS, leaves it to the client whether
-//! to encrypt, and so to whoever sits between the two; it is not spoken here.
+//! TLS voids everything that the client said before it, except the client's flags. One of them is a
+//! choice: whether zeroes follow the answer to `EXPORT_NAME`. An attacker on the way who changes it
+//! makes the client hang up. A client that keeps to the protocol waits for the answer to STARTTLS.
+//! So bytes behind STARTTLS, before TLS, come from an attacker on the way, who wants them to be
+//! taken for the client's own once TLS is up. The other mode of the protocol, SELECTIVETLS, lets
+//! the client, and so an attacker on the way, choose whether to encrypt. This server does not offer
+//! it.
 //!
 //! Answers are in the order of the options. A client waits for the answer to one option before it sends the next, so
 //! the caller takes no more bytes while answers are waiting to be sent, which bounds both (R18).
@@ -157,18 +159,19 @@ impl Handshake {
         Self { tls, greeted: false, no_zeroes: false, structured: false, allocation: None, options: 0 }
     }
 
-    /// After [`End::StartTls`]: what is received from now on came through TLS, from a client that has proved who it is.
+    /// Begins the protected part of the handshake, after [`End::StartTls`]. All further input came
+    /// through TLS, from a client that has proved its identity.
     pub fn tls_is_up(&mut self) {
         self.tls = Tls::Up;
     }
 
-    /// Whether that was said.
+    /// Whether [`tls_is_up`](Self::tls_is_up) was called.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.tls == Tls::Up
     }
 
-    /// To be sent before anything is received.
+    /// Returns the greeting, which the server sends before it receives anything.
     #[must_use]
     pub fn greeting() -> [u8; GREETING_BYTES] {
         let mut out = [0; GREETING_BYTES];

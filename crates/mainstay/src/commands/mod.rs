@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// How often the cluster is asked while a command follows long work.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Asks again and again until `step` says that the work is done, or the time is over. Whoever ends the command meanwhile is told
-/// that the work goes on.
+/// Asks again and again until `step` says that the work is done, or the time is over. If the user
+/// interrupts the command meanwhile, it says that the work goes on.
 fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
     let deadline = Instant::now() + Duration::from_secs(limit_s);
     let _told =

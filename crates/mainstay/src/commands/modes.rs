@@ -1,4 +1,5 @@
-//! Replication modes on the command line: choosing one, what followers lack, and going on without what nobody has any more (R11).
+//! Replication modes on the command line: choosing one, the lag of followers, and going on without
+//! entries that no replica has any more (R11).
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;

@@ -21,7 +21,7 @@ const CLIENT_HOST: u8 = 254;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// `lab up` has not finished. Whoever finds this after it has ended finds remains.
+    /// `lab up` has not finished. After `lab up` has ended, this phase means that it left remains.
     Creating,
     Up,
 }
@@ -207,7 +207,7 @@ impl Lab {
         })
     }
 
-    /// Fails when the node is paused: whoever asks something of it would wait.
+    /// Fails when the node is paused, because every request to it would wait.
     pub fn awake(&self, name: &str) -> Outcome<()> {
         if !super::cgroup::is_frozen(&super::cgroup::of_node(self, name)?) {
             return Ok(());

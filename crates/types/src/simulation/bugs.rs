@@ -169,7 +169,7 @@ bugs! {
     /// An empty replica is made in the place of one that the cluster counts on and whose directory
     /// is gone.
     MissedMadeAnew("R11"),
-    /// The last living member leaves the ISS, and nobody can be promoted any more.
+    /// The last living member leaves the ISS, and no replica can be promoted any more.
     IssEmptied("R11"),
     /// A damaged record that was durable is cut like a torn tail.
     CorruptionTruncated("R12"),
@@ -185,7 +185,7 @@ bugs! {
     PayloadNotChecked("R12"),
     /// Blocks that are read from a volume are not compared with their sums.
     BlockSumsNotChecked("R12"),
-    /// The target of a copy writes what stands for a block that nobody has with a checksum that fits it.
+    /// The target of a copy writes the placeholder of a lost block with a checksum that fits it.
     DamageCopiedAsContent("R12"),
     /// A copied extent is taken from the network without looking at its checksum.
     ExtentNotChecked("R12"),

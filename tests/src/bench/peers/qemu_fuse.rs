@@ -1,4 +1,5 @@
-//! One copy through QEMU's own export over FUSE, with a loop device on it: what a volume with a single copy goes through here, by somebody else.
+//! One copy through QEMU's own export over FUSE, with a loop device on it. This is the path of a
+//! volume with a single copy here, in another product.
 //!
 //! There is no database: Debian 12's daemon (7.2) corrupts data through this export under concurrent writes, so that one does not
 //! start on it. A newer daemon can be named in the environment ([`daemon::program`]).

@@ -263,7 +263,7 @@ fn a_mount_that_vanished_is_made_anew(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("rm -f /tmp/vanished.pid; rmdir {path}")).map(drop)
 }
 
-/// The path leads through a link, somebody holds the mount, and nothing was flushed.
+/// The path leads through a link, another program holds the mount, and nothing was flushed.
 fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
     const NAME: &str = "held";
     let (real, link) = (format!("/srv/{NAME}.real"), format!("/srv/{NAME}.link"));
