@@ -247,8 +247,8 @@ pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> 
 }
 
 const BEFORE: &str = "before";
-/// Limit of the link to the node that is copied to, in bytes per second. The copy takes a quarter of
-/// a minute.
+/// Limit of the link to the node that is copied to, in bytes per second. The copy takes a quarter
+/// of a minute.
 const COPY_BYTES_PER_S: u64 = 4 << 20;
 
 /// The last whole content of a replica is there while it is copied to: as files, and for a resource

@@ -92,8 +92,8 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
     }
 }
 
-/// Cuts the power of a node, in this order: its processes freeze, its link goes down, its disk image
-/// takes no more writes, and its processes are killed.
+/// Cuts the power of a node, in this order: its processes freeze, its link goes down, its disk
+/// image takes no more writes, and its processes are killed.
 pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
     let node = lab.node(name)?.clone();
     let Some(pid) = lab.init_pid(&node) else {
