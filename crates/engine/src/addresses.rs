@@ -2,8 +2,8 @@
 //!
 //! Guarantees
 //! - Only addresses that Mainstay has added are removed ([`mainstay_types::address`]).
-//! - They are looked for at the moment at which they are removed, on every interface: it may have come later, or have another
-//!   name now.
+//! - Their interfaces are looked up at the moment of the removal: an interface may have come later,
+//!   or may have another name now.
 //! - The socket and the memory for its answers are made in advance: when they are needed there may be none.
 //! - A list is whole, or an error. After an error the next request has a socket of its own, so no
 //!   answer to an earlier request disturbs it.
@@ -156,7 +156,7 @@ struct Removal {
     wanted: Wanted,
 }
 
-/// Removes addresses on a thread of its own: a request to the kernel waits for everybody who
+/// Removes addresses on a thread of its own: the kernel holds a request up while another process
 /// changes the network of this node.
 pub struct AddressThread {
     removals: Sender<Removal>,
@@ -196,9 +196,9 @@ impl AddressThread {
         Ok(Self { removals, done, number: 0, open: None })
     }
 
-    /// Removes addresses; returns after `patience` at the latest. Gives what could not be done, in
-    /// words. What takes longer goes on while it is `wanted`, and the next call for the same
-    /// addresses waits for it.
+    /// Removes addresses; returns after `patience` at the latest. The result says in words what
+    /// failed. A removal that takes longer goes on while it is `wanted`, and the next call for the
+    /// same addresses waits for it.
     pub(crate) fn remove(
         &mut self,
         addresses: Vec<IpAddr>,

@@ -29,8 +29,9 @@ pub fn tune(device: &Path) {
     }
 }
 
-/// Sets one of them. What is so already is not written: the kernel stops the queue for each, which takes 10 to 25 ms, and
-/// a failover waits for it. Loop devices come with the right scheduler, and keep what they were told in an earlier life.
+/// Sets a queue setting, unless it has that value already: for each change the kernel stops the
+/// queue for 10 to 25 ms, and a failover waits for it. A loop device has the right scheduler from
+/// the start, and keeps the settings of its earlier life.
 pub fn set(device: &Path, name: &str, value: &str) {
     let Some(device) = device.file_name() else { return };
     let setting = Path::new("/sys/block").join(device).join("queue").join(name);
@@ -48,7 +49,7 @@ fn is_set(now: &str, value: &str) -> bool {
     chosen.unwrap_or(now.trim()) == value
 }
 
-/// A container may have /dev without udev: then nobody makes the node of a new device.
+/// Makes the node of a device where no udev does so, as in a container that has /dev without udev.
 pub fn ensure_node(path: &Path, numbers: libc::dev_t) {
     if path.exists() {
         return;

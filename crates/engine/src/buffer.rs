@@ -1,18 +1,24 @@
 //! Aligned memory for direct I/O, recycled through a pool.
 //!
-//! What this file guarantees: every buffer is aligned to [`BUFFER_ALIGN`] and holds initialised memory; a
-//! buffer goes back to the pool when its last reference goes, on whichever thread that happens; memory that
-//! lies idle in the pool never exceeds the bound given at its creation (R18): what exceeds it is returned to the operating
-//! system at once, from the sizes of which most lies idle, because what has just come back is what is asked for next.
+//! What this file guarantees:
+//! - Every buffer is aligned to [`BUFFER_ALIGN`] and holds initialised memory.
+//! - A buffer goes back to the pool when its last reference goes, on whichever thread that happens.
+//! - Memory that lies idle in the pool never exceeds the bound given at its creation (R18). The
+//!   pool returns the excess to the operating system at once. It takes it from the sizes of which
+//!   most lies idle, because the size that has just come back is likely to be asked for next.
 //!
-//! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]): to pin one page costs less than to pin 256, and a disk takes a few hundred pieces
-//! of memory in one request at most. What it gains is in bench/RESULTS.md (comparing all replicas). A *sparse* buffer is of small pages: who waits for something whose size nobody knows takes
-//! memory only for what comes, not for all that might. The two kinds are kept apart.
+//! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]): to pin one page
+//! costs less than to pin 256, and a disk takes a few hundred pieces of memory in one request at
+//! most. The gain is in bench/RESULTS.md (comparing all replicas). A *sparse* buffer is of small
+//! pages. A caller that waits for data of unknown size uses it: it takes memory only for what
+//! comes, not for all that might. The two kinds are kept apart.
 //!
-//! Small ones may be pieces of larger ones ([`Stretch`]), which saves requests an allocation each.
+//! Small buffers may be pieces of larger ones ([`Stretch`]), which saves requests an allocation
+//! each.
 //!
-//! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
-//! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
+//! What this file does not guarantee: a bound on memory *in use*. Each user of the pool bounds the
+//! buffers that it holds (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the
+//! sum.
 
 // The kernel needs memory with an alignment and a lifetime that no safe container offers.
 #![allow(unsafe_code)]
@@ -142,8 +148,9 @@ impl Drop for Memory {
         if self.bytes == 0 {
             return;
         }
-        // SAFETY: `start` and `bytes` are pages that were mapped for this alone, and nobody else holds a pointer into it: the
-        // owner of a buffer hands its pointer to the kernel only together with the buffer itself.
+        // SAFETY: `start` and `bytes` are pages that were mapped for this alone, and no other
+        // pointer into it is left: the owner of a buffer hands its pointer to the kernel only
+        // together with the buffer itself.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -372,7 +379,7 @@ impl BufMut {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         let (start, bytes) = self.place();
-        // SAFETY: the place holds `bytes` initialised bytes and nobody writes to it while `self` is
+        // SAFETY: the place holds `bytes` initialised bytes, which do not change while `self` is
         // borrowed: an operation of the kernel owns its buffer until it has completed.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }
     }
@@ -413,8 +420,9 @@ struct Frozen {
 impl AsRef<[u8]> for Frozen {
     fn as_ref(&self) -> &[u8] {
         let memory = self.whole.memory();
-        // SAFETY: the memory is initialised and as long as that, and stays until `self` is dropped. Of a stretch some of it may be
-        // written to later: by who alone has that place, before anybody reads it.
+        // SAFETY: the memory is initialised and as long as that, and stays until `self` is dropped.
+        // A part of a stretch may be written to later: by the one piece that has that place, before
+        // any reader has it.
         unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), self.len) }
     }
 }
@@ -511,7 +519,8 @@ mod tests {
         assert_eq!(roomy.idle_bytes(), LARGE_IDLE_MAX * (4 << 20), "large buffers are freed early");
     }
 
-    /// A load whose sizes change would otherwise map and fault every buffer anew, beside memory of sizes that nobody wants.
+    /// A load whose sizes change would otherwise map and fault every buffer anew, beside memory of
+    /// sizes that are no longer asked for.
     #[test]
     fn what_is_used_now_stays_and_what_was_used_before_goes() {
         let pool = BufferPool::new(64 << 10);

@@ -1,13 +1,15 @@
 //! An open client: the devices of a resource of which this node has no replica (ADR 13).
 //!
-//! What a request becomes, where it goes and when it is sent again is for [`mainstay_replica::Client`] to say. Here are its devices, and
-//! what it wants of the transport.
+//! [`mainstay_replica::Client`] decides what a request becomes, where it goes and when it is sent
+//! again. This file has the devices of a client, and its requests to the transport.
 //!
 //! What this file guarantees
-//! - The devices are the same from the first answer of a primary until the session is over, whoever is primary meanwhile.
-//! - They do not depend on the node's lease: a client that is cut off does not write, because nobody admits it.
-//! - A client never takes over devices that an engine before this one has left: what waits in them is of a session that is over. Whoever
-//!   opens one has them given up first.
+//! - The devices are the same from the first answer of a primary until the session is over,
+//!   whichever node is primary meanwhile.
+//! - They do not depend on the node's lease: a client that is cut off does not write, because no
+//!   primary admits it.
+//! - A client never takes over devices that an earlier engine has left: the requests in them belong
+//!   to a session that is over. The engine gives these devices up before it opens a client.
 
 use crate::devices::DeviceOutcome;
 use crate::frontend::nbd::Arrived;
@@ -105,7 +107,7 @@ impl OpenClient {
                 let id = self.pending.add(Pending { frontend, tag });
                 self.client.handle(shared.now, ClientEvent::Request { id, op });
             }
-            // Nobody here knows: everything may have been written.
+            // This node has no replica, so it reports everything as written.
             Err(range) => {
                 let all = [Extent { len: range.len, written: true }];
                 self.presence.answer_extents(shared, frontend, tag, &all);
@@ -165,7 +167,8 @@ impl OpenClient {
         self.volumes = volumes;
     }
 
-    /// Closes the client: what waits is answered with errors, and its devices go. `answer` is called by whoever removes it then.
+    /// Closes the client: waiting requests are answered with errors, and its devices go. Then
+    /// [`Self::answer_closed`] calls `answer`.
     pub fn close(&mut self, shared: &mut Shared<'_>, answer: Answer) {
         self.closing.get_or_insert_default().push(answer);
         for effect in self.client.close() {
@@ -180,7 +183,7 @@ impl OpenClient {
         self.closing.is_some() && self.presence.is_gone()
     }
 
-    /// Tells who waited for that.
+    /// Answers the callers of [`Self::close`].
     pub fn answer_closed(self) {
         for answer in self.closing.into_iter().flatten() {
             answer(Reply::Ok);

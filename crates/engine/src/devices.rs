@@ -184,7 +184,8 @@ impl Drop for DeviceAdmin {
     }
 }
 
-/// Fails everything that a dead engine has left in `run_dir`. For whoever finds that no engine comes back.
+/// Fails everything that a dead engine has left in `run_dir`. The agent calls this when no engine
+/// comes back.
 pub fn give_up_left(run_dir: &Path) {
     UblkAdmin::new(run_dir).give_up_all();
     NbdAdmin::new(run_dir).give_up_all();

@@ -1,17 +1,21 @@
 //! A replica's disk: what the store wants done, as operations on the ring.
 //!
-//! What this file guarantees: an operation is reported complete only when every byte of it was moved, and
-//! for durable ones is on stable storage; a short transfer is continued, or fails with a stated reason when
-//! it ended inside a block. A failure is never retried (R13). Memory that direct I/O cannot take is copied
-//! into memory that it can.
+//! What this file guarantees:
+//! - An operation is reported complete only when every byte of it was moved. A durable operation is
+//!   on stable storage then.
+//! - A short transfer is continued. If it ended inside a block it fails with a stated reason.
+//! - A failure is never retried (R13).
+//! - Memory that direct I/O cannot take is copied into memory that it can.
 //!
 //! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made,
 //! so that the file system has nothing of its own to make durable; on a device with FUA that is one
 //! command.
 //!
-//! An area that is persistent memory is written by stores and read by loads, which have ended when the operation is started.
-//! What ended so is kept until [`Disk::ended`] is asked: nobody hears of an operation from within the call that starts it.
-//! [journals.md](../../../docs/internals/journals.md) says why what recovery relies on holds for such memory.
+//! An area that is persistent memory is written by stores and read by loads, which have ended when
+//! the operation is started. Their results are kept until [`Disk::ended`] is asked, so the call
+//! that starts an operation never reports its end.
+//! [journals.md](../../../docs/internals/journals.md) says why the assumptions of recovery hold for
+//! such memory.
 
 mod cow;
 mod create;
@@ -209,7 +213,7 @@ impl Disk {
         &self.files
     }
 
-    /// Bytes of the pool that each volume takes, of so many volumes.
+    /// Bytes of the pool that each of the first `volumes` volumes takes.
     #[must_use]
     pub fn allocated(&self, volumes: usize) -> Vec<u64> {
         (0..volumes).map(|number| self.files.allocated(VolumeId(number as u16))).collect()

@@ -1,9 +1,11 @@
 //! Mapped files that cannot be read or written any more: an access would end the engine, with everything that it serves.
 //!
-//! Who shares memory by a file can make the file shorter at any time, and a page of persistent memory can be bad. The kernel
-//! then sends SIGBUS to whoever touches it. A handler puts zeroes in the place of the whole mapping and lets the access go
-//! on; who uses the memory asks [`Guarded::is_lost`] and ends with its owner. Any other SIGBUS ends the process, as without
-//! the handler. Files that are sealed against becoming shorter (QEMU's are) need none of this.
+//! A process that shares memory by a file can make the file shorter at any time, and a page of
+//! persistent memory can be bad. The kernel then sends SIGBUS to the thread that accesses it. A
+//! handler puts zeroes in the place of the whole mapping and lets the access go on. The user of the
+//! memory asks [`Guarded::is_lost`], and gives the memory up. Any other SIGBUS ends the process, as
+//! without the handler. Files that are sealed against becoming shorter (QEMU's are) need none of
+//! this.
 //!
 //! The technique is that of libwayland's `wl_shm_buffer_begin_access`, which has the same problem.
 
@@ -77,7 +79,7 @@ fn install() {
 extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel hands a valid description to a handler that was installed with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // What another process sends has a code of zero or less, and no address.
+    // A signal of another process has a code of zero or less, and no address.
     let mapping = TABLE.iter().find(|place| {
         let (start, bytes) = (place.start.load(Ordering::Acquire), place.bytes.load(Ordering::Relaxed));
         code > 0 && start > TAKEN && address.wrapping_sub(start) < bytes

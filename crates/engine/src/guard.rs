@@ -1,13 +1,14 @@
 //! The guard: silences this node's services before its lease ends (R19).
 //!
-//! What this file guarantees: when the lease is not renewed, then `margin_ms` before its end the addresses are
-//! taken off, then the cgroups are killed, then the shard is told to fail the devices, in this order, and each
-//! with a bounded wait. It needs neither the agent nor the shard for that, nor memory of either: it has a thread
-//! of its own, and what it must do was told to it in advance. Its clock is the boot-time clock, by a timer that
-//! also fires after a suspend.
+//! What this file guarantees: when the lease is not renewed, the guard silences this node
+//! `margin_ms` before its end. It removes the addresses, then kills the cgroups, then tells the
+//! shard to fail the devices, in this order, and each with a bounded wait. It needs neither the
+//! agent nor the shard for that, nor memory of either: it has a thread of its own, and was told in
+//! advance what to do. Its clock is the boot-time clock, by a timer that also fires after a
+//! suspend.
 //!
-//! What it does not guarantee: anything when the machine stops running altogether and goes on later; then it
-//! acts late, and only a watchdog would have acted in time.
+//! What it does not guarantee: anything when the machine stops running altogether and goes on
+//! later. Then the guard acts late; only a watchdog would have acted in time.
 //!
 //! From the moment at which it begins until the lease is renewed no process of a service begins:
 //! that is noted before the kill ([`LeaseFile::note_barred`]), and a process that starts looks
@@ -24,11 +25,11 @@
 //! A guard that starts takes over what was noted for the one before it: the lease, and what to
 //! silence.
 //!
-//! When the engine is told to end, it does all of that within the lease, and then waits until file systems have written what they
-//! hold: the devices answer until the process ends.
+//! When the engine is told to end, the guard does all of that within the lease. It then waits until
+//! file systems have written what they hold: the devices answer until the process ends.
 //!
-//! Within the lease it kills the services of one resource when the shard is about to fail its devices, for the reason in
-//! [`crate::users`].
+//! When the shard is about to fail the devices of one resource within the lease, the guard kills
+//! the services on that resource. [`crate::users`] has the reason.
 
 // Timers are system calls with pointers.
 #![allow(unsafe_code)]
@@ -381,7 +382,7 @@ impl Guard {
             state: Mutex::new(State { lease_until, targets: known, ..State::default() }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
-            // SAFETY: the descriptor was just made and nobody else owns it.
+            // SAFETY: the descriptor was just made and has no other owner.
             timer: unsafe { OwnedFd::from_raw_fd(timer) },
             margin_ms,
             noted,
@@ -603,7 +604,8 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
         if again && silenced.failed {
             continue;
         }
-        // Only now, and elsewhere: a log that nobody reads must not hold up what has to be done.
+        // Only now, and on another thread: a log without a reader must not hold up what has to be
+        // done.
         log.tell(move || {
             if let Err(error) = noted {
                 tracing::error!(%error, "cannot note that this node is silent: the silencer silences it again");
@@ -664,8 +666,8 @@ pub(crate) fn detached(threads: &[JoinHandle<()>], patience: Duration) -> bool {
     }
 }
 
-/// Writes to the log on a thread of its own: who reads the log may be slow, or read nothing any
-/// more.
+/// Writes to the log on a thread of its own: the reader of the log may be slow, or may have
+/// stopped.
 pub(crate) struct LogThread {
     lines: Option<SyncSender<Box<dyn FnOnce() + Send>>>,
     thread: Option<JoinHandle<()>>,
@@ -686,7 +688,7 @@ impl LogThread {
     }
 
     pub(crate) fn tell(&self, line: impl FnOnce() + Send + 'static) {
-        // It is full when nobody reads the log.
+        // The queue is full when the log has no reader.
         let _ = self.lines.as_ref().map(|lines| lines.try_send(Box::new(line)));
     }
 }
@@ -698,7 +700,8 @@ impl Drop for LogThread {
     }
 }
 
-/// Waits for nobody's end: see [`crate::users`].
+/// Kills the services on resources whose devices are about to fail. It does not wait for their end:
+/// see [`crate::users`].
 fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
     let doomed = mem::take(&mut shared.state().doomed);
     for resource in doomed {
@@ -788,9 +791,9 @@ pub(crate) fn guarded_mounts(targets: &[GuardTarget]) -> Vec<GuardedMount> {
     targets.iter().flat_map(|target| of_target(target).collect::<Vec<_>>()).collect()
 }
 
-/// Each on a thread of its own: the last reference to a mount flushes it, and that may take as long
-/// as the device does not answer. What others have mounted at the same place, in it or over it,
-/// stays.
+/// Detaches mounts, each on a thread of its own: the last reference to a mount flushes it, and that
+/// may take as long as the device does not answer. Mounts of others at the same place, in it or
+/// over it, stay.
 pub(crate) fn detach_mounts(mounts: Vec<GuardedMount>, wanted: &Wanted) -> Vec<JoinHandle<()>> {
     let start = |(mount, device): GuardedMount| {
         let wanted = Arc::clone(wanted);

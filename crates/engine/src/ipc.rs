@@ -1,9 +1,13 @@
-//! The engine's side of its socket: connections, lines, queues. What requests mean is the shard's business.
+//! The engine's side of its socket: connections, lines, queues. The shard gives requests their
+//! meaning.
 //!
-//! What this file guarantees: every request gets exactly one reply, also when the shard forgets it; only the
-//! connection that said [`Request::Hello`] last may change anything, an earlier one is closed; a connection that
-//! does not read what it is sent is closed when its queue is full (R18), and the agent behind it reconnects and
-//! is told everything again. Only root may connect.
+//! What this file guarantees:
+//! - Every request gets exactly one reply, also when the shard forgets it.
+//! - Only the connection that said [`Request::Hello`] last may change anything; an earlier one is
+//!   closed.
+//! - A connection that does not read what it is sent is closed when its queue is full (R18). The
+//!   agent behind it reconnects and is told everything again.
+//! - Only root may connect.
 
 use mainstay_api::engine::{
     EngineError, EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
@@ -65,7 +69,7 @@ impl Client {
         }
     }
 
-    /// Whether whoever was at the other end has closed it, or has ended.
+    /// Whether the other end has closed the connection, or has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&*self.stream, PollFlags::empty())];
@@ -145,7 +149,8 @@ impl IpcServer {
             let text = format!("an engine already listens at {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
         }
-        // Made under another name, so that nobody finds the socket before its permissions are right.
+        // Made under another name, so that no client finds the socket before its permissions are
+        // right.
         let fresh = path.with_extension("new");
         match fs::remove_file(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -246,7 +251,7 @@ fn serve(
     Ok(())
 }
 
-/// Ends when the connection does, or when nobody can send on it any more.
+/// Ends when the connection does, or when its queue has no sender any more.
 fn write_lines(stream: &UnixStream, queue: &Receiver<EngineLine>) {
     let mut writer = stream;
     for line in queue {

@@ -1,4 +1,5 @@
-//! Descriptors that have to outlive the engine, so that its devices hang when it dies, and do not fail before nobody can see it.
+//! Descriptors that have to outlive the engine. They make its devices hang when it dies; the
+//! devices fail only after their users were killed.
 //!
 //! The kernel ends a FUSE connection with the last descriptor of its `/dev/fuse`, and a loop device with its last user. The engine hands
 //! duplicates of them to the agent, which holds them for as long as the engine lives and does nothing with them.
@@ -12,11 +13,15 @@
 //! ```
 //!
 //! What this file guarantees
-//! - What was handed over is held from the moment it was sent: until the agent takes it, the kernel keeps what is in the socket.
-//! - When the engine ends, SIGKILL is sent to the services on every resource of which something is held ([`Users`]); only then is
-//!   anything closed, FUSE before the loop devices over it, whose last user would otherwise wait for an answer.
-//! - What the engine releases is closed and nobody is killed: the engine has seen to that before it withdraws a device.
-//! - An agent that does not answer holds up the device thread for [`ANSWER_WAIT`] at most, and nobody else.
+//! - A descriptor that was handed over is held from the moment it was sent: until the agent takes
+//!   it, the kernel keeps it in the socket.
+//! - When the engine ends, SIGKILL is sent to the services on every resource of which something is
+//!   held ([`Users`]). Only then is anything closed, FUSE before the loop devices over it, whose
+//!   last user would otherwise wait for an answer.
+//! - A descriptor that the engine releases is closed, and no service is killed: the engine has seen
+//!   to that before it withdraws a device.
+//! - An agent that does not answer holds up the device thread for [`ANSWER_WAIT`] at most, and no
+//!   other thread.
 //!
 //! What it does not guarantee: anything while there is no agent. A restarted one is handed everything again when it has said hello.
 
@@ -137,7 +142,8 @@ impl Keeper {
         let Some(before) = self.link.take() else { return self.connect() };
         self.connect();
         if self.link.is_none() && !self.kept.is_empty() {
-            // Whoever is there holds what it was given. To close this link would mean that this engine has died.
+            // The agent at the other end holds what it was given. If this link closed, the agent
+            // would take this engine for dead.
             self.link = Some(before);
             return;
         }
@@ -237,7 +243,7 @@ pub fn start(run_dir: &Path) -> io::Result<()> {
 }
 
 fn listen_at(path: &Path) -> io::Result<OwnedFd> {
-    // Made under another name, so that nobody finds the socket before its permissions are right.
+    // Made under another name, so that no engine finds the socket before its permissions are right.
     let fresh = path.with_extension("new");
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -259,7 +265,7 @@ fn hold(link: &OwnedFd, users: &Users) {
             Ok(Some((KEEP, resource, files))) => held.entry(resource).or_default().extend(files),
             Ok(Some((RELEASE, resource, _))) => {
                 held.remove(&resource);
-                // Nobody waits for it if the engine has ended meanwhile, which shows next.
+                // If the engine has ended meanwhile it needs no answer, and its end shows next.
                 let _ = send(link, RELEASED, resource, None);
             }
             Ok(Some(_)) => {}
@@ -321,8 +327,8 @@ mod tests {
         }
     }
 
-    /// Stands for a device: it is there until every duplicate of the descriptor is closed, and then says whether somebody had been
-    /// killed by then.
+    /// Stands for a device: it is there until every duplicate of the descriptor is closed. Then it
+    /// tells whether a service had been killed by then.
     struct Device {
         file: Option<Fd>,
         ended: mpsc::Receiver<bool>,
@@ -355,7 +361,7 @@ mod tests {
             self.ended.recv_timeout(Duration::from_millis(100)).is_err()
         }
 
-        /// Whether somebody had been killed when it ended.
+        /// Whether a service had been killed when it ended.
         fn ended_after_a_kill(&self) -> bool {
             self.ended.recv_timeout(Duration::from_secs(10)).expect("it ends")
         }

@@ -9,7 +9,7 @@
 //! - While it says that starts are barred, a process of a service that is already in its cgroup
 //!   does not begin: the agent has it look there last (`agent/src/service/footing.rs`). The bar is
 //!   noted before anything is killed, so a start is either seen and killed, or sees the bar.
-//! - A file that others cut off is an error, and ends neither of them.
+//! - A file that another process shortens is an error, and ends neither engine nor silencer.
 
 // A mapping.
 #![allow(unsafe_code)]

@@ -9,17 +9,24 @@
 //!                            └──── given up ───────────────────────────▶ gone     everything in it fails
 //! ```
 //!
-//! It is taken over only while every epoch since it was last served has named this node primary, and the resource was attached nowhere: epochs
-//! rise by one, so none is missing unseen, and no client is admitted before its record has come here. Otherwise somebody else may have written, and what waits in it, or a file system mounted on it, is of
-//! the past.
+//! The engine takes it over only while every epoch since it was last served has named this node
+//! primary, and the resource was attached nowhere. Epochs rise by one, so a missing one shows, and
+//! no client is admitted before its record has come here. Otherwise another node may have written.
+//! The requests in the device, or a file system mounted on it, then belong to the past.
 //!
-//! It is given up (R19, R20), after its users were killed ([`crate::users`]), when an epoch has another primary or is missing; when the resource is attached; when a service runs on it, which the agent
-//! stops after an engine's death and which could not stop while its device hangs; when this engine uses another frontend; and
-//! at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the same time.
+//! The engine gives it up (R19, R20), after its users were killed ([`crate::users`]):
+//! - when an epoch has another primary or is missing;
+//! - when the resource is attached;
+//! - when a service runs on it: the agent stops services after an engine's death, and this one
+//!   could not stop while its device hangs;
+//! - when this engine uses another frontend;
+//! - at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the
+//!   same time.
 //!
-//! What this file guarantees: a device is known by a note in the run directory, which is there before the device can be
-//! used, and by a random number, the *cookie*, which the kernel keeps with the device: a note of before names no device of
-//! now. A request that is asked again is harmless: the caller never got an answer, and nobody else wrote.
+//! What this file guarantees: a device is known by a note in the run directory, which is there
+//! before the device can be used, and by a random number, the *cookie*, which the kernel keeps with
+//! the device. So an old note never names a new device. A request that is asked again is harmless:
+//! the caller never got an answer, and no other node wrote.
 
 use crate::users::Users;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
@@ -231,7 +238,7 @@ mod tests {
         left: LeftDevices<u64>,
         alive: bool,
         ended: RefCell<Vec<u64>>,
-        /// In which whoever is killed leaves a file, as a cgroup.
+        /// Directory in which a killed service leaves a file, as in a cgroup.
         cgroup: PathBuf,
         killed_before: RefCell<Vec<bool>>,
     }

@@ -243,7 +243,8 @@ fn create(
         });
     }
     if let Some(content) = content {
-        // Without sums of the snapshot nobody could say which of its blocks are as they were.
+        // Without sums of the snapshot the replica could not tell which of its blocks are as they
+        // were.
         config.sums &= content.has_sums();
     }
     let layout = Layout { preallocate, ..Layout::new(&config, Store::meta_bytes(&config)) };

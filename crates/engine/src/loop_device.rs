@@ -1,9 +1,11 @@
 //! Loop devices over the files of a FUSE mount.
 //!
-//! What this file guarantees: an attached device does direct I/O (no page cache of its own, so a flush means
-//! what it says) in blocks of 4096 bytes; it disappears by itself when its last user closes it after the engine
-//! has died (autoclear), because the engine holds it open itself as long as it lives, and the agent for a moment longer
-//! ([`crate::keeper`]).
+//! What this file guarantees:
+//! - An attached device does direct I/O in blocks of 4096 bytes. It has no page cache of its own,
+//!   so a flush means what it says.
+//! - After the engine has died, the device disappears by itself when its last user closes it
+//!   (autoclear). The engine holds it open for as long as it lives, and the agent for a moment
+//!   longer ([`crate::keeper`]).
 
 // The loop driver is controlled by ioctl.
 #![allow(unsafe_code)]
@@ -32,7 +34,8 @@ const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// Between `LOOP_CTL_GET_FREE` and `LOOP_CONFIGURE` somebody else may take the number: then another is tried.
+/// Most numbers to try: another program may take a number between `LOOP_CTL_GET_FREE` and
+/// `LOOP_CONFIGURE`.
 const ATTACH_TRIES_MAX: usize = 64;
 /// How long a device's state is waited for, attached or detached.
 const SETTLE_MS: u64 = 2_000;
@@ -179,7 +182,8 @@ impl LoopDevice {
                 let device = Self { path, backing: backing.to_owned(), number, file };
                 device.check_direct()?;
                 block_queue::tune(&device.path);
-                // What somebody has told the number's earlier device would keep flushes from us, which mode B must see.
+                // A setting of the number's earlier device would keep flushes from us, which mode B
+                // must see.
                 block_queue::set(&device.path, "write_cache", "write back");
                 tracing::info!(device = %device.path.display(), backing = %backing.display(), "loop device attached");
                 return Ok(device);

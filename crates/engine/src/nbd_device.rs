@@ -1,19 +1,22 @@
 //! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made, given a new socket and taken away by
 //! netlink. On the device thread.
 //!
-//! What this file guarantees: a device is told what the volume is (blocks of 4096 bytes, its size, trim, write-zeroes, no
-//! volatile cache: what is answered is durable), asks for no more than one request of the log at once, and never gives up on
-//! a request while its connection lives: requests are bounded in time by the engine (R20).
+//! What this file guarantees: a device is told what the volume is (blocks of 4096 bytes, its size,
+//! trim, write-zeroes, no volatile cache: a write that is answered is durable). It asks for no more
+//! than one request of the log at once. It never gives up on a request while its connection lives:
+//! the engine bounds the time of requests (R20).
 //!
-//! When the engine dies its end of the connection closes. The driver then holds what it is asked, and keeps what it had sent and was
-//! not answered. When such a device goes on, and when it fails, is the same for all frontends: see
-//! [`crate::left_devices`]. If neither engine nor agent is there to decide, the driver lets what it holds fail after
-//! [`DEAD_CONNECTION_S`].
+//! When the engine dies its end of the connection closes. The driver then holds new requests, and
+//! keeps those that it had sent and that were not answered. When such a device goes on, and when it
+//! fails, is the same for all frontends: see [`crate::left_devices`]. If neither engine nor agent
+//! is there to decide, the driver lets what it holds fail after [`DEAD_CONNECTION_S`].
 //!
-//! A left device is taken over by giving it a new socket (`RECONFIGURE`), if it is the one of the note, which the driver itself compares,
-//! and has the volume's size. What it held is sent at once; what it had sent before, after [`ASK_AGAIN_MS`]. The driver
-//! takes a new socket only when it has seen the end of the old one, so nothing is asked on two at once, and the old engine is dead: a
-//! lock in the run directory, which it held for as long as it lived, says so, and nobody takes or ends a device without it.
+//! An engine takes a left device over by giving it a new socket (`RECONFIGURE`). The device must be
+//! the one of the note, which the driver itself compares, and must have the volume's size. The
+//! driver sends the requests that it held at once, and those that it had sent before after
+//! [`ASK_AGAIN_MS`]. It takes a new socket only when it has seen the end of the old one, so no
+//! request is on two at once. The old engine is dead then. It held a lock in the run directory for
+//! as long as it lived, and only the holder of that lock takes or ends a device.
 //!
 //! Attributes and numbers are those of `linux/nbd-netlink.h`. What the driver does was read in its source, from Linux 5.10 on.
 
@@ -35,7 +38,7 @@ use thiserror::Error;
 
 /// After which the driver lets fail what it holds for a new connection, in seconds.
 pub const DEAD_CONNECTION_S: u64 = 60;
-// Whoever decides about a left device decides first.
+// The engine or the agent decides about a left device before the driver does.
 const _: () = assert!(DEAD_CONNECTION_S * 1000 > LEFT_MS_MAX + 2 * DEATH_WAIT.as_millis() as u64);
 /// After which the driver looks whether the connection on which it has asked for something is still the one it has, in
 /// milliseconds, and asks on the new one if not. It notes in the kernel's log that it has looked.
@@ -272,7 +275,7 @@ impl NbdAdmin {
         asked.map(drop).map_err(|source| NbdDeviceError::Resize { index, source })
     }
 
-    /// Disconnects it. Whoever uses it gets errors from then on.
+    /// Disconnects a device. Its users get errors from then on.
     ///
     /// # Errors
     /// When the driver refuses.

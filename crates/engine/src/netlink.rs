@@ -125,10 +125,11 @@ impl Netlink {
         id.map(u16::from_ne_bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
     }
 
-    /// Sends a message and waits until the kernel has done what it says. What it answered besides.
+    /// Sends a message, waits until the kernel has done what it says, and returns the rest of the
+    /// answer.
     ///
     /// # Errors
-    /// What the kernel says, or that it says nothing.
+    /// The error that the kernel reports, or that it does not answer.
     pub fn ask(&self, message: Message) -> io::Result<Attributes> {
         let mut socket = &self.socket;
         socket.write_all(&message.finish())?;

@@ -1,7 +1,8 @@
 //! One open replica with everything that makes it one: its cores, its files and, while it is primary, its devices.
 //!
-//! The cores are driven by `mainstay_host`, which the simulator runs as well. Here is what that wants of the world: disk
-//! operations on the ring, messages on the transport, answers for devices and for the agent.
+//! `mainstay_host` drives the cores, here and in the simulator. This file gives it what it wants of
+//! the world: disk operations on the ring, messages on the transport, answers for devices and for
+//! the agent.
 
 mod counts;
 mod devices;
@@ -186,7 +187,7 @@ impl OpenReplica {
 
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        // What a pump has left is due at once.
+        // Operations that a pump has left are due at once.
         let now = self.around.disk.has_ended().then_some(Time(0));
         now.or_else(|| self.host.next_deadline())
     }
@@ -213,7 +214,8 @@ impl OpenReplica {
         let attached = self.host.replica().attached().is_some();
         if attached != self.around.attached {
             self.around.attached = attached;
-            // Before anybody is admitted there, which takes this record. When it is detached the epoch may be the same.
+            // Noted before a client is admitted elsewhere, which takes this record. When the
+            // resource is detached the epoch may be the same.
             if attached
                 && let Err(error) = runs::end(&vhost_user::directory(shared.run_dir), self.around.resource)
             {
@@ -371,8 +373,9 @@ impl OpenReplica {
         }
     }
 
-    /// Carries out what the cores want until they and the devices want nothing more. What ends when it is started is told
-    /// here, between two rounds of the cores, like a completion of the next turn.
+    /// Carries out what the cores want until they and the devices want nothing more. The cores hear
+    /// here, between two rounds, of operations that ended when they were started, as of a
+    /// completion of the next turn.
     pub fn pump(&mut self, shared: &mut Shared<'_>) {
         let mut left = ENDED_MAX;
         loop {

@@ -214,8 +214,8 @@ impl Presence {
         frontend::make(kind, &parts).map_err(|error| format!("cannot make a device: {}", chain(&error)))
     }
 
-    /// Takes the devices away, once nobody sees it. Requests that are still in them are answered with errors by the core or by the
-    /// frontend, so nobody can hold this up (R20).
+    /// Takes the devices away, once no service can see it. The core or the frontend answers
+    /// requests that are still in them with errors, so no user can hold this up (R20).
     pub fn withdraw(&mut self, shared: &mut Shared<'_>) {
         self.again = false;
         if self.frontend.is_none() || self.detaching {
@@ -315,10 +315,10 @@ impl Presence {
         });
     }
 
-    /// Answers a request. An error waits until nobody sees it.
+    /// Answers a request. An error waits until no service can see it.
     pub fn answer(&mut self, shared: &mut Shared<'_>, id: FrontendId, tag: u64, result: FrontendResult) {
         match result {
-            // What is wrong with the request, and not with the device.
+            // The request is wrong then, and not the device.
             Ok(_) | Err(libc::EINVAL) => self.complete(shared, id, tag, result),
             Err(errno) => {
                 let held = Held { frontend: id, tag, errno };

@@ -5,8 +5,9 @@ use mainstay_api::metrics::RequestKind;
 use mainstay_replica::{Op, RequestError, RequestId};
 use mainstay_types::{Range, VolumeId};
 
-/// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
-/// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
+/// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel
+/// have [`crate::frontend::BACKGROUND_MAX`] outstanding. Processes that wait for a request of their
+/// own have theirs beside these (R18).
 pub const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
 
 const _: () = assert!(REQUESTS_MAX >= crate::frontend::TASKS_MAX);

@@ -47,11 +47,13 @@ pub const PIECES_MAX: usize = 1024;
 
 /// Size of the submission queue; when it is full the ring enters the kernel early.
 const ENTRIES: u32 = 512;
-/// How long [`Ring::turn_gathering`] waits for all that is due before it takes less, in microseconds, while something urgent may come that does
-/// not end the wait by itself: it is held up for so long at most.
+/// How long [`Ring::turn_gathering`] waits for all that is due before it takes less, in
+/// microseconds, while an urgent completion may come that does not end the wait by itself. That
+/// completion is held up for this time at most.
 const GATHER_US: u32 = 50;
-/// How long it does otherwise, and how long a turn may take a completion for one of an operation that ends while it is submitted: the price of a
-/// send that did not, because the socket had no room. In microseconds.
+/// How long it waits otherwise, in microseconds. A turn may take another completion for that of an
+/// operation that ends while it is submitted. This is also the longest wait when a send did not end
+/// so, because the socket had no room.
 const PATIENCE_US: u32 = 1000;
 /// A wait without a time limit, where one has to be given.
 const FOR_EVER: Duration = Duration::from_secs(86_400);
@@ -140,8 +142,8 @@ impl Waker {
     /// Makes the current or the next [`Ring::turn`] return with `true`.
     pub fn wake(&self) {
         let one = 1u64;
-        // SAFETY: the descriptor is open as long as `self` and the eight bytes are on this stack. It cannot
-        // fail, and would block only after 2^64 - 2 wake-ups that nobody has seen.
+        // SAFETY: the descriptor is open as long as `self` and the eight bytes are on this stack.
+        // It cannot fail, and would block only after 2^64 - 2 wake-ups that the ring has not read.
         unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
@@ -198,7 +200,7 @@ impl Ring {
         if event < 0 {
             return Err(RingError::System { what: "eventfd", source: io::Error::last_os_error() });
         }
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor was just made and has no other owner.
         let event = Arc::new(unsafe { OwnedFd::from_raw_fd(event) });
         Ok(Self {
             uring,
@@ -271,7 +273,7 @@ impl Ring {
 
     fn hurry(&mut self, heavy: bool) -> Haste {
         if !self.gathers {
-            // Nobody waits for several things.
+            // Without gathering, the ring waits for one completion only.
             return Haste::Patient;
         }
         let room = |ring: &mut Self| {
@@ -380,7 +382,7 @@ impl Ring {
             return self.enter(Some(Duration::ZERO), 1, 0);
         }
         let nothing_new = self.urgent.left_behind();
-        // A wait for all that is due is long, and who polls does so for what comes soon.
+        // A wait for all that is due is long, and a ring that polls does so for what comes soon.
         let patient = due > 1 && !self.urgent.any_is_light() && !self.spin.is_possible();
         let (wanted, soon_us) = match self.instant {
             instant if patient => (instant + due.min(1 + WEIGHT) + nothing_new, self.patience_us),
@@ -399,7 +401,7 @@ impl Ring {
     fn wait_polling(&mut self, deadline: Option<Time>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
         let start = Instant::now();
         let window = self.spin.window(start);
-        // Where the kernel cannot gather, neither does a poll: who polls is never later than who sleeps.
+        // Where the kernel cannot gather, a poll does not either: it is never later than a sleep.
         let wanted = if self.gathers { wanted } else { 1 };
         let soon = Duration::from_micros(soon_us.into());
         let mut polled = Duration::ZERO;
@@ -424,7 +426,7 @@ impl Ring {
                 }
             }
         }
-        // What is left of the time to gather; not nothing, which would be to wait for one.
+        // The rest of the time to gather. Not zero, which would be to wait for one.
         let left = soon_us.saturating_sub(polled.as_micros() as u32).max(1);
         self.enter(time_left(deadline), wanted, left)?;
         let came = !self.uring.completion().is_empty();
@@ -529,8 +531,8 @@ impl Ring {
         if self.refill() {
             return;
         }
-        // The queue is full: enter early. What still finds no place waits for the next turn, where a failure
-        // that lasts is reported.
+        // The queue is full: enter early. An operation that still finds no place waits for the next
+        // turn, where a failure that lasts is reported.
         if self.uring.submit().is_ok() {
             self.refill();
         }
@@ -617,7 +619,7 @@ fn finish(
         Ok(entry.result() as u32)
     };
     if let (Op::Accept { accepted, .. }, Ok(fd)) = (&mut op, &result) {
-        // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
+        // SAFETY: the kernel made this descriptor for this completion, and it has no other owner.
         *accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });
     }
     (Completion { owner: slot.owner, tag: slot.tag, result, op }, slot.haste)

@@ -1,9 +1,10 @@
 //! The shard: one thread, one ring, all replicas of this engine.
 //!
-//! A turn takes what has completed on the ring and what other threads have sent, tells it to the replicas that it
-//! concerns, lets their cores run until they are quiet, and hands everything they want to the kernel with one
-//! system call at the beginning of the next turn. Nothing on this thread blocks, and nobody else touches what
-//! it owns: there is no lock on the path of a request.
+//! A turn takes what has completed on the ring and what other threads have sent, and tells it to
+//! the replicas that it concerns. It lets their cores run until they are quiet. It hands everything
+//! they want to the kernel with one system call at the beginning of the next turn. Nothing on this
+//! thread blocks, and no other thread touches what it owns: there is no lock on the path of a
+//! request.
 
 mod agent;
 mod clients;
@@ -382,7 +383,8 @@ impl Shard {
 
     /// Completions without which there is nothing to do, besides what is urgent.
     fn awaited(&self) -> usize {
-        // What a client of other nodes waits for comes like the acknowledgements of a primary.
+        // Answers for a client on this node come like the acknowledgements of a primary, so it
+        // waits for one.
         let least = if self.clients.is_empty() { self.awaiting.values().min().copied() } else { None };
         least.unwrap_or(1)
     }

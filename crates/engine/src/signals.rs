@@ -20,7 +20,7 @@ fn ends() -> libc::sigset_t {
 /// calling thread and for threads that it starts from now on.
 pub fn block() {
     let set = ends();
-    // SAFETY: the set is valid for the call, and nobody wants the one before.
+    // SAFETY: the set is valid for the call, and the mask before it is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 

@@ -21,8 +21,8 @@
 //! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its own beside those of the services.
 //!   So the end of the engine's unit does not end it.
 //!
-//! What it does not guarantee: anything when somebody kills it together with both others, or when the machine stands still as a
-//! whole.
+//! What it does not guarantee: anything when it is killed together with engine and agent, or when
+//! the machine stands still as a whole.
 
 // Sessions, signals and names of processes are system calls.
 #![allow(unsafe_code)]
@@ -302,7 +302,7 @@ impl Lookout {
                 });
             }
         }
-        // What has SIGKILL pending does nothing any more, also if it does not end (R19).
+        // A process with SIGKILL pending does nothing any more, even if it does not end (R19).
         let at = now();
         let _ = self.file.note_silenced(at);
         if silenced.left.is_empty() {
@@ -354,7 +354,7 @@ fn still_left(attempts: &Attempts, list: &[GuardTarget]) -> Vec<GuardTarget> {
 fn mounts_left(target: &GuardTarget) -> Vec<PathBuf> {
     let mut left: Vec<PathBuf> = guard::guarded_mounts(std::slice::from_ref(target))
         .into_iter()
-        // What cannot be looked at may be there.
+        // A mount that cannot be examined may be there.
         .filter(|(mount, device)| mount_table::is_own(mount, *device).unwrap_or(true))
         .map(|(mount, _)| mount)
         .collect();

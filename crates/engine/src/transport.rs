@@ -1,14 +1,17 @@
 //! Messages between engines over TCP.
 //!
-//! What this file guarantees: messages of a channel arrive in order, each exactly once, or the channel goes
-//! down; nothing is delivered before both sides have said [`Message::Hello`] and agreed on cluster and
-//! identities; damaged or foreign bytes end the connection with a stated reason and never panic (R25); a
-//! peer from which nothing came for [`SILENCE_MS`] is down; what is queued per connection is bounded (R18).
+//! What this file guarantees:
+//! - Messages of a channel arrive in order, each exactly once, or the channel goes down.
+//! - No message is delivered before both sides have said [`Message::Hello`] and agreed on cluster
+//!   and identities.
+//! - Damaged or foreign bytes end the connection with a stated reason and never panic (R25).
+//! - A peer from which nothing came for [`SILENCE_MS`] is down.
+//! - The queue of each connection is bounded (R18).
 //!
 //! A node pair has two connections, one opened by each side. A primary speaks on the connection that its
-//! own node opened; the replica answers on that same connection. A [`Channel`] therefore names a peer and
-//! who opened it. Only the channels with `initiated_by_us` are what a replica core means by a peer that is
-//! up or down.
+//! own node opened; the replica answers on that same connection. A [`Channel`] therefore names a
+//! peer and the side that opened it. A replica core means only channels with `initiated_by_us` by a
+//! peer that is up or down.
 //!
 //! Call order in a turn of the shard: [`Transport::handle_completion`] for each completion, then
 //! [`Transport::tick`], [`Transport::poll`] until it is empty, and last [`Transport::flush`], which turns
@@ -163,8 +166,8 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Listens on `addr` (port 0: any free port, see [`local_addr`](Self::local_addr)). Nobody is let in
-    /// before [`set_peers`](Self::set_peers).
+    /// Listens on `addr` (port 0: any free port, see [`local_addr`](Self::local_addr)). No peer is
+    /// let in before [`set_peers`](Self::set_peers).
     pub fn new(pool: BufferPool, cluster: u64, node: NodeId, addr: SocketAddr) -> Result<Self, ListenError> {
         let listen = || -> io::Result<(Fd, SocketAddr)> {
             let socket = Socket::new(Domain::for_address(addr), Type::STREAM.cloexec(), Some(Protocol::TCP))?;

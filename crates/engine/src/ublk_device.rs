@@ -199,7 +199,8 @@ impl UblkAdmin {
         self.control()?.resize(number, bytes)
     }
 
-    /// Takes a device away, whoever uses it (R20): later requests fail. Its last user removes the rest.
+    /// Takes a device away, also while it is in use (R20): later requests fail. Its last user
+    /// removes the rest.
     pub fn detach(&mut self, device: UblkDevice) -> Result<(), UblkError> {
         self.remove(device.noted.device)?;
         device.noted.forget();

@@ -7,8 +7,8 @@
 //! whatever it is answered, so it can acknowledge nothing any more. The engine calls it before it
 //! makes a device fail.
 //!
-//! Why: a file system whose device fails shuts down, and XFS (seen on Linux 6.18) may then say that something is on the device which is
-//! not.
+//! Why: a file system whose device fails shuts down. XFS (seen on Linux 6.18) may then report
+//! content as on the device that is not there.
 //!
 //! The guard's list names these services: no step of a service begins before the engine has
 //! confirmed that the service is on that list. The list is noted in the run directory before it is

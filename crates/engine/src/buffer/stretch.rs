@@ -24,11 +24,12 @@ pub const PIECE_BYTES_MAX: usize = 16 << 10;
 pub const STRETCH_BYTES: usize = 64 << 10;
 const _: () = assert!(STRETCH_BYTES.is_power_of_two() && STRETCH_BYTES >= 4 * PIECE_BYTES_MAX);
 
-/// A place in a stretch that nobody else has.
+/// A place in a stretch that belongs to this piece alone.
 pub(super) struct Piece {
     start: NonNull<u8>,
     bytes: usize,
-    /// The same place as bytes that can be shared. Nobody reads them while the piece can be written.
+    /// The same place as bytes that can be shared. They have no reader while the piece can be
+    /// written.
     shared: Bytes,
 }
 
@@ -67,7 +68,7 @@ impl Begun {
     fn new(shared: &Arc<Shared>) -> Self {
         let memory = shared.take(super::class_of(STRETCH_BYTES), false);
         let mut buffer = BufMut::whole(memory, Arc::clone(shared));
-        // From the mapping itself and not by way of `all`, through which nobody may write.
+        // The pointer comes from the mapping itself: `all` must not be written through.
         let start = NonNull::new(buffer.as_mut_ptr()).expect("a mapping is never at address zero");
         Self { start, used: 0, all: buffer.freeze(STRETCH_BYTES) }
     }

@@ -1,5 +1,6 @@
-//! Snapshots in pools that cannot clone files ([ADR 20](../../../../docs/adr/0020-copy-before-write.md)): before something of a volume is written
-//! over, what it held is put aside.
+//! Snapshots in pools that cannot clone files
+//! ([ADR 20](../../../../docs/adr/0020-copy-before-write.md)): the engine puts the content of a
+//! chunk aside before it overwrites the chunk.
 
 mod chunks;
 mod content;

@@ -1,10 +1,15 @@
 //! The making and removing of a replica's files.
 //!
-//! What this file guarantees: a directory of that name appears whole or not at all; the space of meta and journal is allocated
-//! before it appears, so that a write to them cannot run out of it, and they are filled with zeroes, so that a durable overwrite
-//! changes no metadata of the file system. Files of volumes are sparse, unless the layout says that they are
-//! [preallocated](Layout::preallocate). A journal elsewhere exists only while a link in the
-//! pool names it; [journals.md](../../../../docs/internals/journals.md) has the steps and what a crash leaves after each.
+//! What this file guarantees:
+//! - A directory of that name appears whole or not at all.
+//! - The space of meta and journal is allocated before the directory appears, so a write to them
+//!   never lacks space. They are filled with zeroes, so a durable overwrite changes no metadata of
+//!   the file system.
+//! - Files of volumes are sparse, unless the layout says that they are
+//!   [preallocated](Layout::preallocate).
+//! - A journal elsewhere exists only while a link in the pool names it.
+//!   [journals.md](../../../../docs/internals/journals.md) has the steps and what a crash leaves
+//!   after each.
 
 // fallocate and statvfs have no safe form in the standard library.
 #![allow(unsafe_code)]
@@ -187,7 +192,7 @@ enum Space {
 /// Makes a file of `bytes` bytes and the `label` after them, durably.
 fn make(path: &Path, bytes: u64, space: Space, label: Option<Bytes>, zeroes: &[u8]) -> Result<(), DiskError> {
     let all = bytes + label.as_ref().map_or(0, |label| label.len() as u64);
-    // What has a label lies elsewhere, and may be memory.
+    // Only a journal that lies elsewhere has a label, and it may be in memory.
     let (file, _) = open_file(path, label.is_none(), |options| _ = options.create_new(true))?;
     if space == Space::Sparse {
         failed("cannot make so large", path, file.set_len(all))?;

@@ -1,7 +1,9 @@
-//! The files of a replica: `meta`, `journal` `vol0`, `vol1`, … and the sums of their blocks, `sums0`, `sums1`, …, in a directory of their own. `journal` may be a link to a
-//! file elsewhere, see `journal.rs`.
+//! The files of a replica: `meta`, `journal`, `vol0`, `vol1`, … and the sums of their blocks,
+//! `sums0`, `sums1`, …, in a directory of their own. `journal` may be a link to a file elsewhere,
+//! see `journal.rs`.
 //!
-//! What this file guarantees: one process at a time has the files open. Who finds them taken waits for a moment.
+//! What this file guarantees: one process at a time has the files open. A process that finds them
+//! taken waits for a moment.
 //!
 //! Everything here blocks and belongs on a thread that may block (formatting a journal takes seconds). What
 //! is made here can be sent to the shard.
@@ -308,8 +310,9 @@ fn direct_alignment(file: &File) -> io::Result<Option<usize>> {
     Ok((fits(memory) && fits(offset)).then_some(memory as usize))
 }
 
-/// How long to wait for a lock that somebody has. A process that this one starts has all its descriptors, locked ones too,
-/// from its fork until it runs its program; and an engine that was killed has them until the kernel has ended it.
+/// How long to wait for a lock that is held. A child of this process has all its descriptors,
+/// locked ones too, from the fork until it runs its program. An engine that was killed has them
+/// until the kernel has ended it.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 

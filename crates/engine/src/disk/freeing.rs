@@ -1,13 +1,17 @@
 //! Removing files whose space takes long to give back: clones, which share it with others, and layers, which lie in many pieces.
 //!
-//! A file system does that in one go, and whoever writes to it meanwhile waits for its locks and its log. So the name goes at once, and the
-//! space in parts, on a thread of its own that rests after each as long as it took. Nobody waits for that. When the engine ends meanwhile, the
-//! file system does the rest by itself: the file has no name any more.
+//! A file system does that in one go, and writers meanwhile wait for its locks and its log. So the
+//! engine removes the name at once, and frees the space in parts. It does so on a thread of its own
+//! that rests after each part for as long as the part took. No caller waits for that. When the
+//! engine ends meanwhile, the file system does the rest by itself: the file has no name any more.
 //!
-//! Who has such a file open goes on with what it holds, it may be mounted, and so does another name that it has. Then it is left to the file system, which
-//! frees it when the last of these goes. Whether there is anybody is asked before each part, by a lease, which keeps others out until the part is done.
+//! A process that has such a file open keeps its content (the file may be mounted), and so does
+//! another name of the file. Then the file is left to the file system, which frees it when the last
+//! of these goes. Before each part the thread takes a lease. It gets one only if the file is open
+//! nowhere else, and the lease keeps others out until the part is done.
 //!
-//! What waits is bounded for each pool (R18); what does not fit is freed in one go. A pool that is nearly full is not made to wait.
+//! The files that wait are bounded for each pool (R18); a file beyond that is freed in one go. In a
+//! pool that is nearly full the thread does not rest.
 
 // Leases have no safe form in the standard library or in rustix.
 #![allow(unsafe_code)]
@@ -56,7 +60,7 @@ pub fn close(file: Fd) {
 fn free_later(file: File) {
     let Ok(about) = file.metadata() else { return };
     if about.nlink() == 0 && about.blocks() * 512 > PART_BYTES && Lease::of(&file).is_some() {
-        // What is not taken is dropped, and the file system frees it in one go.
+        // A file that finds no place is dropped, and the file system frees it in one go.
         let _ = line(about.dev()).map(|line| line.try_send(file));
     }
 }
@@ -75,12 +79,13 @@ fn line(device: u64) -> Option<mpsc::SyncSender<File>> {
     Some(give)
 }
 
-/// While it lives nobody else has the file open, and who opens it waits (fcntl(2)).
+/// Lease on a file: while it lives the file is open nowhere else, and opening it waits (fcntl(2)).
 struct Lease<'a>(&'a File);
 
 impl<'a> Lease<'a> {
     fn of(file: &'a File) -> Option<Self> {
-        // Whoever is waited for by others is told by a signal, which is to harm nobody.
+        // The kernel signals the holder of a lease for which another process waits. SIGURG does no
+        // harm.
         // SAFETY: neither call has memory of ours.
         let had = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
@@ -117,7 +122,7 @@ fn free(file: &File) {
     }
 }
 
-/// Whether less than a tenth of the file system is free: somebody may wait for it.
+/// Whether less than a tenth of the file system is free, so that writes may wait for space.
 fn is_short(file: &File) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|all| all.f_bavail < all.f_blocks / 10)
 }

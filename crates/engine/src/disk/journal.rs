@@ -1,8 +1,11 @@
 //! Where the journal of a replica is, whose it is, and whether it is written as a file or as memory.
 //! [journals.md](../../../../docs/internals/journals.md) has the states and what a crash leaves.
 //!
-//! What this file guarantees: a journal that a link leads to is used only if its label names the replica; none is made where
-//! its device may not be mounted; one that would not survive a power cut is used only if it was made for that.
+//! What this file guarantees:
+//! - A journal that a link leads to is used only if its label names the replica.
+//! - No journal is made in a directory that is a mount point: the directory would be there without
+//!   its device, too.
+//! - A journal that would not survive a power cut is used only if it was made for that.
 
 use super::create::sync_parent;
 use super::error::{DiskError, failed};

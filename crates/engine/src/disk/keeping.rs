@@ -1,8 +1,9 @@
-//! The keepers of a replica's volumes (`cow/keeper.rs`) on the shard's ring: a write to a volume, or zeroes there, are held until what is there is put
-//! aside, if a snapshot needs it.
+//! The keepers of a replica's volumes (`cow/keeper.rs`) on the shard's ring. If a snapshot needs
+//! the content of a range, writes and zeroes to that range are held until the content is put aside.
 //!
-//! What cannot be put aside for want of space fails its write for want of space, so the store tries again, as it does when the volume itself finds
-//! none; no snapshot is given up. Any other failure is one of the write.
+//! If there is no space to put content aside, the write fails for want of space. The store then
+//! tries it again, as it does when the volume itself finds no space; no snapshot is given up. Any
+//! other failure is one of the write.
 
 use super::cow::{ChunkSet, Keeper, Layer, Standing, Todo, Turn, next_data};
 use super::freeing;
@@ -149,7 +150,7 @@ impl Disk {
     fn begin_round(&mut self, ring: &mut Ring, volume: VolumeId) {
         let Some(one) = self.keeping.volumes.get_mut(usize::from(volume.0)) else { return };
         let file = self.files.area(Area::Volume(volume)).expect("the store names only files that exist");
-        // Who does not say has content everywhere.
+        // A file system that does not report holes has content everywhere.
         let turn = one.keeper.begin(|from, end| next_data(&file.file, from, end).unwrap_or(Some(from)));
         self.take_turn(ring, volume, turn);
     }

@@ -61,8 +61,8 @@ impl Drop for Mapping {
 }
 
 impl Memory {
-    /// Maps `bytes` bytes of a file that nobody else has mapped for writing. `None`: it is a file as any other. `volatile`: it is
-    /// taken as memory though a power cut loses it.
+    /// Maps `bytes` bytes of a file that is mapped for writing nowhere else. `None`: it is a file
+    /// as any other. `volatile`: it is taken as memory though a power cut loses it.
     ///
     /// # Errors
     /// When it is such memory and cannot be used, for example because a page is bad.
@@ -125,8 +125,8 @@ impl Memory {
     /// [`Fault::Beyond`]; nothing is stored then.
     pub fn put(&mut self, offset: u64, data: &[u8]) -> Result<u64, Fault> {
         let place = self.place(offset, data.len())?;
-        // SAFETY: so many bytes from there are mapped for writing, and `self` is borrowed exclusively; `data` is not of the
-        // mapping, because nothing lends references into it.
+        // SAFETY: `data.len()` bytes from `place` on are mapped for writing, and `self` is borrowed
+        // exclusively; `data` is not of the mapping, because nothing lends references into it.
         unsafe { stream::copy(place.as_ptr(), data) };
         Ok(offset + data.len() as u64)
     }
@@ -134,7 +134,7 @@ impl Memory {
     /// Returns when all that was put is durable.
     ///
     /// # Errors
-    /// [`Fault::Lost`]; nobody knows then what is durable.
+    /// [`Fault::Lost`]; it is not known then what is durable.
     pub fn finish(&mut self) -> Result<(), Fault> {
         stream::fence();
         self.intact()
@@ -146,8 +146,9 @@ impl Memory {
     /// See [`Fault`]; `into` is worthless then.
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
         let place = self.place(offset, into.len())?;
-        // SAFETY: so many bytes from there are mapped; `into` is other memory, because nothing lends references into the
-        // mapping. Nobody writes meanwhile: that needs `self` exclusively, and the file is locked.
+        // SAFETY: `into.len()` bytes from `place` on are mapped; `into` is other memory, because
+        // nothing lends references into the mapping. They do not change meanwhile: a write needs
+        // `self` exclusively, and the file is locked.
         unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), into.as_mut_ptr(), into.len()) };
         self.intact()
     }

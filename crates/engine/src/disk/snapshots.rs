@@ -1,12 +1,14 @@
-//! The files of snapshots: clones of the volumes' files beside them, and of the files of their sums if there are any, which share their space
-//! until one of both changes.
+//! The files of snapshots: clones of the volumes' files beside them, and of the files of their sums
+//! if there are any. A clone shares its space with the original until one of both changes.
 //!
-//! What this file guarantees: when [`Clones::take`] has succeeded the files are whole and durable; until then there are only such
-//! with another name, or none. Whatever is there of an earlier attempt is replaced.
+//! What this file guarantees: when [`Clones::take`] has succeeded the files are whole and durable.
+//! Until then they have another name, or do not exist. Files that an earlier attempt has left are
+//! replaced.
 //!
-//! A clone needs a file system that knows them (XFS with reflink, which is its default, or btrfs). It takes as long as the file system
-//! takes to copy a list of extents: a thread of its own waits for that. Where there are none, what volumes held is put aside before it is written over
-//! (`cow.rs`), and sums, a thousandth of that, are copied.
+//! A clone needs a file system that can make one (XFS with reflink, which is its default, or
+//! btrfs). It takes as long as the file system takes to copy a list of extents: a thread of its own
+//! waits for that. Where the file system cannot clone, the content of volumes is put aside before
+//! it is overwritten (`cow.rs`). Sums, a thousandth of that, are copied.
 
 use super::cow::{self, Layer, Standing};
 use super::error::{DiskError, failed};
@@ -90,7 +92,7 @@ pub(super) struct Clones {
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked has left a set that is one.
+    // A thread that panicked has left a set that is valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -120,7 +122,8 @@ fn snapshot_of(file: &str) -> Option<SnapshotId> {
     (of.starts_with("vol") || of.starts_with("sums")).then_some(id)
 }
 
-/// Cuts the clone of an area for a volume of so many bytes, or makes it as large. What lies beyond that is zeroes.
+/// Cuts the clone of an area for a volume of `bytes` bytes, or makes it as large. The rest of it is
+/// zeroes.
 fn fit(file: &File, area: Area, bytes: u64) -> io::Result<()> {
     if !matches!(area, Area::Sums(_)) {
         return file.set_len(bytes);
@@ -153,11 +156,12 @@ impl SnapshotJob {
             SnapshotAction::Remove => clones.remove(snapshot),
         };
         if result.is_err() && matches!(action, SnapshotAction::Take(_)) {
-            // Of several volumes some may have been cloned; nobody would remove them before the replica is opened again.
+            // Some of the volumes may have been cloned. These clones would otherwise stay until the
+            // replica is opened again.
             locked(&clones.held).remove(&snapshot);
             let _ = clones.remove(snapshot);
         }
-        // The lock goes before anybody can hear that it has ended.
+        // The lock is released before a caller can learn that the job has ended.
         drop(clones);
         if let Err(error @ DiskError::NoClones { .. }) = &result {
             tracing::debug!(%resource, %error, "what this replica holds is not kept while it is copied to");
@@ -316,7 +320,7 @@ impl Clones {
         sizes: &[u64],
     ) -> Result<Change, DiskError> {
         self.forget_half_made(snapshot)?;
-        // Who frees space reads the maps that are written here.
+        // A thread that frees space reads the maps that are written here.
         let _one_at_a_time = locked(&self.freeing);
         let sums = |volume| self.path.join(clone_name(from, Area::Sums(volume)));
         let change = self.begin_layer(snapshot, sizes, sums)?;

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_promotion_and_its_batches_are_timed() {
         let mut counts = Counts::new(1);
-        // What a secondary appends and commits is the primary's to time.
+        // The primary times what a secondary appends and commits.
         appended(&mut counts, 1, batch(1, EntryKind::Write, 1));
         committed(&mut counts, 2, 1);
         assert!(counts.all.commit_us.is_empty() && counts.all.batch_entries.is_empty());
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!((counts.all.commit_us.count(), counts.all.commit_us.sum()), (2, 290));
         assert_eq!((counts.all.batch_entries.count(), counts.all.batch_entries.sum()), (2, 4));
 
-        // What was in flight when it stopped being primary has no commit.
+        // A batch in flight when the replica stopped being primary has no commit.
         appended(&mut counts, 2000, batch(7, EntryKind::Write, 1));
         counts.role_changed(Time(2001), Role::Secondary);
         committed(&mut counts, 2100, 9);

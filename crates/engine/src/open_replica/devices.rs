@@ -29,7 +29,7 @@ impl Around {
 }
 
 impl OpenReplica {
-    /// The lease had ended when the next one came: nobody here leads any more (R10).
+    /// The lease had ended when the next one came: this node does not lead any more (R10).
     pub fn lease_ended(&mut self, shared: &mut Shared<'_>) {
         self.host.lease_ended(shared.now);
         self.pump(shared);

@@ -129,7 +129,7 @@ fn snapshot_status((id, on): (SnapshotId, SnapshotOn)) -> SnapshotStatus {
     SnapshotStatus { id, at: on.at, state: on.state }
 }
 
-/// The first of the blocks that nobody has, and how many more there are.
+/// The first of the blocks that no replica has, and how many more there are.
 fn unreadable(host: &Host) -> Option<String> {
     let mut blocks = host.unreadable();
     let first = blocks.next()?;

@@ -66,7 +66,7 @@ impl Watch {
         let blocks = pieces.iter().flat_map(|piece| piece.chunks(BLOCK_BYTES as usize));
         let now = self.known(range);
         for (((block, content), before), now) in (range.first_block()..).zip(blocks).zip(before).zip(now) {
-            // What changed meanwhile may be seen or not.
+            // A read may see a change that came meanwhile, or not.
             if let Some(expected) = before.filter(|_| before == now) {
                 let found = crc32c(content);
                 assert!(

@@ -98,8 +98,8 @@ impl Op {
         }
     }
 
-    /// Whether a disk is to write, flush or allocate: nobody else begins anything with that, as a peer does with what is sent and a device's user with an
-    /// answer.
+    /// Whether a disk is to write, flush or allocate. No other party begins anything with that, as
+    /// a peer does with a message and a device's user with an answer.
     pub(super) fn changes_a_disk(&self) -> bool {
         match self {
             Self::Write { offset, .. } => *offset != STREAM_OFFSET,

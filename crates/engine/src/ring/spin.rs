@@ -1,18 +1,20 @@
 //! When a ring polls for what comes before it sleeps, and for how long.
 //!
-//! A processor that sleeps wakes up tens of microseconds after what it waits for; one that polls sees it at once, and does nothing else
-//! meanwhile. So a ring polls only where a processor is left over, and only for what has come soon of late:
+//! A processor that sleeps wakes up tens of microseconds after the event that it waits for. One
+//! that polls sees the event at once, and does nothing else meanwhile. So a ring polls only where a
+//! processor is left over, and only for events that have come soon of late:
 //!
-//! - *How long* is found as KVM finds it for halted guests (halt polling): a wait that ended soon after the window doubles it, up to
-//!   [`WINDOW_MAX`]; one that was long closes it.
-//! - *Whether* is asked of the whole machine every [`LOOK_EVERY`]: so much of it has to be idle, the polling itself not counted as idle ([`enough`]).
-//!   A database that needs the processors takes them from idleness first, and the polling ends within that time.
+//! - *How long* is found as KVM finds it for halted guests (halt polling). A wait that ended soon
+//!   after the window doubles the window, up to [`WINDOW_MAX`]; a long wait closes it.
+//! - *Whether* is decided for the whole machine every [`LOOK_EVERY`]: enough of it has to be idle,
+//!   the polling itself not counted as idle ([`enough`]). A database that needs the processors
+//!   takes them from idleness first, and the polling ends within that time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Longest window. What takes longer is not worth a processor.
+/// Longest window. A longer wait is not worth a processor.
 const WINDOW_MAX: Duration = Duration::from_micros(200);
 /// First window after one that was closed.
 const WINDOW_MIN: Duration = Duration::from_micros(25);
@@ -21,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest time between two looks at the idle time. Idle time over a longer one says nothing about
 /// the present.
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// On fewer processors nothing is ever left over for so long.
+/// Fewest processors for polling. On fewer, no processor is ever left over for that long.
 const PROCESSORS_MIN: usize = 4;
 
 /// See the top of this file.
@@ -173,7 +175,8 @@ impl Spin {
         if room { self.window } else { Duration::ZERO }
     }
 
-    /// A wait has ended after so long, of which so much was polled. `came`: because of what was waited for, and not of a deadline.
+    /// Notes a wait of `waited`, of which `polled` was polled. `came`: it ended with what was
+    /// waited for, and not at a deadline.
     pub fn waited(&mut self, waited: Duration, polled: Duration, came: bool) {
         self.polled += polled;
         if waited > WINDOW_MAX {
@@ -249,7 +252,7 @@ mod tests {
         let start = Instant::now();
         assert!(!look.enough(start), "one look says nothing");
         let (_, idle) = look.last.expect("read");
-        // As if it had been idle for so long since.
+        // As if the machine had been idle for `idle_since` seconds since.
         let mut after = |ms: u64, idle_since: f64| {
             look.last = Some((start, idle - idle_since));
             look.enough(start + Duration::from_millis(ms))

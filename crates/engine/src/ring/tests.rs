@@ -124,7 +124,7 @@ fn gathering() -> Ring {
     ring
 }
 
-/// Writes to each after so many milliseconds.
+/// Writes to each descriptor after its number of milliseconds.
 fn later(writers: Vec<(u64, Fd)>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         for (ms, writer) in writers {

@@ -270,7 +270,7 @@ impl Shard {
         let waiting = self.opening.entry(resource).or_default();
         waiting.push(answer);
         if waiting.len() == 1 {
-            // The answers wait here: the thread's own would only reach the first who asked.
+            // The answers wait here: the lifecycle's own would only reach the first caller.
             self.lifecycle.submit(Job::Open { resource, name, dir, expected, answer: Box::new(|_| {}) });
         }
     }
@@ -323,8 +323,8 @@ impl Shard {
         }
     }
 
-    /// A replica that is still being opened is closed when it is: whoever asked for the one need not be who asks for the
-    /// other, and may remove the files next.
+    /// A replica that is still being opened is closed once it is open. The caller that drops it
+    /// need not be the one that opened it, and may remove the files next.
     fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: Answer) {
         self.dropping.entry(resource).or_default().push(answer);
         if !self.opening.contains_key(&resource) {

@@ -44,7 +44,7 @@ impl Shard {
         }
         if !self.clients.contains_key(&resource) {
             let Some(identity) = self.identity else { return };
-            // What an engine before this one has left of its devices is of a session that is over.
+            // Devices that an earlier engine has left belong to a session that is over.
             self.devices.submit(DeviceJob::GiveUp { resource });
             self.clients.insert(resource, OpenClient::new(identity.node, resource, name, opening));
             for node in self.up.clone() {

@@ -9,7 +9,7 @@ use crate::buffer::{BufMut, BufferPool};
 use bytes::Bytes;
 use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, Message, frame};
 
-/// A payload of which at least so many bytes are missing is received in place.
+/// Fewest missing bytes of a payload that is received in place.
 const DIRECT_BYTES_MIN: usize = 16 << 10;
 /// Most bytes received in place at once; what a slow link must deliver before a peer counts as silent.
 const DIRECT_BYTES_MAX: usize = 256 << 10;

@@ -14,14 +14,14 @@ use std::io;
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// A connection on which nothing came, or nothing was said, for so long is pinged, in milliseconds. The
-/// second matters where much is received: the other side's pings may wait behind much data, and it must
-/// hear something.
+/// Milliseconds after which a connection is pinged on which nothing came, or on which this node
+/// said nothing. The second matters where much is received: the other side's pings may wait behind
+/// much data, and it must hear something.
 pub const PING_MS: u64 = 250;
-/// A connection that is to be pinged within so long is pinged with another one that is due, in milliseconds: one wake-up here for all, and one there
-/// for both of a pair.
+/// A connection that is to be pinged within this many milliseconds is pinged with another one that
+/// is due: one wake-up here for all, and one there for both of a pair.
 const PING_EARLY_MS: u64 = PING_MS / 2;
-/// A connection on which nothing came for so long is lost, in milliseconds.
+/// Milliseconds after which a connection is lost on which nothing came.
 pub const SILENCE_MS: u64 = 1000;
 /// How long both sides have to say hello, in milliseconds.
 pub const HELLO_MS: u64 = 1000;
@@ -32,7 +32,7 @@ pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 const STAGING_BYTES: usize = 64 << 10;
 /// Memory for the heads of frames, used again when what was in it has left; more is taken when that is not enough.
 const HEADS_BYTES: usize = 16 << 10;
-/// After so long without an answer the kernel itself gives a connection up, in milliseconds.
+/// Milliseconds without an answer after which the kernel itself gives a connection up.
 const USER_TIMEOUT_MS: u64 = 2 * SILENCE_MS;
 
 const _: () = assert!(3 * PING_MS < SILENCE_MS, "a lost ping or two must not end a connection");
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Sets what a connection needs whoever opened it.
+    /// Sets what every connection needs, whichever side opened it.
     pub(super) fn configure(socket: &Fd) -> io::Result<()> {
         let socket = SockRef::from(&**socket);
         socket.set_tcp_nodelay(true)?;
@@ -212,7 +212,8 @@ impl Connection {
             }
         };
         let tag = id << TAG_BITS | TAG_RECEIVE;
-        // On a connection of our own come answers, which a shard waits for together. What others ask comes on theirs.
+        // A connection that this node opened brings answers, which a shard waits for together.
+        // Requests of other nodes come on theirs.
         match self.state {
             State::Up { channel } if channel.initiated_by_us => {
                 ring.submit_patient(Owner::Transport, tag, op)

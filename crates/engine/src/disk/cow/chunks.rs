@@ -67,7 +67,7 @@ impl ChunkSet {
         for (word, more) in self.words.iter_mut().zip(&other.words) {
             *word |= more;
         }
-        // What the other has behind the end of this one.
+        // Leaves out the chunks of `other` that lie beyond the end of this volume.
         if let (Some(last), used @ 1..) = (self.words.last_mut(), self.chunks % 64) {
             *last &= (1 << used) - 1;
         }
@@ -129,7 +129,7 @@ impl ChunkSet {
         out
     }
 
-    /// All that pages say, of a volume of so many bytes.
+    /// Set that the pages of a map describe, for a volume of `bytes` bytes.
     ///
     /// # Errors
     /// When they are not what was written there.

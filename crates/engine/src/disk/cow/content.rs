@@ -58,7 +58,7 @@ pub fn copy_out(map: &Path, to: &File) -> Result<(), DiskError> {
     failed("cannot make so large", map, to.set_len(bytes))?;
     let len = |chunk: u64| (bytes - chunk * OLD_CHUNK_BYTES).min(OLD_CHUNK_BYTES) as usize;
     let put = |chunk: u64, content: &[u8], fresh: bool| {
-        // What is new is zeroes already.
+        // A chunk that was not written before is zeroes already.
         if fresh && content.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
@@ -83,7 +83,8 @@ pub fn copy_out(map: &Path, to: &File) -> Result<(), DiskError> {
             put(chunk, &failed("cannot read a chunk of", map, content)?, false)?;
         }
     }
-    // Who deletes takes the name away first, and frees then.
+    // A deletion takes the name away before it frees anything, so all was there if the name still
+    // is.
     failed("cannot use", map, is_here(dir, snapshot).then_some(()).ok_or_else(gone))?;
     failed("cannot flush what is copied from", map, to.sync_all())
 }
@@ -207,8 +208,10 @@ impl Source {
     }
 }
 
-/// Makes the volumes hold what a snapshot holds, durably, and keeps for the others what they held. Nobody else writes to them. What was done in part may
-/// be done again. `mark`: a layer that is not looked at, because it begins with what comes. `held`: snapshots that are there.
+/// Makes the volumes hold what a snapshot holds, durably, and keeps for the other snapshots what
+/// the volumes held. The caller sees that nothing else writes to them. After a failure the call can
+/// be repeated. `mark`: snapshot whose layer begins with this change, and is therefore not read.
+/// `held`: snapshots that are there.
 ///
 /// # Errors
 /// When something cannot be read or written.

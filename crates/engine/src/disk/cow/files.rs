@@ -1,15 +1,19 @@
-//! Where a pool cannot clone files, a snapshot is a *layer*: for each volume a file of what was put aside before it was written over, and a map that
-//! says which chunks these are.
+//! Files of snapshots in a pool that cannot clone files. A snapshot is a *layer* there: for each
+//! volume, a file of content that was put aside before it was overwritten, and a map that says
+//! which chunks these are.
 //!
 //! ```text
 //! what snapshot 5 held = chunks of snap5-old0 that snap5-map0 has, else of snap7-…, else of snap9-…, else of vol0
 //! ```
 //!
 //! What this file guarantees:
-//! - Chunks are put into the newest layer alone, by the keepers of the volumes. Older ones change no more, but that what nobody reads is freed.
-//! - A layer is there from the moment on at which the map of volume 0 has its name, and gone with it.
-//! - The layer of a deleted snapshot is called `gone…` and stays for as long as an older snapshot may find something in it. What an older layer
-//!   has as well is freed, and a layer of which an older one has everything is removed.
+//! - Only the keepers of the volumes add chunks, and only to the newest layer. In older layers,
+//!   chunks that no snapshot needs are freed, and nothing else changes.
+//! - A layer exists from the moment at which the map of volume 0 has its name, and is gone with
+//!   that name.
+//! - The layer of a deleted snapshot is called `gone…` and stays for as long as an older snapshot
+//!   may find something in it. A chunk that an older layer has as well is freed. A layer is removed
+//!   when an older one has all its chunks.
 
 use super::chunks::ChunkSet;
 use super::io::{punch, read_at, write_at};
@@ -238,8 +242,10 @@ pub fn chain_but(
     failed("cannot open the snapshot", &file, Err(io::ErrorKind::NotFound.into()))
 }
 
-/// Takes the names of snapshots that are not `held` from their layers, removes what nobody needs, and says what is left. `held` is asked after the
-/// layers were listed: one that is made meanwhile is in the answer before it has a name. `resting`: nobody makes or writes one.
+/// Takes the names of snapshots that are not `held` from their layers, removes layers that no
+/// snapshot needs, and returns what is left. `held` is asked after the layers were listed: a
+/// snapshot that is made meanwhile is in its answer before its layer has a name. `resting`: no
+/// snapshot is being made, and no layer is being written.
 ///
 /// # Errors
 /// When the directory cannot be read or changed.
@@ -260,7 +266,7 @@ pub fn tidy(
     held.retain(|id| layers.contains_key(id));
     let mut standing = Standing::default();
     let mut opened = Vec::new();
-    // What is written just now cannot be read.
+    // The newest layer may be changing just now, and cannot be read then.
     let written = layers.keys().next_back().filter(|_| !resting);
     for layer in layers.keys().rev().filter(|layer| Some(*layer) != written) {
         match Layer::open(path, *layer, volumes) {
@@ -268,7 +274,7 @@ pub fn tidy(
             // Nothing is given up, and nothing removed, before the replica is opened again.
             Err(error) if !resting => return Err(error),
             Err(error) => {
-                // Who is older needs it.
+                // All older snapshots need this layer.
                 let newer = held.split_off(&SnapshotId(layer.0 + 1));
                 tracing::error!(path = %path.display(), %layer, %error, "what a snapshot has kept cannot be read");
                 standing.lost.extend(std::mem::replace(&mut held, newer));

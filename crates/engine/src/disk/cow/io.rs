@@ -44,7 +44,7 @@ impl DerefMut for Aligned {
     }
 }
 
-/// Exactly so many bytes; offset and length are whole blocks.
+/// Reads exactly `len` bytes; offset and length are whole blocks.
 pub fn read_at(file: impl AsFd, offset: u64, len: usize) -> io::Result<Aligned> {
     let mut bytes = Aligned::new(len);
     let mut done = 0;

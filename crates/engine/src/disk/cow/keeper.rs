@@ -144,8 +144,8 @@ impl<W> Keeper<W> {
         self.own.page(page)
     }
 
-    /// Begins a round if none is under way and somebody waits. `data` says where, from an offset on and before another, the volume has something
-    /// else than a hole.
+    /// Begins a round if none is under way and a write waits. `data` returns the first offset, from
+    /// one offset on and before another, at which the volume has something else than a hole.
     pub fn begin(&mut self, data: impl Fn(u64, u64) -> Option<u64>) -> Turn<W> {
         let mut turn = Turn::default();
         while self.stage == Stage::Idle && !self.waiting.is_empty() {
@@ -246,9 +246,11 @@ impl<W> Keeper<W> {
         self.stage = Stage::Idle;
         let round = std::mem::take(&mut self.round);
         if std::mem::take(&mut self.failed) {
-            // What the map says of them on disk is true, but nobody knows whether it says it.
+            // If the map on disk has these chunks it is right, but it is not known whether it has
+            // them.
             round.iter().for_each(|chunk| self.own.remove(*chunk));
-            // Those of later rounds would meet the same, and each is told to somebody who tries again.
+            // Later rounds would meet the same failure. Each of their writes fails now, and its
+            // writer tries again.
             turn.failed.extend(self.waiting.drain(..).map(|one| one.write));
             return;
         }
