@@ -383,8 +383,8 @@ impl Shard {
 
     /// Completions without which there is nothing to do, besides what is urgent.
     fn awaited(&self) -> usize {
-        // Answers for a client on this node come like the acknowledgements of a primary, so it
-        // waits for one.
+        // Answers for a client on this node come like the acknowledgements of a primary, so the
+        // shard waits for one.
         let least = if self.clients.is_empty() { self.awaiting.values().min().copied() } else { None };
         least.unwrap_or(1)
     }

@@ -185,7 +185,7 @@ fn a_virtual_machine_of_a_session_that_is_over_gets_errors_in_the_next_one() {
         "the session goes on, with the same machine"
     );
 
-    // Nobody serves it for a moment, and what is asked for then is never done.
+    // The primary does not serve for a moment, and requests of that time are never done.
     primary.ask(Request::Pause { resource: RESOURCE });
     machine.request(0, Kind::Out, 0, &[1; 512], 0);
     client.ask(Request::DetachClient { resource: RESOURCE });

@@ -316,7 +316,7 @@ fn a_service_sees_no_error_when_its_engine_is_killed_after_its_agent_was_restart
 fn a_service_sees_no_error_when_its_device_is_withdrawn_and_loses_nothing() {
     let Some(mut lab) = Lab::new(6, "withdrawn") else { return };
     let detach = |lab: &mut Lab| drop(lab.engine.ask(Request::Detach { resource: RESOURCE }));
-    // The device is offered again, because nobody else is primary.
+    // The device is offered again, because no other node is primary.
     lab.round("withdrawn", detach, |_| ());
     let superseded = |lab: &mut Lab| {
         lab.epoch += 1;

@@ -188,7 +188,7 @@ fn what_was_made_and_not_published_takes_its_journal_with_it() {
     assert_eq!((dir.names(), fast.names().len()), (vec!["replica.creating".to_owned()], 1));
     drop(new);
     assert_eq!((dir.names(), fast.names()), (vec![], vec![]));
-    // One that is there is nobody's to overwrite.
+    // A journal file that exists is not overwritten.
     std::fs::write(&place.path, b"data").expect("writable");
     assert!(matches!(create(&dir.replica(), &config, Some(&place)), Err(DiskError::Exists { .. })));
     assert_eq!(std::fs::read(&place.path).expect("still there"), b"data");
@@ -225,7 +225,7 @@ fn a_journal_in_memory_is_written_at_once() {
     assert_eq!((bench.ring.in_flight(), bench.disk.in_flight()), (0, 0));
     drop(bench);
 
-    // The same bytes are in the file, for whoever opens it next.
+    // The same bytes are in the file, for the process that opens it next.
     let files = ReplicaFiles::open(&dir.replica()).expect("a replica");
     assert!(files.media(&pool()).read(Area::Journal, 8192, expected.len()).expect("readable") == expected);
 }

@@ -238,7 +238,8 @@ fn a_device_that_needs_no_flush_gets_none() {
     shard.end(Order::Detach);
 }
 
-/// The cache of a number is what somebody said of an earlier device of it, and users who need not flush would not.
+/// A loop device keeps the cache setting of its number's earlier device. Without a cache, its users
+/// would not flush.
 #[test]
 fn a_device_has_a_cache_whatever_its_number_had() {
     if !may_run() {
@@ -255,7 +256,7 @@ fn a_device_has_a_cache_whatever_its_number_had() {
     let own =
         Path::new("/sys/block").join(device.path().file_name().expect("a name")).join("queue/write_cache");
     let found = fs::read_to_string(&own).expect("readable");
-    // Nobody is to get the number as it was left, whatever comes of this.
+    // No other user is to get the number as it was left, whatever comes of this.
     fs::write(&cache, "write back").expect("a cache can be told to be one");
     assert_eq!(found.trim(), "write back");
     assert!(device.detach().expect("detached"), "nobody else uses it");

@@ -251,7 +251,7 @@ fn clients_that_lie_or_die_harm_only_themselves() {
     end(engine, &base);
 }
 
-/// R18: who asks and does not listen is read no further, and others are served meanwhile.
+/// R18: a client that asks and does not listen is read no further, and others are served meanwhile.
 #[test]
 fn a_client_that_does_not_listen_is_read_no_further() {
     let _turn = turn();
@@ -304,7 +304,7 @@ fn clients_of_the_network_get_in_when_the_operator_says_so() {
     assert_eq!(users, named);
     drop((client, near, other_volume));
     wait("no user", || engine.users().is_empty().then_some(()));
-    // Who wants TLS does not get in without it, where there are no certificates.
+    // A client that wants TLS does not get in without it, where there are no certificates.
     run_in_vain(&mut engine, Command::new("nbdinfo").arg(format!("nbds://{addr}/db/0")));
     end(engine, &base);
 }
@@ -323,7 +323,7 @@ fn qemu_goes_on_at_the_next_primary() {
         engine.until("an export", |status| status.role == Role::Primary && !status.devices.is_empty());
     };
     is_primary(&mut engines[0]);
-    // What an address that moves is on a network.
+    // The link stands in for an address that moves in a network.
     let current = base.join("current.sock");
     let point = |engine: &Engine| {
         let next = base.join("next.sock");
@@ -433,7 +433,7 @@ fn the_kernels_driver_is_a_client() {
             "--verify_state_save=0",
         ],
     );
-    // R19, R20: it fails, whoever has it open, and then it is gone.
+    // R19, R20: the device fails, though it is open, and then it is gone.
     engine.ask(Request::Detach { resource: ResourceId(1) });
     wait("the device to fail", || {
         engine.listen();

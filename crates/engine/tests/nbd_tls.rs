@@ -1,5 +1,5 @@
-//! Volumes over NBD with TLS: clients that others wrote, with the certificates of an authority made by openssl; and whoever has none,
-//! or something else to say.
+//! Volumes over NBD with TLS: clients that others wrote, with the certificates of an authority made
+//! by openssl; and clients that have none, or send something else.
 //!
 //! Needs root, and the packages that `make deps` installs.
 
@@ -323,7 +323,8 @@ fn nothing_is_had_and_nothing_counts_that_comes_without_tls() {
     let mut stream = greeted(addr);
     stream.write_all(&option(LIST, b"")).expect("sent");
     assert_eq!(kind(&mut stream), TLS_REQUIRED);
-    // Put behind STARTTLS by somebody on the way, who wants it taken for what came through TLS.
+    // An attacker on the way has put a request behind STARTTLS, to have it taken for one that came
+    // through TLS.
     stream.write_all(&[option(STARTTLS, b""), option(LIST, b"")].concat()).expect("sent");
     assert!(is_cut_off(&mut stream));
     said("something came behind STARTTLS");
@@ -348,7 +349,8 @@ fn who_takes_his_time_to_prove_himself_is_cut_off_and_holds_up_nobody_else() {
     let begin = Instant::now();
     let mut idle = asked_for_tls(addr);
     let mut drip = asked_for_tls(addr);
-    // As many as there are places, so nobody else of the network gets in; those of this machine do.
+    // As many as there are places: no other client of the network gets in, but clients of this
+    // machine do.
     let crowd: Vec<_> = (2..STRANGERS_MAX).map(|_| TcpStream::connect(addr).expect("the server")).collect();
     let mut good = wait("the crowd to be there", || {
         let mut late = TcpStream::connect(addr).ok()?;

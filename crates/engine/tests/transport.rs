@@ -182,7 +182,7 @@ fn ten_thousand_mixed_messages_arrive_whole_and_in_order() {
     a.events.clear();
     b.events.clear();
     run(&mut [&mut a, &mut b], "all messages", |nodes| {
-        // At most so much on the way that the queue stays short.
+        // Few enough are on the way that the queue stays short.
         while sent < COUNT && nodes[0].transport.queued_bytes(out(2)) < 4 << 20 && sent < there + 600 {
             nodes[0].transport.send(out(2), &mixed(sent)).expect("up");
             sent += 1;
@@ -243,7 +243,7 @@ fn what_a_peer_asks_is_urgent_and_its_answers_are_not() {
     b.know(&[(1, a.addr())]);
     up(&mut a, &mut b);
     assert_eq!((a.ring.urgent_in_flight(), b.ring.urgent_in_flight()), (before + 1, before + 1));
-    // It stays so, whoever has said something.
+    // It stays so, whichever side has said something.
     a.transport.send(out(2), &super_ack(1)).expect("it is up");
     b.transport.send(back(1), &super_ack(2)).expect("it is up");
     let heard = |node: &Node| node.events.iter().any(|event| matches!(event, TransportEvent::Message { .. }));

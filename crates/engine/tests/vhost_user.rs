@@ -231,8 +231,8 @@ fn cut_off(engine: &mut Engine, machine: &mut Machine, fill: u8, stop: impl FnOn
     assert!(machine.poll(0).is_none(), "what was held is not answered");
 }
 
-/// R5, R19: what was in flight when the devices were withdrawn is done when the volume is served again, if nobody else was
-/// primary, and fails if somebody may have been.
+/// R5, R19: requests in flight when the devices were withdrawn are done when the volume is served
+/// again, if no other node was primary. They fail if another node may have been.
 #[test]
 fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
     let _turn = turn();
@@ -266,7 +266,7 @@ fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
             );
         }
     }
-    // Somebody may have been primary in 4.
+    // Another node may have been primary in 4.
     cut_off(&mut engine, &mut machine, 200, |engine| promote(engine, 5));
     served(&mut engine);
     machine.reconnect(&path);

@@ -1,6 +1,7 @@
 //! Requests of a client, on their way to the replication core and back.
 //!
-//! What keeps their order is in [`Sessions`]; here they wait for room in the core (R18), and are answered under the lease (R10).
+//! [`Sessions`] keeps their order. Here they wait for room in the core (R18), and are answered
+//! under the lease (R10).
 
 use crate::{AnswerError, Host, Platform};
 use mainstay_codec::{ClientAnswer, ClientAsk, Envelope, Message, Pieces, Refusal};

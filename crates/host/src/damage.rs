@@ -1,12 +1,19 @@
 //! Reads that have found a block that does not fit its checksum ([ADR 14](../../../docs/adr/0014-mending.md)).
 //!
 //! - A primary's read waits until the extent is mended from other replicas, and is done again.
-//! - What nobody has is an error for who reads, and nothing else: the replica has nothing that others have not.
-//! - A copy to another replica takes it there as damage ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)): the extent is read once more, and only blocks
-//!   that nobody has may be damaged then. To a replica without checksums it waits at that extent, which is tried again from time to time, because a client may have written it anew.
-//! - It is told until it is well again. That is looked for from time to time.
-//! - If others may have it who could not be asked, the replica fails as after a read error (R13), and they go on.
-//! - Who reads to repair others' blocks has nothing to give. A digest is not made, and costs no replica: a scrub finds who has the block.
+//! - If no replica has a block, a request that reads it gets an error. This replica does not fail:
+//!   the other replicas do not have the block either.
+//! - A copy to another replica takes such a block there as damage
+//!   ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)). The extent is read once more, and only
+//!   blocks that no replica has may be damaged then. To a replica without checksums the copy waits
+//!   at that extent. It is tried again from time to time, because a client may have written the
+//!   extent anew.
+//! - The primary reports such a block until it is well again, and reads it from time to time to
+//!   find out.
+//! - If a replica that may have the block could not be asked, this replica fails as after a read
+//!   error (R13), and the others go on.
+//! - A read to repair the blocks of others gives them nothing. A digest is not made, and no replica
+//!   fails for it: a scrub finds which replica has the block.
 
 use crate::reads::{Purpose, ReadJob};
 use crate::{AnswerError, Happened, Host, Platform};
@@ -16,7 +23,7 @@ use mainstay_store::DamagedBlock;
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Role, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often it is looked whether what nobody has whole is well again, in milliseconds.
+/// Milliseconds after which the primary reads again what no replica had whole.
 const RETRY_MS: u64 = 10_000;
 /// Most blocks that are told of, and looked at.
 const TOLD_MAX: usize = 64;
@@ -26,7 +33,7 @@ const TOLD_MAX: usize = 64;
 pub struct DamageCounts {
     /// Reads that have found damage; one that is done again counts once.
     pub found: u64,
-    /// Reads that were answered with an error because nobody has the block.
+    /// Reads that were answered with an error because no replica has the block.
     pub unreadable: u64,
     /// Blocks that were sent to other replicas as damaged.
     pub copied: u64,
@@ -36,9 +43,10 @@ pub struct DamageCounts {
 pub(crate) struct Damage {
     /// Reads that wait for an extent to be mended.
     waiting: BTreeMap<(VolumeId, u32), Vec<Waiting>>,
-    /// Extents that a copy needs and nobody has whole, to replicas that cannot hold damage.
+    /// Extents that a copy needs and no replica has whole, to replicas that cannot hold damage.
     lacking: Vec<(NodeId, VolumeId, u32)>,
-    /// Blocks that go to a replica as damaged when the extent is read next for it: others were asked, and nobody has them.
+    /// Blocks that go to a replica as damaged when the extent is read next for it: the other
+    /// replicas were asked, and none has them.
     lost: BTreeMap<(NodeId, VolumeId, u32), Vec<u32>>,
     retry_at: Option<Time>,
     /// No replica in sync had these when they were read last.
@@ -58,7 +66,7 @@ impl Damage {
         self.retry_at.filter(|_| !self.lacking.is_empty() || !self.unreadable.is_empty())
     }
 
-    /// Which blocks a read of an extent may find damaged, as nobody has them.
+    /// Blocks that a read of an extent may find damaged, because no replica has them.
     pub fn copied_as_such(&self, job: &ReadJob) -> Option<&Vec<u32>> {
         match job.purpose {
             Purpose::Extent { peer, volume, extent, .. } => self.lost.get(&(peer, volume, extent)),
@@ -247,7 +255,7 @@ impl Host {
         }
     }
 
-    /// Looks again at what nobody had. Called often, and nearly always there is nothing.
+    /// Reads again what no replica had. Called often, and nearly always there is nothing to do.
     pub(crate) fn look_at_damage(&mut self, platform: &mut impl Platform) {
         let now = platform.now();
         if self.damage.retry_at().is_none_or(|at| at > now) {

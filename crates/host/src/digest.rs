@@ -1,5 +1,5 @@
-//! Digests: what a replica holds, in short, so that replicas can be compared. The content of a volume is digested
-//! extent by extent, in order, one at a time.
+//! Digests: short forms of a replica's content, by which replicas are compared. The content of a
+//! volume is digested extent by extent, in order, one at a time.
 
 use crate::reads::{Purpose, is_zero};
 use crate::{Digest, DigestError, Happened, Host, Platform};

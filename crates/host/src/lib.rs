@@ -1,21 +1,23 @@
 //! One open replica: its replication core and its store, joined. Pure; what it wants of the world goes through a [`Platform`].
 //!
-//! Nothing is decided here. What the cores ask for is carried out, and what has happened is told to them: an effect of
-//! the replica core becomes a call of the store or a message, an output of the store becomes an operation on a
-//! disk, a completion becomes an event. [`Host::pump`] runs until neither core has more to say. The engine and the
-//! simulator run this same code.
+//! The host decides nothing. It carries out what the cores ask for, and tells them what has
+//! happened: an effect of the replica core becomes a call of the store or a message, an output of
+//! the store becomes an operation on a disk, a completion becomes an event. [`Host::pump`] runs
+//! until neither core has more to say. The engine and the simulator run this same code.
 //!
 //! What is guaranteed beyond what the cores guarantee:
 //! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
 //!   all the time since it began. (`reads.rs`) A write is acknowledged only if the lease holds then.
-//! - S18 What a client asks for again is not applied again. (`clients.rs`)
-//! - R13 After a failed operation, a read included, nothing more is written to the disk. The failure is told once.
-//! - R20 Writes are held for [`PAUSE_MS_MAX`] at most. A primary whose pool has no space gives up its store when its journal is full
-//!   for [`FULL_MS_MAX`], so that another member takes over; a secondary waits, and leaves the in-sync set when its journal is full.
-//!   (`space.rs`)
-//! - R12 What was read from the journal is used only if the journal still holds it afterwards and its checksum is right.
-//!   Damage is a failed operation. (`reads.rs`, `loads.rs`) What was read from a volume is used only if it fits its checksum; a primary's damage is mended
-//!   from other replicas. (`damage.rs`)
+//! - S18 A request that a client repeats is not applied again. (`clients.rs`)
+//! - R13 After a failed operation, a read included, nothing more is written to the disk. The
+//!   failure is told once.
+//! - R20 Writes are held for [`PAUSE_MS_MAX`] at most. A primary whose pool has no space gives up
+//!   its store when its journal is full for [`FULL_MS_MAX`], so that another member takes over. A
+//!   secondary waits, and leaves the in-sync set when its journal is full. (`space.rs`)
+//! - R12 Content from the journal is used only if the journal still holds it afterwards and its
+//!   checksum is right. Damage is a failed operation. (`reads.rs`, `loads.rs`) Content from a
+//!   volume is used only if it fits its checksum; a primary's damage is mended from other replicas.
+//!   (`damage.rs`)
 
 mod clients;
 mod damage;
@@ -152,7 +154,8 @@ impl Host {
         self.paused_until
     }
 
-    /// Has stopped serving because it was asked to, and waits for the record to say who is next.
+    /// Whether the replica has stopped serving because it was asked to, and waits for the record to
+    /// name the next primary.
     #[must_use]
     pub fn demoted(&self) -> bool {
         self.demoted
@@ -236,8 +239,8 @@ impl Host {
         self.replica.handle(now, Event::LeaseEnded);
     }
 
-    /// Promises an epoch that nobody is primary in yet, see [`Replica::vow`]; [`Replica::vowed`] tells when that is durable. False if it
-    /// cannot be promised.
+    /// Promises an epoch that has no primary yet, see [`Replica::vow`]; [`Replica::vowed`] tells
+    /// when that is durable. False if it cannot be promised.
     pub fn vow(&mut self, epoch: Epoch) -> bool {
         self.replica.vow(epoch)
     }
@@ -268,9 +271,11 @@ impl Host {
         }
     }
 
-    /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not wanted, if this is the primary, but for
-    /// `mark`; then rolls back to the snapshot `to`, unless the log has the mark. Who is being copied to gives up what it held before, unless
-    /// [`SnapshotId::BEFORE_COPY`] is wanted. May be said again and again; [`Happened::SnapshotsChanged`] follows.
+    /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not
+    /// wanted, except `mark`, if this is the primary. Then rolls back to the snapshot `to`, unless
+    /// the log has the mark. A replica that is being copied to gives up what it held before, unless
+    /// [`SnapshotId::BEFORE_COPY`] is wanted. May be said again and again;
+    /// [`Happened::SnapshotsChanged`] follows.
     pub fn snapshots(
         &mut self,
         now: Time,
@@ -319,7 +324,7 @@ impl Host {
         }
     }
 
-    /// Answers [`Platform::read`]. An answer that nobody waits for any more is ignored.
+    /// Answers [`Platform::read`]. An answer that comes after its read has ended is ignored.
     pub fn read_done(&mut self, platform: &mut impl Platform, token: u64, result: Result<Bytes, IoFailure>) {
         if let Some(load) = self.load_of(token) {
             self.log_read(platform, load, token, result);
@@ -485,7 +490,8 @@ impl Host {
         self.role_for_clients(role);
         if matches!(role, Role::Secondary | Role::Fenced) {
             self.refuse_reads(platform);
-            // Nobody waits for these any more, and a cut may now put other batches where they are being read.
+            // These are not wanted any more, and a cut may now put other batches where they are
+            // being read.
             self.log_loads.clear();
         }
         platform.happened(Happened::RoleChanged(role));
@@ -502,7 +508,7 @@ impl Host {
         self.replica.handle(platform.now(), Event::StoreFailed);
     }
 
-    /// The first of so many tokens in a row.
+    /// Takes `count` tokens in a row, and returns the first.
     fn tokens(&mut self, count: usize) -> u64 {
         let first = self.next_token;
         // A job without parts has a number nevertheless.

@@ -71,8 +71,9 @@ impl Host {
     ) {
         let Some(load) = self.log_loads.get_mut(&number) else { return };
         let piece = &mut load.pieces[(token - number) as usize];
-        // What was overwritten meanwhile does not decode, or is another batch. So is what a disk gives that has lost a write, or
-        // reads what was there before: it may be a batch with the same first entry that was cut.
+        // A batch that was overwritten meanwhile does not decode, or is another one. The same goes
+        // for a disk that has lost a write, or that reads what was there before: it may give a
+        // batch with the same first entry that was cut.
         let decoded = result.map(|bytes| {
             let split = HEADER_BLOCK_BYTES.min(bytes.len());
             Batch::decode(&bytes[..split], &bytes.slice(split..))

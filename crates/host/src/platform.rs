@@ -22,8 +22,8 @@ pub trait Platform {
     /// and not kept for long.
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, passes: bool);
 
-    /// Whether it costs little to know that whole blocks of a volume are a hole, so that they need not be read to be zeroes.
-    /// Asked where much is read and nobody waits.
+    /// Whether it costs little to know that whole blocks of a volume are a hole, so that they need
+    /// not be read to be zeroes. Asked for long reads for which no client waits.
     fn is_hole(&mut self, _volume: VolumeId, _offset: u64, _len: u64) -> bool {
         false
     }
@@ -61,8 +61,8 @@ pub type Answer = Result<Pieces, AnswerError>;
 pub enum AnswerError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// R10: it was read, and nobody knows whether it is still the newest; or it was written, and nobody knows whether the history
-    /// goes on with it.
+    /// R10: content that was read may not be the newest any more, or the history may not go on with
+    /// what was written.
     #[error("the lease of this node has ended")]
     NoLease,
     #[error("the disk could not be read")]

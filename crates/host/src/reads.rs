@@ -1,12 +1,14 @@
 //! Reading committed content: for a device, for a copy to or from another replica, for a digest, for a scrub.
 //!
-//! The store says where each part of a range is; parts in memory are taken, the others are read from journal
-//! or volume. For a part in the journal the payload of its entry is read whole. It counts only if the journal still
-//! holds it afterwards: its place may have been used again meanwhile, and then the whole read is done anew. If it is
-//! still held and its checksum is wrong, the journal is damaged and the replica stops (R12, R13).
+//! The store says where each part of a range is. Parts in memory are taken; the others are read
+//! from journal or volume. For a part in the journal the payload of its entry is read whole. It
+//! counts only if the journal still holds it afterwards: its place may have been used again
+//! meanwhile, and then the whole read is done anew. If it is still held and its checksum is wrong,
+//! the journal is damaged and the replica stops (R12, R13).
 //!
-//! What is read of a volume is compared with the sums of its blocks, if the replica has sums; pages of them that are not in memory are read with it. A
-//! block that does not fit is read anew if a write to the volume came between, and is damage otherwise: `damage.rs`.
+//! Content of a volume is compared with the sums of its blocks, if the replica has sums; pages of
+//! sums that are not in memory are read with it. A block that does not fit is read anew if a write
+//! to the volume came between, and is damage otherwise: `damage.rs`.
 //!
 //! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
 //! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
@@ -51,7 +53,7 @@ pub(crate) enum Purpose {
     },
     /// Blocks for the repair of a replica; a damaged block is of no use for it.
     Blocks,
-    /// Whether a block that nobody had is well again.
+    /// Look whether a block that no replica had is well again.
     Look,
 }
 
@@ -164,7 +166,7 @@ impl Host {
         self.read_again(platform, purpose, range, 0);
     }
 
-    /// The same after so many rounds in which damage was found.
+    /// Starts a read after `rounds` rounds in which damage was found.
     pub(crate) fn read_again(
         &mut self,
         platform: &mut impl Platform,
@@ -374,7 +376,7 @@ impl Host {
         if let Some(detail) = failure {
             self.read_failed(platform, &job, &detail);
         } else if let (true, Purpose::Scrub { at }) = (job.stale, job.purpose) {
-            // What is there now is not what was there at the entry.
+            // The content now is not that of the entry any more.
             self.extent_scrubbed(platform, at, None);
         } else if let (true, Purpose::Held { extent, at }) = (job.stale, job.purpose) {
             self.extent_summed(platform, (job.range.volume, extent), at, None);

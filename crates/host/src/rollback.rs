@@ -1,5 +1,6 @@
-//! Reads while volumes are rolled back to a snapshot (R17): they wait until it is done, which takes as long as the pool takes to clone files.
-//! One that was under way, and got what does not fit the sums, begins anew and so waits as well.
+//! Reads while volumes are rolled back to a snapshot (R17): they wait until it is done, which takes
+//! as long as the pool takes to clone files. A read under way whose content does not fit the sums
+//! begins anew, and so waits as well.
 
 use crate::{AnswerError, Host, Platform};
 use mainstay_replica::{RequestError, RequestId};

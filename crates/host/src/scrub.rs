@@ -1,8 +1,9 @@
-//! Scrubbing (R17): what the store says of an extent is read soon and summed block by block; and blocks are read to repair
-//! those of others. An extent that another replica is about to copy to this one is summed in the same way.
+//! Scrubbing (R17): at an entry of a scrub the store says where the content of an extent is. It is
+//! read soon and summed block by block. An extent that another replica is about to copy to this one
+//! is summed in the same way. Blocks are read here, too, to repair those of other replicas.
 //!
-//! More extents are under way than are read at a time: their entries travel in common batches, and what a disk is to give at its full speed is asked
-//! of it in order, a little ahead.
+//! More extents are under way than are read at a time: their entries travel in common batches. To
+//! give its full speed, a disk is asked for them in order, a little ahead.
 
 use crate::reads::{Purpose, ReadJob, is_zero};
 use crate::{Host, Platform};
@@ -68,8 +69,9 @@ impl Host {
         }
     }
 
-    /// The log began anew: what its entries were is of no interest any more, and an entry of another history may come to their numbers. What
-    /// is being read has to be waited for all the same.
+    /// Forgets the scrubs, because the log began anew: the results for its old entries are not
+    /// needed any more, and entries of another history may get their numbers. Reads under way have
+    /// to be waited for all the same.
     pub(crate) fn forget_scrubs(&mut self) {
         self.scrubs.clear();
         for job in self.reads.values_mut() {

@@ -1,10 +1,14 @@
-//! A pool without space. A sparse volume needs some when a block is destaged for the first time, and then there may be none.
+//! A pool without space. A sparse volume needs some when a block is destaged for the first time,
+//! and then there may be none.
 //!
-//! Nothing is lost by that: what is to be written is in the journal, and stays there (`Store::retry`). So it is tried anew, once in
-//! [`RETRY_MS`], until somebody has made room. Meanwhile the journal is not emptied. When it is full
-//! - a secondary acknowledges nothing more, leaves the in-sync set as whoever is absent (S25), and returns by itself;
-//! - a primary can admit nothing more. After [`FULL_MS_MAX`] of that it gives up its store (R13, R20), and another member is promoted.
-//!   Its node opens it again when there is room ([`Host::failed_full`]).
+//! Nothing is lost by that: the content is in the journal, and stays there (`Store::retry`). The
+//! store tries again every [`RETRY_MS`], until there is space. Meanwhile the journal is not
+//! emptied. When it is full
+//! - a secondary acknowledges nothing more, leaves the in-sync set like an absent replica (S25),
+//!   and returns by itself;
+//! - a primary can admit nothing more. After [`FULL_MS_MAX`] of that it gives up its store (R13,
+//!   R20), and another member is promoted. Its node opens it again when there is room
+//!   ([`Host::failed_full`]).
 
 use crate::{Happened, Host, Platform};
 use mainstay_types::{Role, Time, reach};

@@ -86,7 +86,7 @@ fn a_read_that_completes_without_lease_is_refused() {
     assert_eq!(lab.content(again), filled(&[0]));
 }
 
-/// R10, R11: whoever goes on without this node may not have it.
+/// R10, R11: the nodes that go on without this one may not have the write.
 #[test]
 fn a_write_that_completes_without_lease_is_not_acknowledged() {
     let mut lab = Lab::primary(lazy());

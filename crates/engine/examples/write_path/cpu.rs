@@ -5,7 +5,8 @@ use std::fs;
 /// Flag in a process's `stat` that marks a thread of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// Microseconds so far. Kernel threads work for whoever has work: what else runs on the machine is in it.
+/// Microseconds so far. Kernel threads also work for other programs on the machine, and that time
+/// is in it.
 pub fn used_us() -> f64 {
     let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `spec` is a valid place for the result.

@@ -295,7 +295,7 @@ impl Primary {
         peers: Vec<TcpStream>,
         content: Vec<u8>,
     ) -> Self {
-        // What is answered is durable, as with engines.
+        // A write that is answered is durable, as with engines.
         frontend.flushes(false);
         let sockets = peers.into_iter().map(socket).enumerate();
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = sockets
@@ -384,7 +384,8 @@ impl Primary {
         }
     }
 
-    /// All but writes, which stay. Nobody asks for what is being written before it is answered.
+    /// Answers all requests but writes, which stay. The writer reads no range before its write is
+    /// answered.
     fn answer_others(&mut self, requests: &mut Vec<FrontendRequest>) {
         let writes = |request: &FrontendRequest| matches!(request.op, FrontendOp::Write { .. });
         for FrontendRequest { tag, op, .. } in requests.extract_if(.., |request| !writes(request)) {

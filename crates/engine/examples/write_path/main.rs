@@ -58,8 +58,8 @@ type Sample = Vec<Option<f64>>;
 const ROWS: [&str; 5] =
     ["sleeps (voluntary context switches)", "preemptions", "page faults", "allocations", "CPU, µs"];
 
-/// A measurement consists of so many parts. For processor time the best tenth of them counts: what else runs on the machine
-/// makes it longer and never shorter.
+/// Number of parts of a measurement. For processor time the best tenth of them counts: other work
+/// on the machine makes it longer and never shorter.
 const PARTS: usize = 50;
 
 impl Shard {
@@ -150,13 +150,14 @@ fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mu
     }
 }
 
-/// Serves a device of so many MiB behind which nothing is done but the system calls of a write to so many secondaries.
+/// Serves a device of `mib` MiB. Behind it nothing is done but the system calls of a write to
+/// `secondaries` secondaries.
 fn serve(mib: u64, secondaries: usize) {
     let base = fresh_dir("write-path-floor");
     let sizes = Sizes { volume: mib << 20, journal: JOURNAL_BYTES };
     let floor = Floor::start(&base, sizes, Some(secondaries));
     println!("{}", floor.path.display());
-    // Nobody writes to it.
+    // Nothing is written to it: this waits for its end.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     floor.stop();
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");

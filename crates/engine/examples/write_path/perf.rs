@@ -34,7 +34,7 @@ impl Counter {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(Self(unsafe { File::from_raw_fd(fd as i32) }))
     }
 

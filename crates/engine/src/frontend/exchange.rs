@@ -349,7 +349,7 @@ impl Exchange {
                 Reply::Data { offset: start, pieces, last: true }
             }
             (None, JobKind::Status(extents)) => Reply::Status(extents),
-            // What was read in parts was sent as it came, the last one with the end.
+            // Parts that were read were sent as they came, the last one with the end.
             (None, JobKind::Read { whole: false, .. } | JobKind::Other) => Reply::Done,
         };
         self.answer(job.client.number, job.cookie, reply, Some(job.charged));

@@ -201,8 +201,9 @@ impl FuseFrontend {
 
     fn unmount(&mut self) {
         if std::mem::take(&mut self.mounted) {
-            // MNT_FORCE ends the connection, which fails every request that still waits in the kernel, and
-            // MNT_DETACH takes the name away whoever has files open. Neither asks us anything.
+            // MNT_FORCE ends the connection, which fails every request that still waits in the
+            // kernel. MNT_DETACH takes the name away even while files are open. Neither asks us
+            // anything.
             if let Err(error) = umount(&self.dir, libc::MNT_FORCE | libc::MNT_DETACH) {
                 tracing::warn!(dir = %self.dir.display(), %error, "cannot unmount volumes");
             }

@@ -1,9 +1,12 @@
 //! One FUSE connection as a state machine: messages of the kernel in, replies and requests out.
 //!
-//! What this file guarantees: every request of the kernel that expects an answer gets exactly one; a request
-//! that leaves here lies within its volume, in whole blocks; nothing that the kernel sends makes it panic
-//! or allocate more than one reply (R25). The file system is one directory with the files `0`, `1`, … of
-//! fixed sizes; nothing can be created, removed or resized.
+//! What this file guarantees:
+//! - Every request of the kernel that expects an answer gets exactly one.
+//! - A request that leaves here lies within its volume, in whole blocks.
+//! - Whatever the kernel sends, it neither panics nor allocates more than one reply (R25).
+//!
+//! The file system is one directory with the files `0`, `1`, … of fixed sizes; no file can be
+//! created, removed or resized.
 //!
 //! It does no I/O of its own: [`super::fuse`] does.
 
@@ -211,7 +214,7 @@ impl Session {
         outstanding.into_keys().map(|tag| one(Reply::with_error(tag, errno))).collect()
     }
 
-    /// The connection is gone: nobody waits for answers any more.
+    /// Forgets all requests: the connection is gone, and takes no answers any more.
     pub fn forget_all(&mut self) {
         self.outstanding.clear();
     }

@@ -156,7 +156,8 @@ pub trait Frontend {
     /// thread afterwards.
     fn resized(&mut self, volume: VolumeId, bytes: u64);
 
-    /// Takes the devices away, whoever uses them (R20). Nothing is admitted from then on.
+    /// Takes the devices away, also while they are in use (R20). No request is admitted from then
+    /// on.
     fn detach(&mut self);
 
     /// Whether the kernel has let go, and no completion will come any more, so that the frontend may be
@@ -214,7 +215,7 @@ pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Fro
         FrontendKind::Fuse => {
             let all = parts.run_dir.join("fuse");
             let dir = all.join(parts.name);
-            // Its files are the volumes: nobody but root is to come to them beside the devices.
+            // The files in it are the volumes: only root may reach them beside the devices.
             std::fs::create_dir_all(&dir)
                 .and_then(|()| std::fs::set_permissions(&all, Permissions::from_mode(0o700)))
                 .map_err(|source| FrontendError::Directory { dir: dir.clone(), source })?;

@@ -336,7 +336,7 @@ impl Machine {
         (done.status, done.data)
     }
 
-    /// For those who break the rules: where the parts of a ring are.
+    /// Addresses of the parts of a ring, for tests that break the rules.
     pub fn descriptors(queue: u16) -> u64 {
         ring(queue, 0)
     }

@@ -1,8 +1,9 @@
 //! Fixed work for counting instructions: `make instructions` runs it under callgrind and compares with
 //! `bench/instructions.txt`. Arguments: the name of a case and how often it is repeated.
 //!
-//! Everything is pure, so the same arguments execute the same instructions. What a case costs for each repetition is
-//! the difference of two runs of different length; what happens once, as formatting a store, is no part of it.
+//! Everything is pure, so the same arguments execute the same instructions. The cost of one
+//! repetition of a case is the difference of two runs of different length. Work that is done once,
+//! as formatting a store, is no part of it.
 
 mod world;
 
@@ -54,7 +55,7 @@ fn sealed(number: u64, first: u64) -> Batch {
     Batch::seal(ResourceId(1), Epoch(1), Index(first), Chain(0), Index(0), entries(number))
 }
 
-/// A batch of so many blocks of 4 KiB is made, as often as asked.
+/// Makes a batch of `number` blocks of 4 KiB, `count` times.
 fn seal(number: u64, count: u64) {
     for first in 0..count {
         black_box(sealed(number, 1 + first * number));

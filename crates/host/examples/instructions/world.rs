@@ -307,7 +307,7 @@ impl Cluster {
         delivered
     }
 
-    /// Goes on until nobody wants anything any more.
+    /// Goes on until no node has anything left to do.
     pub fn settle(&mut self) {
         loop {
             let mut busy = false;

@@ -16,7 +16,7 @@ fn rotten() -> Lab {
     lab.request(Op::Write { range: range(0, 2), payload: filled(&[1, 2]).into() });
     lab.settle();
     rot(&mut lab);
-    // A replica that is not there has been away for so long that nothing waits for it.
+    // The absent replica has been away for so long that nothing waits for it.
     lab.world.now = lab.world.now.plus_ms(60_000);
     lab.host.tick(lab.world.now);
     lab
@@ -183,7 +183,7 @@ fn what_nobody_has_holds_up_a_copy_and_nothing_else() {
     run(&mut lab);
     retry(&mut lab);
     assert_eq!((lab.host.next_deadline(), unreadable(&lab), lab.host.unreadable().len()), (None, 2, 0));
-    // With the role there is nobody to copy to any more.
+    // A replica that lost the role copies to no other.
     rot(&mut lab);
     lab.host.load_extent(&mut lab.world, THERE.node, VOLUME, 0);
     run(&mut lab);

@@ -17,7 +17,7 @@ fn in_flight(lab: &Lab) -> Vec<usize> {
     lab.world.operations.iter().filter_map(entries).collect()
 }
 
-/// A primary whose journal took so long for a write, and never less of late.
+/// A primary whose journal took `us` microseconds for each write of late.
 fn with_journal_of(us: u64, journal_writes_max: usize) -> Lab {
     tuned(us, Tuning { journal_writes_max, ..roomy() })
 }
@@ -63,7 +63,8 @@ fn a_batch_is_sealed_beside_others_if_enough_would_wait_long_enough() {
     }
 }
 
-/// Does all there is to do on a disk that takes so long for each operation, one after the other.
+/// Does all there is to do on a disk that takes `us` microseconds for each operation, one after the
+/// other.
 fn settle_in(lab: &mut Lab, us: u64) {
     loop {
         lab.world.now.0 += us;
@@ -73,8 +74,9 @@ fn settle_in(lab: &mut Lab, us: u64) {
     }
 }
 
-/// Writes after one that took so long are sealed beside each other from two that wait on, if the journal takes 500 µs or more and less than 1,000. How many writes to
-/// the journal there are of four.
+/// Returns how many writes to the journal four requests make, after one that took `us`
+/// microseconds. If the journal takes 500 µs or more and less than 1,000, a write is sealed beside
+/// others as soon as two requests would wait.
 fn after_one_that_took(lab: &mut Lab, us: u64) -> usize {
     lab.write(0, 1);
     settle_in(lab, us);
@@ -99,7 +101,7 @@ fn what_a_journal_write_takes_is_the_least_of_late() {
         after_one_that_took(&mut lab, 3_000);
     }
     assert_eq!(after_one_that_took(&mut lab, 3_000), 2);
-    // Nor is it remembered over a night in which nobody writes.
+    // Nor is it remembered over a night in which no client writes.
     assert_eq!(after_one_that_took(&mut lab, 100), 1);
     lab.world.now = lab.world.now.plus_ms(60_000);
     assert_eq!(after_one_that_took(&mut lab, 3_000), 4, "of that disk only this one is known");
@@ -234,8 +236,8 @@ fn the_oldest_of_several_batches_is_what_is_waited_for() {
     assert_eq!(awaited(&lab), 0);
 }
 
-/// Writes that are answered within 100 ms by a disk that takes a millisecond for each, if each of so many writers goes on as soon as it has its
-/// answer.
+/// Returns how many writes a disk that takes a millisecond for each answers within 100 ms. Each of
+/// the `writers` writers goes on as soon as it has its answer.
 fn answered_in_100_ms(writers: u64, journal_writes_max: usize) -> u64 {
     let mut lab = with_journal_of(1_000, journal_writes_max);
     let start = lab.world.now;
@@ -257,8 +259,9 @@ fn answered_in_100_ms(writers: u64, journal_writes_max: usize) -> u64 {
     }
 }
 
-/// With one at a time, who comes first after a write has the next one alone, and all others wait for two. With four at a time three of those who
-/// come first have one each, and all others the fourth.
+/// With one write to the journal at a time, the first writer after a write has the next one alone,
+/// and all others wait for two. With four at a time, three of the first writers have one each, and
+/// all others share the fourth.
 #[test]
 fn a_disk_that_takes_its_time_is_kept_busy() {
     let both = |writers| [1, JOURNAL_WRITES_MAX].map(|most| answered_in_100_ms(writers, most));
@@ -270,7 +273,7 @@ fn a_disk_that_takes_its_time_is_kept_busy() {
     assert_eq!(both(64), [3200, 5120]);
 }
 
-/// A replica that has failed is waited for by nobody, and what it lacked does not come any more.
+/// A replica that has failed waits for nothing: what it lacked does not come any more.
 #[test]
 fn a_failed_replica_waits_for_nothing() {
     let mut lab = with_journal_of(2_000, JOURNAL_WRITES_MAX);

@@ -76,7 +76,8 @@ impl Lab {
         Client { number, volume: VolumeId(0), bytes, structured: number % 2 == 1, allocation: true }
     }
 
-    /// One request of any kind whose bytes nobody else uses at the moment; its blocks may be shared.
+    /// Makes one request of any kind. No other request uses its bytes at the moment; its blocks may
+    /// be shared.
     fn ask(&mut self, len_max: usize) {
         let from = self.rng.below(self.volume.len());
         let to = (from + 1 + self.rng.below(len_max)).min(self.volume.len());

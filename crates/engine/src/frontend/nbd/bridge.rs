@@ -10,10 +10,13 @@
 //! Handshake ──the client has proved itself──▶ Open ──either side ends──▶ Draining ──all sent, or LINGER──▶ ended
 //!   └──refused, or the shard has lost patience──▶ ended
 //! ```
-//! What is guaranteed: no byte passes in either direction before the client has proved who it is; what is decrypted and
-//! not taken by the shard, or encrypted and not taken by the client, is bounded, and nothing more is read meanwhile (R18); a bridge
-//! ends soon after the shard has closed its end, which is also how long a handshake may take: the shard has the clocks.
-//! At most [`BRIDGES_MAX`] stand at a time.
+//! What is guaranteed:
+//! - No byte passes in either direction before the client has proved who it is.
+//! - Decrypted bytes that the shard has not taken, and encrypted bytes that the client has not
+//!   taken, are bounded. The bridge reads no more meanwhile (R18).
+//! - A bridge ends soon after the shard has closed its end. This also bounds a handshake: the shard
+//!   has the clocks.
+//! - At most [`BRIDGES_MAX`] bridges stand at a time.
 
 use super::tls::{TlsFiles, refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,7 +51,8 @@ impl Bridges {
         Self { files, standing: Arc::new(()) }
     }
 
-    /// Begins TLS with a client. The other end of what it says, which is silent until it has proved who it is.
+    /// Begins TLS with a client. Returns the other end of the bridge, which is silent until the
+    /// client has proved who it is.
     ///
     /// # Errors
     /// When there are too many, or the system refuses.
@@ -208,7 +212,7 @@ impl Bridge {
         }
         if self.closing.is_none() && shard_gone.intersects(gone) {
             self.closing = Some(Instant::now());
-            // Nobody takes it any more.
+            // The shard takes nothing any more.
             self.held = false;
             self.client_done = true;
         }

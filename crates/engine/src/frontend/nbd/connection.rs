@@ -4,9 +4,11 @@
 //! Open ──DISC──▶ Leaving ──all answered and sent──▶ Closed
 //!  └──the client is gone, or lies; the devices are taken away──▶ Closed
 //! ```
-//! What is guaranteed: bytes that are no request end the connection, and only it; a client that is slow to read its answers,
-//! or asks for more than its window, is read no further (R18); a closed connection stays until its last operation on the
-//! ring has ended.
+//! What is guaranteed:
+//! - Bytes that are no request end the connection, and only it.
+//! - A client that is slow to read its answers, or asks for more than its window, is read no
+//!   further (R18).
+//! - A closed connection stays until its last operation on the ring has ended.
 
 use super::landing::{Landing, Payload};
 use super::outbox::Outbox;
@@ -237,7 +239,7 @@ impl Connection {
 
     /// Whether to go on.
     fn admit(&mut self, exchange: &mut Exchange, request: Request) -> bool {
-        // What was answered and not sent yet takes memory as well.
+        // Answers that were not sent yet take memory as well.
         let charged = self.charged + self.outbox.bytes() as u64;
         let len = u64::from(request.len);
         self.stage = match exchange.request(self.client, &request, self.jobs, charged) {

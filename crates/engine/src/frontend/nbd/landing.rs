@@ -1,10 +1,11 @@
 //! Where the bytes of a stream land, so that payloads need no copy.
 //!
-//! A receive scatters what comes over *places*: headers into a small staging buffer, payloads into buffers of their own,
-//! aligned as the engine wants them. Where the border between the two will be is not known before the header is; it is
-//! guessed, from the writes that came before. A database sends its writes of one size one after the other, so the guess
-//! is mostly right, and one system call then brings several whole writes. A wrong guess costs a copy of what
-//! landed in the wrong place, and is never seen by anyone else.
+//! A receive scatters what comes over *places*: headers into a small staging buffer, payloads into
+//! buffers of their own, aligned as the engine wants them. The border between the two is known only
+//! after the header, so it is guessed from the writes that came before. A database sends its writes
+//! of one size one after the other, so the guess is mostly right. One system call then brings
+//! several whole writes. A wrong guess costs a copy of the bytes that landed in the wrong place,
+//! and has no other effect.
 //!
 //! What is guaranteed: the bytes come out in the order in which they came in, whatever was guessed, and however the stream
 //! was cut. Pure: the receive itself is the caller's.
@@ -21,7 +22,7 @@ const GUESSES_MAX: usize = 16;
 const STAGING_BYTES: usize = 4096;
 const _: () = assert!(STAGING_BYTES >= REQUEST_BYTES * GUESSES_MAX);
 
-/// A payload that has come in part or whole, at `at` in a buffer that it shares with nobody.
+/// A payload that has come in part or whole, at `at` in a buffer of its own.
 #[derive(Debug)]
 pub struct Payload {
     pub buffer: BufMut,

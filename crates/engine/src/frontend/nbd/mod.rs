@@ -4,16 +4,20 @@
 //! clients ──unix socket, TCP──▶ server: handshake ──▶ ┐
 //! this kernel's nbd driver ──socket pair────────────▶ ├ connections ──▶ exchange ──▶ the resource
 //! ```
-//! [`server`] takes connections for all resources of a shard and speaks the handshake; it hands the connection to the
-//! frontend of the resource whose export was chosen. Here are the connections of one resource. The [exchange](super::exchange)
-//! makes requests of whole blocks of what clients ask for, [`landing`] receives payloads where they stay, [`connection`] and [`outbox`] are
-//! one client. [`bridge`] puts TLS under a client of the network, [`tls`] says with which certificates.
+//! [`server`] takes connections for all resources of a shard and speaks the handshake; it hands the
+//! connection to the frontend of the resource whose export was chosen. Here are the connections of
+//! one resource. The [exchange](super::exchange) makes requests of whole blocks of the clients'
+//! requests. [`landing`] receives payloads where they stay; [`connection`] and [`outbox`] are one
+//! client. [`bridge`] puts TLS under a client of the network, and [`tls`] says with which
+//! certificates.
 //!
-//! What is guaranteed beyond what a frontend guarantees: one client cannot take what another one needs, see the limits in
-//! [the exchange](super::exchange) and [`CLIENTS_MAX`]; when the devices are withdrawn, clients are cut off without an answer to what they
-//! have in progress. They do not know whether it was done, which is true, and those that know how to reconnect find
-//! the next primary and ask again; an error would have reached their users. This machine's kernel gets the error, because
-//! its users are to notice (R19).
+//! What is guaranteed beyond what a frontend guarantees:
+//! - One client cannot take what another one needs, see the limits in [the
+//!   exchange](super::exchange) and [`CLIENTS_MAX`].
+//! - When the devices are withdrawn, clients are cut off without an answer to their requests in
+//!   progress. They do not know whether these were done, which is true. Clients that can reconnect
+//!   find the next primary and ask again; an error would have reached their users.
+//! - This machine's kernel gets the error instead, because its users are to notice (R19).
 
 mod bridge;
 mod connection;
@@ -79,7 +83,8 @@ impl NbdFrontend {
         Self {
             id: parts.id,
             resource: parts.resource,
-            // What a client leaves is given up before the next one comes, and by every record of an epoch.
+            // Devices that a client leaves are given up before the next client opens, and by every
+            // record of an epoch.
             epoch: parts.epoch.unwrap_or_default(),
             name: parts.name.to_owned(),
             volumes: parts.volumes.to_vec(),
@@ -247,7 +252,7 @@ impl Frontend for NbdFrontend {
             if let Some(connection) = self.connections.get_mut(number) {
                 connection.resume(&mut self.exchange);
             }
-            // What can be answered at once goes out with the rest.
+            // Requests that can be answered at once are answered with the rest.
             self.deliver();
             if let Some(connection) = self.connections.get_mut(number) {
                 connection.submit(ring, tags, &mut self.exchange);

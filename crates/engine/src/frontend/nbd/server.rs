@@ -5,10 +5,13 @@
 //!                              │   ▲└──ABORT, nonsense, or the time is up──▶ closed
 //!                              └───┘ STARTTLS: from now on through a bridge
 //! ```
-//! What is guaranteed: at most [`STRANGERS_MAX`] clients of each socket are in the handshake, each for at most [`HANDSHAKE_MS`],
-//! with at most one option and its answer in memory (R18). On the Unix socket only root gets in. The TCP address is off unless
-//! configured. With certificates, only a client whose own one is of the clients' authority gets in, and until it has proved that, for which
-//! it has [`PROOF_MS`], it learns nothing; without them, whoever reaches the address.
+//! What is guaranteed:
+//! - At most [`STRANGERS_MAX`] clients of each socket are in the handshake, each for at most
+//!   [`HANDSHAKE_MS`], with at most one option and its answer in memory (R18).
+//! - On the Unix socket only root gets in. The TCP address is off unless configured.
+//! - With certificates, a client of the network gets in only if the clients' authority has signed
+//!   its own. It has [`PROOF_MS`] to prove that, and learns nothing before.
+//! - Without certificates, every client that reaches the address gets in.
 
 use super::super::{FrontendId, TAG_KIND_BITS, ring_tag};
 use super::bridge::Bridges;
@@ -38,8 +41,8 @@ pub const SERVER_ID: FrontendId = FrontendId(0);
 pub const STRANGERS_MAX: usize = 64;
 /// How long a handshake may take, in milliseconds. Humans at a shell haggle as well.
 pub const HANDSHAKE_MS: u64 = 60_000;
-/// How long a client may take from its connection until it has proved who it is, where it must. No human is part of that, and
-/// whoever cannot prove anything must not hold a place for long.
+/// How long a client may take from its connection until it has proved who it is, where it must. No
+/// human is part of that, and a client without a proof must not hold a place for long.
 pub const PROOF_MS: u64 = 10_000;
 const _: () = assert!(PROOF_MS < HANDSHAKE_MS);
 /// Pause after a failed accept (no descriptors left), in milliseconds.
@@ -55,7 +58,7 @@ const KIND_RECEIVE: u8 = 1;
 const KIND_SEND: u8 = 2;
 const TAG_PLACE_SHIFT: u32 = TAG_KIND_BITS + 32;
 
-/// Why nobody can connect.
+/// Why no client can connect.
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("cannot listen for NBD clients at {at}")]
@@ -72,7 +75,8 @@ pub enum ServerError {
 #[derive(Clone, Debug)]
 pub struct NetworkOptions {
     pub addr: SocketAddr,
-    /// Without it nothing is encrypted and nobody proves who he is.
+    /// Certificates for TLS. Without them nothing is encrypted, and neither side proves its
+    /// identity.
     pub tls: Option<TlsFiles>,
 }
 
@@ -124,10 +128,11 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens at the path, in place of whatever is there, and for the network, if there is to be one.
+    /// Listens at the path, in place of whatever is there, and for the network, if there is to be
+    /// one.
     ///
     /// # Errors
-    /// When one of them cannot be had, or nobody could ever get in with these certificates.
+    /// When one of them cannot be had, or no client could ever get in with these certificates.
     pub fn new(pool: BufferPool, path: &Path, network: Option<NetworkOptions>) -> Result<Self, ServerError> {
         let fail = |at: String| move |source| ServerError::Listen { at, source };
         let unix = listen_unix(path).map_err(fail(path.display().to_string()))?;
@@ -389,14 +394,14 @@ fn tag(place: u64, kind: u8) -> u64 {
 
 /// Listens at `path`, in place of whatever is there, for processes of the engine's own user.
 pub(in crate::frontend) fn listen_unix(path: &Path) -> io::Result<Fd> {
-    // What an engine left behind that was killed.
+    // A socket that a killed engine has left.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Nobody can connect before it listens.
+    // No client can connect before the socket listens.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     Ok(Fd::new(socket.into()))

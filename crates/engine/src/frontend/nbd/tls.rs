@@ -1,17 +1,21 @@
 //! Certificates of this server and of the clients that it lets in, read from PEM files.
 //!
 //! What this file guarantees
-//! - A client gets in by a certificate that the client CA has signed, for clients, and that is valid now; by nothing else. TLS is 1.3.
-//! - Nothing is remembered of a client (no tickets, no early data): every connection proves itself anew.
-//! - Files are read for every connection, so a certificate is renewed by putting the new files in the old ones' places (the
-//!   key first, then its certificate). Files that do not fit together let nobody in.
+//! - A client gets in only by a certificate that the client CA has signed, for clients, and that is
+//!   valid now. TLS is 1.3.
+//! - Nothing is remembered of a client (no tickets, no early data): every connection proves itself
+//!   anew.
+//! - Files are read for every connection, so a certificate is renewed by putting the new files in
+//!   the old ones' places (the key first, then its certificate). Files that do not fit together let
+//!   no client in.
 //! - A private key that others may read is not used.
 //!
-//! When the engine starts it refuses files with which nobody could ever get in. A certificate that has expired, or is not valid
-//! yet, only lets nobody in: replication must not depend on it.
+//! When the engine starts it refuses files with which no client could ever get in. It starts with a
+//! certificate that has expired, or is not valid yet, and lets no client in: replication must not
+//! depend on it.
 //!
-//! *Not* checked: lists of revoked certificates, and until when the client CA's own certificate is valid. A client whose key was
-//! lost is shut out by another CA.
+//! *Not* checked: lists of revoked certificates, and until when the client CA's own certificate is
+//! valid. To shut out a client whose key was lost, use another CA.
 
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -43,7 +47,7 @@ pub struct TlsFiles {
     pub client_ca: PathBuf,
 }
 
-/// Why nobody gets in.
+/// Why no client gets in.
 #[derive(Debug, Error)]
 pub enum TlsError {
     #[error("cannot read {path}: put the {what} there, in PEM form, or name another file")]
@@ -137,8 +141,9 @@ impl TlsFiles {
         })
     }
 
-    /// Whether the server's certificate can be used as one, now. Who has signed it is for clients to see: it need not be the authority
-    /// of theirs. What does not depend on that is looked at first.
+    /// Whether the server's certificate can be used as one, now. Its signature is for clients to
+    /// check: its authority need not be that of the clients. Faults that do not depend on the
+    /// signature are found first.
     fn check(
         &self,
         chain: &[CertificateDer<'_>],

@@ -169,7 +169,7 @@ const PARAM_DISCARD: u32 = 1 << 1;
 /// Largest discard that arrives as one request: large enough for mkfs, small enough for a log entry.
 const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
-/// `struct ublk_params` of a volume of so many bytes: basic and discard parameters.
+/// `struct ublk_params` of a volume of `volume_bytes` bytes: basic and discard parameters.
 ///
 /// No volatile cache is stated, so the kernel sends neither flush nor FUA: a write that was answered is durable on all in-sync
 /// replicas, in mode B as in C ([`FrontendKind::caches`](crate::frontend::FrontendKind::caches)).

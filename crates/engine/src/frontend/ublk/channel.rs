@@ -110,7 +110,7 @@ impl Descriptors {
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        // SAFETY: exactly one mapping, and nobody else holds a pointer into it.
+        // SAFETY: exactly one mapping, and no other pointer into it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), abi::descriptors_bytes(self.depth)) };
     }
 }

@@ -167,7 +167,8 @@ impl Control {
         self.command("END_USER_RECOVERY", abi::END_USER_RECOVERY, device, (0, 0), own_pid(), limit)
     }
 
-    /// Ends a device: what is queued in it fails. Waits until whoever serves it has answered what it holds.
+    /// Ends a device: requests that are queued in it fail. Waits until its server has answered
+    /// those that it holds.
     pub fn stop(&mut self, device: u32, limit: Duration) -> Result<(), UblkError> {
         self.command("STOP_DEV", abi::STOP_DEV, device, (0, 0), 0, limit)
     }
@@ -175,7 +176,8 @@ impl Control {
     /// Removes a device; it goes with its last user.
     pub fn delete(&mut self, device: u32) -> Result<(), UblkError> {
         match self.command("DEL_DEV_ASYNC", abi::DEL_DEV_ASYNC, device, (0, 0), 0, QUICK) {
-            // Older than 6.9. This one waits for the last user, who may take longer than we wait.
+            // Older than 6.9. This command waits for the last user, who may take longer than we
+            // wait.
             Err(error) if error.is_unknown_command() => {
                 self.command("DEL_DEV", abi::DEL_DEV, device, (0, 0), 0, QUICK)
             }

@@ -85,7 +85,8 @@ impl UblkFrontend {
         Self {
             id: parts.id,
             resource: parts.resource,
-            // What a client leaves is given up before the next one comes, and by every record of an epoch.
+            // Devices that a client leaves are given up before the next client opens, and by every
+            // record of an epoch.
             epoch: parts.epoch.unwrap_or_default(),
             lines: parts.volumes.iter().map(line).collect(),
             payloads: Stretch::new(parts.pool.clone()),
@@ -122,7 +123,7 @@ impl UblkFrontend {
             Form::Write { offset, len } => {
                 let mut buffer = self.payloads.get(len as usize);
                 channel.read_payload(tag, &mut buffer.as_mut_slice()[..len as usize]).map_err(|error| {
-                    // The device was stopped at this moment; nobody hears the answer.
+                    // The device was stopped at this moment; its user does not get the answer.
                     tracing::warn!(resource = %self.resource, volume, tag, %error, "cannot copy a payload");
                     libc::EIO
                 })?;

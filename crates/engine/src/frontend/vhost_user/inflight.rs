@@ -228,7 +228,8 @@ impl Inflight {
         self.memory.load(GuestAddress(at), Ordering::Acquire).unwrap_or_default()
     }
 
-    /// In the order of the calls, for whoever looks after this process has ended.
+    /// Stores values in the order of the calls, for the engine that reads them after this one has
+    /// ended.
     fn put<T: AtomicAccess>(&self, at: u64, value: T) {
         let stored = self.memory.store(value, GuestAddress(at), Ordering::Release);
         debug_assert!(stored.is_ok(), "within the area, aligned");
@@ -249,7 +250,8 @@ mod tests {
         (inflight, area, file)
     }
 
-    /// The steps of taking and putting back, and what the next engine finds when this one dies after so many of them.
+    /// The steps of taking and putting back, and what the next engine finds when this one dies
+    /// after `death` of them.
     #[test]
     fn a_death_between_any_two_steps_repeats_what_was_not_answered() {
         for death in 0..=7 {

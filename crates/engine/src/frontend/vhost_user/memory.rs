@@ -1,10 +1,13 @@
 //! The memory of a virtual machine, as far as its monitor shares it.
 //!
-//! What is guaranteed: whatever a guest states as an address, only memory that was shared is read and written; every access
-//! copies, so nothing is seen that changes under the reader's hands. Memory is taken only from files that live in memory
-//! themselves (memfd, tmpfs, hugetlbfs): a file of another kind could make the shard wait for a disk, or for a
-//! process that serves the file and answers when it likes. What is taken away again under the mapping is replaced by zeroes,
-//! see [`crate::fault`], and [`Memory::is_lost`] says so.
+//! What is guaranteed:
+//! - Whatever a guest states as an address, only memory that was shared is read and written.
+//! - Every access copies, so the content does not change while it is read.
+//! - Memory is taken only from files that live in memory themselves (memfd, tmpfs, hugetlbfs). A
+//!   file of another kind could make the shard wait for a disk, or for a process that serves the
+//!   file and answers when it likes.
+//! - Zeroes replace memory that is taken away again under the mapping, see [`crate::fault`].
+//!   [`Memory::is_lost`] says so.
 
 use crate::fault::Guarded;
 use mainstay_codec::vhost_user::MemoryRegion;
@@ -153,7 +156,7 @@ pub mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-    /// A file in memory of so many bytes.
+    /// A file in memory of `bytes` bytes.
     pub fn memfd(bytes: u64, sealed: bool) -> OwnedFd {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
         ftruncate(&file, bytes).expect("memory");

@@ -1,4 +1,5 @@
-//! Volumes as disks of virtual machines: vhost-user-blk, for QEMU, cloud-hypervisor and whoever else speaks it.
+//! Volumes as disks of virtual machines: vhost-user-blk, for QEMU, cloud-hypervisor and other
+//! monitors that speak it.
 //!
 //! ```text
 //! monitor ──unix socket: features, memory, files──▶ session ┐
@@ -12,12 +13,15 @@
 //! and the kicks are polled, and the calls written, by the shard's ring.
 //!
 //! What is guaranteed beyond what a frontend guarantees
-//! - Everything that a machine says, its monitor or its guest, is length-checked; none of it makes the engine panic, wait, or
-//!   touch memory that was not shared (R25). A payload is copied once and then checksummed; nothing reads it again.
-//! - A guest has at most [`JOBS_MAX`](super::exchange::JOBS_MAX) requests and some megabytes of payload in progress (R18).
-//! - When the devices are withdrawn machines are cut off without an answer to what they have in progress, like clients of NBD.
-//!   What that is stands in memory that the monitor keeps ([`inflight`]); it is done when the volume is served here again,
-//!   or fails, if another node may have written meanwhile ([`runs`]). So it is when an engine dies.
+//! - Everything that a machine says, its monitor or its guest, is length-checked. None of it makes
+//!   the engine panic, wait, or touch memory that was not shared (R25). A payload is copied once
+//!   and then checksummed; nothing reads it again.
+//! - A guest has at most [`JOBS_MAX`](super::exchange::JOBS_MAX) requests and some megabytes of
+//!   payload in progress (R18).
+//! - When the devices are withdrawn, machines are cut off without an answer to their requests in
+//!   progress, like clients of NBD. These requests are noted in memory that the monitor keeps
+//!   ([`inflight`]). They are done when the volume is served here again. They fail if another node
+//!   may have written meanwhile ([`runs`]). The same happens when an engine dies.
 
 mod channel;
 mod inflight;
@@ -70,7 +74,7 @@ pub fn directory(run_dir: &Path) -> PathBuf {
 struct Line {
     served: Served,
     path: PathBuf,
-    /// `None` once nobody may come any more.
+    /// `None` once no monitor may connect any more.
     listener: Option<Fd>,
     accepting: bool,
     refused_at: Option<Instant>,
@@ -183,7 +187,7 @@ impl VhostUserFrontend {
             number: self.next,
             volume: line.served.disk.volume,
             bytes: line.served.bytes,
-            // What is read goes into the guest's memory as it comes.
+            // Content that is read goes into the guest's memory as it comes.
             structured: true,
             allocation: false,
         };
@@ -270,7 +274,7 @@ impl Frontend for VhostUserFrontend {
             if let Some(session) = &mut self.lines[volume].session {
                 session.serve(&mut self.exchange);
             }
-            // What can be answered at once is put back with the rest.
+            // Requests that can be answered at once are put back with the rest.
             self.deliver();
             let Self { lines, exchange, .. } = self;
             let line = &mut lines[volume];
@@ -288,7 +292,8 @@ impl Frontend for VhostUserFrontend {
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno) {
         for line in &mut self.lines {
             if let Some(listener) = line.listener.take() {
-                // The next one binds its own. Both fail only when somebody else has done it already.
+                // The next listener binds its own. Both fail only when another process has done it
+                // already.
                 let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
                 let _ = std::fs::remove_file(&line.path);
             }

@@ -3,9 +3,10 @@
 //! ```text
 //! Idle ── listened to ──▶ Polling ── kicked ──▶ Reading ──▶ Idle
 //! ```
-//! A kick is seen by a poll on the shard's ring, and the counter of the eventfd is emptied by a read on the ring, because
-//! whoever shares the file could make a direct one wait. The ring is looked at after both, so that a kick that comes in between
-//! is not lost. A call is a write on the ring, for the same reason.
+//! A poll on the shard's ring sees a kick. A read on the ring empties the counter of the eventfd,
+//! because a process that shares the file could make a direct read wait. The guest's ring is looked
+//! at after both, so that a kick that comes in between is not lost. A call is a write on the
+//! shard's ring, for the same reason.
 
 use super::vring::Vring;
 use crate::buffer::{BufMut, BufferPool};

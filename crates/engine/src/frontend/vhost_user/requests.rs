@@ -3,9 +3,9 @@
 //! A request is a header of 16 bytes that the device reads, data, and a byte of status at the end of what the device writes,
 //! however the driver has cut that into descriptors.
 //!
-//! What is guaranteed: header and payload are copied out of the guest's memory once, before anything is decided by them; every
-//! head that was taken is put back once, with a status, unless the machine is cut off, the ring is broken, or the ring was stopped
-//! before the request began.
+//! What is guaranteed: header and payload are copied out of the guest's memory once, before
+//! anything is decided by them. Every head that was taken is put back once, with a status, unless
+//! the machine is cut off, the ring is broken, or the ring was stopped before the request began.
 
 use super::inflight::Inflight;
 use super::memory::{Memory, Outside};
@@ -104,7 +104,8 @@ impl Requests {
         self.counter
     }
 
-    /// Takes from a queue as much as is there and has room, but not so much that others wait for long.
+    /// Takes from a queue as much as is there and has room, but not so much that other queues wait
+    /// for long.
     pub fn serve(&mut self, with: &mut Serving<'_>, number: u16, queue: &mut Queue) -> Result<(), Fault> {
         for _ in 0..TURN_MAX {
             if let Some(incoming) = queue.incoming.take()

@@ -1,11 +1,17 @@
-//! Since when nobody else can have written: what decides whether a machine that was cut off may go on.
+//! Periods in which no other node can have written. They decide whether a machine that was cut off
+//! may go on.
 //!
-//! Such a time is a *run*, known by a random number, and [`super::inflight`] keeps the number of the one in which a machine was served last. A
-//! file in the run directory names, for each resource, the run in which this node is primary, and its last epoch. Epochs rise by one with
-//! every promotion (R5), so an epoch that follows the last one of the run and has this node as its primary leaves no room for another
-//! primary in between. While the resource is attached elsewhere a client writes, in whatever epoch (ADR 13): that ends the run. Each session
-//! of a client is a run of its own, because between two of them others may write. A file that is missing, as after a restart of the machine,
-//! begins a new run: there is no virtual machine left then that could be of the past.
+//! Such a period is a *run*, known by a random number. [`super::inflight`] keeps the number of the
+//! run in which a machine was served last. A file in the run directory names, for each resource,
+//! the run in which this node is primary, and the last epoch of that run.
+//!
+//! Epochs rise by one with every promotion (R5). So an epoch that follows the last one of the run
+//! and has this node as its primary leaves no room for another primary in between. While the
+//! resource is attached elsewhere a client writes, in whatever epoch (ADR 13): that ends the run.
+//! Each session of a client is a run of its own, because between two of them others may write.
+//!
+//! A file that is missing, as after a restart of this machine, begins a new run: no virtual machine
+//! is left then that could be of the past.
 
 use crate::left_devices::new_cookie;
 use mainstay_types::{Epoch, ResourceId};

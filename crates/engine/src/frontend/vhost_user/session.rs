@@ -5,9 +5,11 @@
 //!              ▲                        └── the driver breaks the rules ──▶ broken ── GET_VRING_BASE ──▶ stopped
 //!              └──────── connection: open ── the monitor is gone, or lies; the devices are taken away ──▶ closed
 //! ```
-//! What is guaranteed: messages that make no sense end the connection, and only it; a driver that breaks the rules loses its
-//! queue, and only it, until the monitor starts it anew; while a queue drains, its monitor is told nothing else; a closed
-//! connection stays until its last operation on the ring has ended.
+//! What is guaranteed:
+//! - Messages that make no sense end the connection, and only it.
+//! - A driver that breaks the rules loses its queue, and only it, until the monitor starts it anew.
+//! - While a queue drains, its monitor is told nothing else.
+//! - A closed connection stays until its last operation on the ring has ended.
 
 mod messages;
 
