@@ -419,8 +419,8 @@ mod tests {
             let problems = thread.remove(vec![address], &first, patience);
             assert_eq!(problems, ["the kernel has not removed addresses within 50ms"]);
         }
-        // The lease is renewed, and ends again. What was not done for the first one does not count
-        // for the second.
+        // The lease is renewed, and ends again. Removals for the first end do not count for the
+        // second.
         renewed.store(true, Ordering::SeqCst);
         let second: Wanted = Arc::new(|| true);
         assert_eq!(thread.remove(vec![address], &second, patience).len(), 1);

@@ -64,11 +64,11 @@ const fn slot(class: usize, sparse: bool) -> usize {
     if sparse { class + CLASSES } else { class }
 }
 
-/// Lists of idle memory: of each class, and once more of what is sparse.
+/// Lists of idle memory: one for each class, and one more for the sparse memory of each class.
 const SLOTS: usize = 2 * CLASSES;
 
-/// One anonymous mapping. Mappings, not the allocator: what is freed is then really given back, and a fresh
-/// one is zero without being touched.
+/// One anonymous mapping. With mappings, unlike with the allocator, freed memory is really given
+/// back, and fresh memory is zero without being touched.
 struct Memory {
     start: NonNull<u8>,
     bytes: usize,
@@ -103,7 +103,7 @@ impl Memory {
         Self { start, bytes, sparse: false }
     }
 
-    /// Small pages, whatever the kernel does with other memory.
+    /// Maps memory of small pages, whatever the kernel does with other memory.
     fn map_sparse(bytes: usize) -> Self {
         let mut memory = Self::map(bytes);
         memory.sparse = true;
@@ -212,7 +212,8 @@ impl Shared {
         self.idle[slot].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a buffer of the slot of which most bytes lie idle, and says how many that were; none if that is `but`.
+    /// Frees a buffer of the slot with the most idle bytes, and returns how many bytes that were;
+    /// none if that slot is `but`.
     fn free_one(&self, but: usize) -> Option<usize> {
         let most = (0..SLOTS).max_by_key(|&slot| self.idle(slot).len() * class_bytes(slot % CLASSES))?;
         if most == but {
@@ -256,7 +257,8 @@ impl BufferPool {
         self.take(len, false)
     }
 
-    /// The same, for what may come and mostly is much less: memory is taken as it is written.
+    /// The same for data that may come and mostly is much shorter: memory is taken as it is
+    /// written.
     ///
     /// # Panics
     /// As [`Self::get`].
@@ -502,7 +504,7 @@ mod tests {
         let mut again = pool.get_sparse(HUGE_BYTES);
         assert_eq!((again.as_mut_ptr() as usize, resident(&mut again)), (address, 2 * BUFFER_ALIGN));
         assert_eq!(pool.idle_bytes(), HUGE_BYTES);
-        // Of small sizes there is one kind.
+        // Small sizes have one kind only.
         let small = pool.get_sparse(4096).as_mut_ptr() as usize;
         assert_eq!(pool.get(4096).as_mut_ptr() as usize, small);
     }
@@ -531,7 +533,7 @@ mod tests {
         drop(first);
         assert_eq!(pool.idle_bytes(), 64 << 10);
         assert_eq!(pool.get(16 << 10).as_mut_ptr() as usize, address, "the same memory is used again");
-        // Of one size alone no more than the bound is kept either.
+        // The bound also holds for one size alone.
         drop((0..8).map(|_| pool.get(16 << 10)).collect::<Vec<_>>());
         assert!(pool.idle_bytes() <= 64 << 10);
     }

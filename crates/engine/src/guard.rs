@@ -399,12 +399,13 @@ impl Guard {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The lease now ends at `until`; replaces what was said before, whether later or earlier. Gives [`Self::silenced`] as
-    /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
+    /// The lease now ends at `until`. This replaces the end that was said before, whether later or
+    /// earlier. Returns [`Self::silenced`] as it was when the lease took effect: if that is the
+    /// same the next time, nothing was silenced in between.
     ///
     /// # Errors
-    /// When the lease cannot be noted for the silencer, or the engine is about to end. What was
-    /// said before counts.
+    /// When the lease cannot be noted for the silencer, or the engine is about to end. The lease
+    /// before counts then.
     pub fn set_lease(&self, until: Time) -> io::Result<Time> {
         let mut state = self.shared.state();
         if state.ended {
@@ -467,8 +468,9 @@ impl Guard {
         Ok(())
     }
 
-    /// Before devices of a resource fail: whether no service of it is known here, so that they may. If not, all processes of those
-    /// are killed, and [`Told::Killed`] says when.
+    /// Called before devices of a resource fail. Returns true, so that they may fail, if no service
+    /// of the resource is known here. Otherwise all processes of its services are killed, and
+    /// [`Told::Killed`] says when.
     pub fn kill_users(&self, resource: ResourceId) -> bool {
         let mut state = self.shared.state();
         if state.cgroups_of(resource).next().is_none() {
@@ -1104,7 +1106,7 @@ mod tests {
         assert!(guard.kill_users(ResourceId(2)), "another resource");
         assert!(populated(&victim.cgroup));
         assert!(!guard.kill_users(ResourceId(1)));
-        // What sets the timer anew does not make it forget.
+        // To set the timer anew does not make the guard forget.
         for _ in 0..100 {
             guard.set_lease(now().plus_ms(60_000)).expect("taken");
         }

@@ -189,7 +189,7 @@ impl Keeper {
         for (resource, file) in all {
             match send(&link, KEEP, resource, Some(file)) {
                 Ok(()) => {}
-                // As in `keep`: what it has taken so far it must not let go.
+                // As in `keep`: the agent must not let go of what it has taken so far.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tracing::warn!(%resource, "the agent does not take all devices to keep");
                     break;

@@ -58,7 +58,7 @@ impl Drop for Mapping {
 }
 
 impl LeaseFile {
-    /// Opens the file in a run directory. What is of an earlier boot is forgotten.
+    /// Opens the file in a run directory. Times of an earlier boot are forgotten.
     ///
     /// # Errors
     /// When it cannot be made or mapped.
@@ -68,7 +68,7 @@ impl LeaseFile {
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let mut found = vec![0; boot.len()];
         let same = file.read_exact_at(&mut found, BOOT_AT).is_ok() && found == boot;
-        // Of a release that did not note whether all is silent.
+        // A file of an earlier release, which did not note whether all is silent.
         let earlier = file.metadata()?.len() < BYTES as u64;
         if earlier {
             file.set_len(BYTES as u64)?;
@@ -132,8 +132,8 @@ impl LeaseFile {
         self.read(LEASE_AT)
     }
 
-    /// Point at which the guard or a silencer acted last; 0 for never. Whatever began before has
-    /// SIGKILL pending.
+    /// Point at which the guard or a silencer acted last; 0 for never. A process of a service that
+    /// began before has SIGKILL pending.
     ///
     /// # Errors
     /// When the file was cut off.

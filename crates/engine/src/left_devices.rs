@@ -47,7 +47,7 @@ pub const DEATH_WAIT: Duration = Duration::from_secs(10);
 /// Between two looks whether it has.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// A device that was made. `D`: by what the kernel's driver knows it, the cookie included.
+/// A device that was made. `D`: how the kernel's driver names it, the cookie included.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Left<D> {
     pub device: D,

@@ -411,9 +411,10 @@ fn socket(list: Message, fd: i32) -> Message {
 /// The driver's answer to [`reconnect`] when it has taken the socket.
 const TAKEN: i32 = libc::EBADF;
 
-/// Offers a socket in place of the one that has ended. The driver answers with success when none has ended, without taking
-/// anything, and goes on to the next socket of the list when it has taken one. So the list has a second one, which is none: to
-/// have come to it is the proof.
+/// Offers a socket in place of the one that has ended. If none has ended, the driver answers with
+/// success and takes none. After it has taken a socket it goes on to the next one of the list. So
+/// the list has a second entry that is no socket: the driver's error about it proves that it took
+/// the first.
 fn reconnect(family: u16, index: u32, identity: &str, fd: i32) -> Message {
     Message::new(family, RECONFIGURE, VERSION)
         .attribute(INDEX, &index.to_ne_bytes())
@@ -433,8 +434,8 @@ fn disconnect(family: u16, index: u32) -> Message {
     Message::new(family, DISCONNECT, VERSION).attribute(INDEX, &index.to_ne_bytes())
 }
 
-/// The device that was connected under an identifier that ends so, and the whole of that, by what the driver says in sysfs (Linux
-/// 5.14 and later).
+/// The device that was connected under an identifier that ends with `id`, and the whole identifier,
+/// as the driver shows them in sysfs (Linux 5.14 and later).
 fn find(sys_block: &Path, id: NbdId) -> Option<(u32, String)> {
     let suffix = format!(" {id}");
     fs::read_dir(sys_block).ok()?.flatten().find_map(|entry| {

@@ -192,7 +192,7 @@ impl OpenReplica {
         now.or_else(|| self.host.next_deadline())
     }
 
-    /// Completions without which what was written last cannot be acknowledged.
+    /// Completions that the last writes need before they can be acknowledged.
     #[must_use]
     pub fn awaited(&self) -> usize {
         self.host.replica().awaited()

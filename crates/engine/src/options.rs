@@ -27,7 +27,8 @@ pub struct EngineOptions {
     pub background: BackgroundLimits,
     /// The shard may poll for a moment before it sleeps, while processors are left over, see [`crate::ring::Spin`].
     pub poll: bool,
-    /// The files of new volumes are allocated whole, and what is discarded keeps its space: then what is written never lacks any.
+    /// The files of new volumes are allocated whole, and discarded blocks keep their space, so a
+    /// write never lacks any.
     pub preallocate: bool,
     /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
     /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.

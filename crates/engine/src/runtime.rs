@@ -145,15 +145,17 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
     let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle, snapshots };
-    // An engine that ends by itself ends like one that is killed. To drop what it has would take the devices away before their users are
-    // killed, see `users.rs`; the process ends now, and the kernel closes all of it.
+    // An engine that ends by itself ends like one that is killed. To drop the shard would take the
+    // devices away before their users are killed, see `users.rs`. The process ends now, and the
+    // kernel closes everything.
     let mut shard = ManuallyDrop::new(Shard::new(parts));
     let ended = shard.run();
     drop(presence);
     Ok(ended?)
 }
 
-/// A stop is an orderly one: when this process is told to end, nothing of any service is left on this node before it does (R19).
+/// Makes a stop an orderly one: when this process is told to end, it first sees that nothing of any
+/// service is left on this node (R19).
 fn end_when_told(guard: GuardEnder) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         signals::wait();

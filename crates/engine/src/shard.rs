@@ -381,7 +381,7 @@ impl Shard {
         }
     }
 
-    /// Completions without which there is nothing to do, besides what is urgent.
+    /// Number of completions that a wait gathers: with fewer, only urgent work can be done.
     fn awaited(&self) -> usize {
         // Answers for a client on this node come like the acknowledgements of a primary, so the
         // shard waits for one.
@@ -389,7 +389,8 @@ impl Shard {
         least.unwrap_or(1)
     }
 
-    /// Sees whether a replica has begun or ended to fill others, and divides what the node may do among those that do.
+    /// Sees whether a replica has begun or ended to fill others, and divides the node's rate among
+    /// the replicas that do.
     fn divide_background(&mut self, now: Time, resource: ResourceId) {
         let node = self.options.background.max_rate;
         if node == 0 {
@@ -406,8 +407,9 @@ impl Shard {
         }
     }
 
-    /// A replica wants a tick then. One that it does not want any more, or wants later, comes all the same, once: most
-    /// deadlines are those of a write, and moving them with every write costs more.
+    /// A replica wants a tick then. A tick that it does not want any more, or wants later, comes
+    /// all the same, once: most deadlines are those of a write, and moving them with every write
+    /// costs more.
     fn set_timer(&mut self, resource: ResourceId, deadline: Option<Time>) {
         let Some(at) = deadline else { return };
         let old = self.deadlines.get(&resource).copied();

@@ -373,7 +373,8 @@ fn stand_alone() {
         }
         libc::prctl(libc::PR_SET_NAME, c"mainstay".as_ptr());
     }
-    // Only a machine that lacks memory for everything ends it; without the right to say so it is one like others.
+    // The kernel kills it only when the machine lacks memory for everything. Without the right to
+    // ask for that, it is a process like others.
     let _ = fs::write("/proc/self/oom_score_adj", "-999");
 }
 

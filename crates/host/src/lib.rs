@@ -348,7 +348,8 @@ impl Host {
                 self.effect(platform, effect);
             }
             quiet &= !self.read_what_waited(platform);
-            // Not before: what the replica has appended and the store has not heard of would be counted as room again.
+            // Only now: entries that the replica has appended and the store has not heard of would
+            // be counted as room again.
             let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
             if self.told_room != Some((bytes, with_reserve)) {
                 self.told_room = Some((bytes, with_reserve));

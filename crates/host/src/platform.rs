@@ -18,8 +18,8 @@ pub trait Platform {
     /// Starts an operation of the store. Answered by [`crate::Host::store_done`].
     fn store_operation(&mut self, output: Output);
 
-    /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token. `passes`: what is read is for a device of this node,
-    /// and not kept for long.
+    /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token. `passes`:
+    /// the content is for a device of this node, and is not kept for long.
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, passes: bool);
 
     /// Whether it costs little to know that whole blocks of a volume are a hole, so that they need

@@ -78,7 +78,7 @@ enum Origin {
     Journal(u64, Payload),
     /// From this block on.
     Volume(u64),
-    /// A page of sums: not of what is asked for.
+    /// A page of sums, and no part of the content.
     Sums(u64),
 }
 
@@ -204,7 +204,7 @@ impl Host {
         self.gather_segments(platform, purpose, range, segments, 0)
     }
 
-    /// The same of what the store has said before.
+    /// The same from segments that the store has named before.
     pub(crate) fn gather_segments(
         &mut self,
         platform: &mut impl Platform,
@@ -242,7 +242,7 @@ impl Host {
                     origin = Origin::Journal(offset, payload);
                     None
                 }
-                // Of a volume that was discarded there may be terabytes of these.
+                // A volume that was discarded may have terabytes of holes.
                 Source::Volume
                     if !matches!(purpose, Purpose::Request(_))
                         && platform.is_hole(range.volume, segment.offset, segment.len) =>
@@ -318,7 +318,7 @@ impl Host {
                 }
                 continue;
             };
-            // Only what others were asked for, and do not have.
+            // Only blocks that the other replicas were asked for, and do not have.
             for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
                 match self.store.check_blocks((volume, block), bytes, &pages, job.stamp) {
                     Checked::Damaged(damaged) if lost.contains(&job.place(damaged.block)) => {}
@@ -455,7 +455,8 @@ impl Host {
         self.fail(platform, reason);
     }
 
-    /// R10: another may be primary from now on and write what these do not see, even if the lease of this node goes on.
+    /// R10: another node may be primary from now on. It may write what these reads do not see, even
+    /// if the lease of this node goes on.
     pub(crate) fn refuse_reads(&mut self, platform: &mut impl Platform) {
         self.refuse_mended(platform);
         self.refuse_waiting(platform);

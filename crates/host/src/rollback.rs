@@ -29,7 +29,8 @@ impl Host {
         waits
     }
 
-    /// Begins what has waited, if it need not any more. Whether there was anything.
+    /// Begins the reads that have waited, if they need not wait any more. Returns whether there
+    /// were any.
     pub(crate) fn read_what_waited(&mut self, platform: &mut impl Platform) -> bool {
         if self.waiting.is_empty() || self.store.rolling_back() || self.failed.is_some() {
             return false;

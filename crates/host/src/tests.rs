@@ -224,7 +224,7 @@ fn payloads_that_are_read_for_one_answer_are_bounded() {
     let mut lab = Lab::with_journal(lazy(), 2 * REQUEST_BYTES_MAX, 4096);
     lab.promote();
     let blocks = REQUEST_BYTES_MAX / BLOCK_BYTES;
-    // Of each but the last one block is left to see.
+    // Only one block of each payload but the last stays visible.
     for fill in 0..4 {
         let payload = filled(&[fill]).repeat(blocks as usize);
         let write = lab.request(Op::Write { range: range(u64::from(fill), blocks), payload: payload.into() });
@@ -286,7 +286,8 @@ fn a_damaged_batch_in_the_journal_is_not_sent() {
     assert!(lab.host.failed().is_some_and(|reason| reason.contains("damaged")));
 }
 
-/// The disk has lost a write, or reads what was there before: a whole batch with the same first entry, which was cut.
+/// The disk has lost a write, or returns older content: a whole batch with the same first entry,
+/// which was cut.
 #[test]
 fn a_batch_of_another_history_in_the_journal_is_not_sent() {
     let mut other = Lab::primary(lazy());
@@ -500,7 +501,7 @@ fn a_read_of_a_volume_that_a_write_overtakes_is_done_anew() {
     lab.write(0, 1);
     lab.settle();
     let read = lab.read(0, 1);
-    // The read gets what was there before, and its sum is that of after.
+    // The read gets the earlier content, and the sum of the later one.
     let asked = *lab.world.reads.iter().find(|read| read.area == Area::Volume(VOLUME)).expect("it is read");
     let before = lab.world.blocks.get(asked.area, asked.offset, asked.len);
     lab.write(0, 2);

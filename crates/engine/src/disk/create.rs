@@ -47,8 +47,8 @@ impl NewReplica {
     /// Allocates all files of a replica that will be in `path`, and fills meta and journal with zeroes.
     /// `journal`: where that is to be, if not in `path`. When this fails nothing is left behind.
     ///
-    /// What an earlier attempt has left of the directory is removed; a journal elsewhere that it names is the caller's
-    /// to remove before.
+    /// Removes what an earlier attempt has left of the directory. If that names a journal
+    /// elsewhere, the caller removes the journal before.
     pub fn create(
         path: &Path,
         layout: &Layout,

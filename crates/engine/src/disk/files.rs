@@ -136,8 +136,8 @@ impl ReplicaFiles {
         Ok(Self { path: path.to_owned(), meta, journal, volumes, sums, layers: Default::default() })
     }
 
-    /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. Those of volumes, and of what is said of
-    /// them, may be larger: the end of the engine may have come while they grew.
+    /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. All
+    /// files but the journal may be larger: the engine may have ended while they grew.
     pub fn check(&self, layout: &Layout) -> Result<(), DiskError> {
         for (area, expected) in layout.files() {
             let path = self.path.join(name(area));
@@ -245,8 +245,8 @@ impl ReplicaFiles {
     }
 }
 
-/// Opens a file for direct I/O. One that need not be `direct`, because it may turn out to be memory, is opened without where
-/// its file system has none; second in the answer.
+/// Opens a file for direct I/O, and says whether it is open so. A file that need not be `direct`,
+/// because it may turn out to be memory, is opened without where its file system has none.
 pub(super) fn open_file(
     path: &Path,
     direct: bool,

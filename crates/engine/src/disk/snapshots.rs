@@ -280,7 +280,8 @@ impl Clones {
 
     fn take(&self, snapshot: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
         match self.keep(snapshot, sizes, |_, file| Ok(Fd::clone(file))) {
-            // Of a target that is copied to nearly all may be written over, and would be copied aside: that would be a second copy.
+            // Nothing is put aside for a replica that is copied to: nearly all of it may be
+            // overwritten, and to put that aside would be a second copy.
             Err(DiskError::NoClones { .. }) if snapshot != SnapshotId::BEFORE_COPY => {
                 self.forget_half_made(snapshot)?;
                 self.begin_layer(snapshot, sizes, |volume| self.path.join(name(Area::Sums(volume))))

@@ -112,8 +112,9 @@ pub trait Frontend {
     /// arrived with it to `requests`.
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>);
 
-    /// The device thread has opened what requests of a volume come through, and waits for the frontend to take them.
-    /// Comes at most once per volume, and only to frontends whose [`attachment`](Self::attachment) leads to it.
+    /// The device thread has opened the way by which requests of a volume come, and waits for the
+    /// frontend to take it. Comes at most once per volume, and only to frontends whose
+    /// [`attachment`](Self::attachment) leads to it.
     fn opened(&mut self, ring: &mut Ring, volume: VolumeId, opened: Opened) {
         let _ = (ring, volume, opened);
     }
@@ -142,8 +143,9 @@ pub trait Frontend {
         Vec::new()
     }
 
-    /// Whether flushes are needed from now on: without, everything that was answered is durable. Returns whether every flush of users will
-    /// come from now on. Once they come they come for good. Only devices that [cache](FrontendKind::caches) can do without them.
+    /// Says whether flushes are needed from now on: without, everything that was answered is
+    /// durable. Returns whether every flush of users will come from now on. Once flushes come, they
+    /// come for good. Only devices that [cache](FrontendKind::caches) can do without them.
     fn flushes(&mut self, _needed: bool) -> bool {
         true
     }
@@ -199,7 +201,7 @@ pub struct FrontendParts<'a> {
     /// Epoch in which this node is primary. `None` if this node is a client: every device left
     /// before is then of the past.
     pub epoch: Option<Epoch>,
-    /// For what has to have a place in the file system; gone after a reboot.
+    /// Directory for files and sockets of a frontend; gone after a reboot.
     pub run_dir: &'a Path,
     /// Bytes of each volume.
     pub volumes: &'a [u64],

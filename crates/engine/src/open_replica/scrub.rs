@@ -8,7 +8,8 @@ use mainstay_replica::{Replica, ScrubOrder, ScrubReport};
 use mainstay_types::{Role, Time};
 
 impl OpenReplica {
-    /// Begins a scrub, if this is the primary and there is none; nothing, successfully, if one was begun after that which is named.
+    /// Begins a scrub, if this is the primary and no scrub is under way. If one was begun after the
+    /// scrub number `after`, this does nothing and succeeds.
     pub fn scrub(&mut self, now: Time, order: ScrubOrder, after: Option<u64>, answer: Answer) {
         let role = self.host.role();
         let last = self.host.replica().scrub_report().map_or(0, |report| report.ordinal);

@@ -332,7 +332,7 @@ impl Shard {
         }
     }
 
-    /// Closes what is to be dropped; nothing open is closed at once.
+    /// Closes a replica that is to be dropped. One that is not open counts as closed at once.
     pub(super) fn close(&mut self, now: Time, resource: ResourceId) {
         if self.replicas.contains_key(&resource) {
             self.with(now, resource, |replica, shared| replica.close(shared));

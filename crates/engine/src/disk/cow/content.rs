@@ -38,7 +38,8 @@ fn find(chain: &[Layer], volume: VolumeId, chunk: u64) -> Option<&LayerVolume> {
     volumes.into_iter().find(|volume| volume.own.contains(chunk))
 }
 
-/// Makes the empty file `to` what the snapshot with this map, in the directory of an open replica or of none, held of its volume. Durable.
+/// Writes into the empty file `to` what its volume held at a snapshot, durably. `map`: the
+/// snapshot's map, in the directory of a replica that is open or not.
 ///
 /// # Errors
 /// When something cannot be read or written, or the snapshot was deleted meanwhile.

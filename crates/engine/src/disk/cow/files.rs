@@ -63,7 +63,7 @@ pub struct Standing {
     pub covered: Vec<ChunkSet>,
     /// The layer that is to be written, if no keeper writes yet.
     pub newest: Option<Layer>,
-    /// Snapshots whose layers, or what they need of others, cannot be read.
+    /// Snapshots whose layers, or other layers that they need, cannot be read.
     pub lost: Vec<SnapshotId>,
 }
 
@@ -123,7 +123,7 @@ impl Layer {
     /// Makes an empty one, durably. `sizes`: of the volumes, in bytes.
     ///
     /// # Errors
-    /// When there is no space, or what is there of this number is needed by an older snapshot.
+    /// When there is no space, or an older snapshot needs the layer that has this number.
     pub fn create(path: &Path, snapshot: SnapshotId, sizes: &[u64]) -> Result<Self, DiskError> {
         if list(path)?.contains_key(&snapshot) {
             let before = Self::open(path, snapshot, sizes.len())?;

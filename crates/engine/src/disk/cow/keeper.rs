@@ -100,7 +100,7 @@ impl<W> Keeper<W> {
     pub fn cover(&mut self, covered: &ChunkSet) {
         let mut all = self.own.clone();
         for chunk in &self.round {
-            // Not yet: what says that this file has it is not durable.
+            // Not yet: the map that names this chunk is not durable.
             all.remove(*chunk);
         }
         all.add(covered);

@@ -200,7 +200,7 @@ impl Exchange {
         self.requests.push(FrontendRequest { tag: number, volume, op });
     }
 
-    /// The end of what was asked for; of something that was given up it is ignored.
+    /// Ends a request of a task. The end of a request that was given up is ignored.
     pub fn complete(&mut self, number: u64, result: FrontendResult) {
         let Some(task) = self.tasks.get_mut(number) else { return };
         match (&mut task.step, result) {

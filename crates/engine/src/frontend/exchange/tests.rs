@@ -171,7 +171,7 @@ impl Lab {
         }
     }
 
-    /// The resource does something that nothing before it stands in the way of, or tells of something that it did.
+    /// Lets the resource do a request that no earlier one holds up, or answer one that it has done.
     fn work(&mut self) {
         if !self.done.is_empty() && (self.outstanding.is_empty() || self.rng.below(2) == 0) {
             let at = self.rng.below(self.done.len());

@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 
 /// Most clients with TLS, those that have not proved themselves yet included: some 200 KiB of memory and a thread each (R18).
 pub const BRIDGES_MAX: usize = 256;
-/// How long a client is given to take what was said last.
+/// How long a client may take to receive the last bytes.
 const LINGER: Duration = Duration::from_secs(5);
-/// Read at once, in bytes. Also what is encrypted ahead of the client.
+/// Bytes that are read at once, and limit of what is encrypted ahead of the client.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Reads in one direction before the other one has its turn.
 const TURN_READS: usize = 8;
@@ -131,7 +131,7 @@ struct Bridge {
     client_done: bool,
     /// The shard says nothing more.
     shard_done: bool,
-    /// Since when the shard has closed its end. What it has said before may still be there.
+    /// Since when the shard has closed its end. Bytes that it sent before may still be there.
     closing: Option<Instant>,
 }
 
@@ -310,7 +310,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Says why, so that the client can tell: closing a connection from which not everything was read would take that back.
+    /// Tells the client why the connection ends. To close a connection from which not everything
+    /// was read would take that back.
     fn farewell(&mut self) {
         let end = Instant::now() + LINGER;
         let _ = self.send_to_client();

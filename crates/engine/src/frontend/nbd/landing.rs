@@ -15,7 +15,8 @@ use crate::ring::Place;
 use mainstay_codec::nbd::REQUEST_BYTES;
 use mainstay_types::BLOCK_BYTES;
 
-/// Longest payload that is guessed, and all guessed together, in bytes. What an idle connection keeps in memory.
+/// Longest payload that is guessed, and limit of all guessed together, in bytes. An idle connection
+/// keeps this much memory.
 const GUESSED_BYTES_MAX: usize = 64 << 10;
 const GUESSES_MAX: usize = 16;
 /// Room for requests where no payload is expected between them.

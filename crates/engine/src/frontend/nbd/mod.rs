@@ -242,7 +242,8 @@ impl Frontend for NbdFrontend {
     }
 
     fn poll(&mut self, ring: &mut Ring, requests: &mut Vec<FrontendRequest>) {
-        // Not always the same one is the first to take what has become free.
+        // Begins with another client each time, so that all of them get places that have become
+        // free.
         let places = self.connections.places();
         self.first = self.first.wrapping_add(1);
         let first = self.first;

@@ -51,7 +51,7 @@ const _: () = assert!(VOLUMES_MAX <= 1 << super::TAG_KIND_BITS);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tag {
     Fetching,
-    /// `bytes`: what the answer says to have moved.
+    /// `bytes`: how many bytes the answer reports as moved.
     Outstanding {
         bytes: u32,
         read: bool,

@@ -98,7 +98,7 @@ impl Inflight {
         let bytes = area_bytes(queues, size);
         let file = memfd_create("mainstay-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(io::Error::from)?;
-        // All of it now: what is not there later would end the engine.
+        // All of it is allocated now: a page that cannot be had later would end the engine.
         fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(io::Error::from)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(io::Error::from)?;

@@ -266,7 +266,8 @@ impl Frontend for VhostUserFrontend {
     }
 
     fn poll(&mut self, ring: &mut Ring, requests: &mut Vec<FrontendRequest>) {
-        // Not always the same one is the first to take what has become free.
+        // Begins with another volume each time, so that all of them get places that have become
+        // free.
         let volumes = self.lines.len();
         self.first = (self.first + 1) % volumes;
         let first = self.first;

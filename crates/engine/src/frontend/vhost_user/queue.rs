@@ -40,7 +40,7 @@ pub struct Held {
 pub struct Incoming {
     pub work: u64,
     pub job: u64,
-    /// Where in the volume the rest goes, where in what the driver offers it begins, and how long it is.
+    /// Where the rest goes in the volume, where it begins in the driver's data, and how long it is.
     pub offset: u64,
     pub from: u64,
     pub left: u64,
