@@ -1,10 +1,11 @@
 //! Block devices: made of the volumes of a frontend, and taken away again.
 //!
-//! Attaching and detaching make the kernel send requests to the very engine that asks for it, and therefore
-//! happen on a thread of their own: [`DeviceAdmin`]. It is not on the path of any request.
+//! Attaching and detaching make the kernel send requests to the very engine that asks for it. So
+//! they happen on a thread of their own, [`DeviceAdmin`], which is not on the path of any request.
 //!
-//! What this file guarantees: every job is answered once, in the order in which jobs were given. What a kind of device
-//! needs is in a file of its own: [`crate::loop_device`], [`crate::ublk_device`], [`crate::nbd_device`].
+//! What this file guarantees: every job is answered once, in the order in which jobs were given.
+//! Each kind of device has a file of its own: [`crate::loop_device`], [`crate::ublk_device`],
+//! [`crate::nbd_device`].
 
 use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};

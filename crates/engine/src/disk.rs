@@ -7,9 +7,9 @@
 //! - A failure is never retried (R13).
 //! - Memory that direct I/O cannot take is copied into memory that it can.
 //!
-//! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made,
-//! so that the file system has nothing of its own to make durable; on a device with FUA that is one
-//! command.
+//! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica
+//! was made. So the file system has nothing of its own to make durable; on a device with FUA that
+//! is one command.
 //!
 //! An area that is persistent memory is written by stores and read by loads, which have ended when
 //! the operation is started. Their results are kept until [`Disk::ended`] is asked, so the call

@@ -1,5 +1,6 @@
-//! The devices of a resource on this node: offered when they are wanted, withdrawn when they are not. They are wanted of a primary that
-//! serves, unless the resource is attached elsewhere, and of a client.
+//! The devices of a resource on this node: offered when they are wanted, withdrawn when they are
+//! not. They are wanted on a client, and on a primary that serves unless the resource is attached
+//! elsewhere.
 
 mod failing;
 

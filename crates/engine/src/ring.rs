@@ -1,10 +1,11 @@
 //! The reactor: one io_uring per shard, through which all disk, network and device operations go.
 //!
-//! What this module guarantees: memory that the kernel may touch is owned by the ring from submission to
-//! completion and file descriptors stay open as long; both come back with the [`Completion`]. Dropping the
-//! ring cancels what is in flight and waits for it; what the kernel will not give back in time is leaked,
-//! never freed under its hands. A completion of an earlier life of a slot is recognised by the slot's
-//! generation.
+//! What this module guarantees:
+//! - The ring owns memory that the kernel may touch from submission to completion, and file
+//!   descriptors stay open as long. Both come back with the [`Completion`].
+//! - Dropping the ring cancels the operations in flight and waits for them. Memory that the kernel
+//!   does not give back in time is leaked, never freed under its hands.
+//! - The generation of a slot tells a completion of an earlier life of the slot.
 //!
 //! The shard's loop:
 //! ```text

@@ -8,16 +8,17 @@
 //! ```
 //!
 //! Guarantees
-//! - It needs neither the memory nor a descriptor of engine or agent. What it needs is noted before it counts: the list before a
-//!   step of a service begins ([`crate::users`]), the lease before the guard knows it.
+//! - It needs neither the memory nor a descriptor of engine or agent. Everything that it needs is
+//!   noted before it counts: the list before a step of a service begins ([`crate::users`]), the
+//!   lease before the guard knows it.
 //! - It does what the guard does, in the same order and with the same code, and only when the guard has not: see
 //!   [`mainstay_types::silencer_does`].
-//! - What is left after an attempt, and only that, is tried again for as long as the lease is not
+//! - After an attempt it tries the rest again, and only the rest, for as long as the lease is not
 //!   renewed. Lease, list and process id are read again before each attempt.
 //! - Its clock is the boot-time clock, so a suspend does not make it late.
-//! - An engine that starts has one of its own. The one before it ends as soon as the new one looks
-//!   out. An engine that starts during the first attempt waits for its end, and knows afterwards
-//!   that this node was silenced.
+//! - An engine that starts has a silencer of its own. The earlier silencer ends as soon as the new
+//!   one looks out. An engine that starts during the first attempt waits for its end, and knows
+//!   afterwards that this node was silenced.
 //! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its own beside those of the services.
 //!   So the end of the engine's unit does not end it.
 //!

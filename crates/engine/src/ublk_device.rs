@@ -3,8 +3,9 @@
 //! An engine that dies leaves its devices behind, and the kernel holds everything that is asked of them (their state is
 //! *quiesced*). When such a device goes on, and when it fails, is the same for all frontends: see [`crate::left_devices`].
 //!
-//! What this file guarantees: a left device is taken over only if it was made by an engine of this node, for this volume, in
-//! its present size, which its note and the cookie in the kernel's description of the device prove together.
+//! What this file guarantees: a left device is taken over only if an engine of this node made it,
+//! for this volume, in its present size. Its note and the cookie in the kernel's description of the
+//! device prove that together.
 
 use crate::frontend::ublk::{Channel, Control, UblkError, abi};
 use crate::left_devices::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};

@@ -1,5 +1,5 @@
-//! Journals that do not lie in their replica's directory, on a disk and in memory: whose they are, what is refused, what a
-//! failed making leaves. tmpfs stands in for persistent memory.
+//! Journals that do not lie in their replica's directory, on a disk and in memory: which replica
+//! owns them, what is refused, what a failed making leaves. tmpfs stands in for persistent memory.
 
 #[path = "support/disk.rs"]
 mod support;

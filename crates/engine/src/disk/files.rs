@@ -5,8 +5,8 @@
 //! What this file guarantees: one process at a time has the files open. A process that finds them
 //! taken waits for a moment.
 //!
-//! Everything here blocks and belongs on a thread that may block (formatting a journal takes seconds). What
-//! is made here can be sent to the shard.
+//! Everything here blocks and belongs on a thread that may block (formatting a journal takes
+//! seconds). The files can be sent to the shard afterwards.
 
 // statx has no safe form in the standard library.
 #![allow(unsafe_code)]

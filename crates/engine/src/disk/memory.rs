@@ -1,17 +1,21 @@
 //! A file that is persistent memory: mapped, written by stores, durable without a system call.
 //!
 //! What this file guarantees:
-//! - [`Memory::map`] takes only what is such memory: `MAP_SYNC` succeeds only where the file system maps the memory itself
-//!   (DAX) and keeps its metadata durable for what is mapped. What is volatile (tmpfs) is taken only where the caller says so.
-//! - When [`Memory::finish`] has returned success, everything that was put before survives a power cut. Until then any of
-//!   its words of 8 bytes may or may not. Nothing that is put after it becomes durable before it.
-//! - Memory that fails under an access (a bad page, a file that was cut short) ends no process: the access goes on with
-//!   zeroes, its [`Memory::finish`] or [`Memory::get`] fails, and so does every later one, see [`crate::fault`].
+//! - [`Memory::map`] takes only persistent memory: `MAP_SYNC` succeeds only where the file system
+//!   maps the memory itself (DAX) and keeps the metadata of the mapping durable. It takes volatile
+//!   memory (tmpfs) only where the caller says so.
+//! - When [`Memory::finish`] has returned success, everything that was put before survives a power
+//!   cut. Before that, each word of 8 bytes may survive or not. Nothing that is put after it
+//!   becomes durable before it.
+//! - Memory that fails under an access (a bad page, a file that was cut short) ends no process: the
+//!   access goes on with zeroes. Its [`Memory::finish`] or [`Memory::get`] fails, and so does every
+//!   later one, see [`crate::fault`].
 //!
-//! Stores are non-temporal: they pass by the caches, so whole lines need no write-back and no line is left dirty; the fence at
-//! the end orders and drains them (Intel, *Software Developer's Manual* vol. 1, 10.4.6.2 and vol. 3, 11.10; the same choice
-//! as `pmem_memcpy_nodrain` of PMDK makes for anything long). Bytes at the edges of a piece that fill no line are stored as
-//! usual, and the line is flushed by `clflush`, which every x86-64 has.
+//! Stores are non-temporal: they pass by the caches, so whole lines need no write-back and no line
+//! is left dirty. The fence at the end orders and drains them (Intel, *Software Developer's Manual*
+//! vol. 1, 10.4.6.2 and vol. 3, 11.10; the same choice as `pmem_memcpy_nodrain` of PMDK makes for
+//! anything long). Bytes at the edges of a piece that fill no line are stored as usual, and the
+//! line is flushed by `clflush`, which every x86-64 has.
 //!
 //! Only x86-64 has code for it; elsewhere nothing is taken, and files are written as files.
 

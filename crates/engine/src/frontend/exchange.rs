@@ -10,10 +10,11 @@
 //! trim          one task, for the whole blocks inside
 //! flush, block status: one task
 //! ```
-//! A task that changes a block only in part is a *merge*: it reads the blocks at its ends, lays the payload over them and
-//! writes the whole. What a client wrote into the other part of such a block meanwhile would be lost, so a merge
-//! has its blocks to itself: it waits until no change of them is under way, and changes that come later wait for it, in
-//! their order. Nothing of this is entered, and nothing is searched, while requests are of whole blocks.
+//! A task that changes a block only in part is a *merge*: it reads the blocks at its ends, lays the
+//! payload over them and writes the whole. If a client wrote into the other part of such a block
+//! meanwhile, its write would be lost. So a merge has its blocks to itself. It waits until no
+//! change of them is under way, and later changes wait for it, in their order. While requests are
+//! of whole blocks, no merge is noted and none is searched for.
 //!
 //! What is guaranteed: every job is answered exactly once, or forgotten with its client. Every
 //! request that leaves here lies within its volume and is made of whole blocks. A client has at

@@ -1,4 +1,5 @@
-//! The world of a replica: what its cores want is started on the shard's ring and transport, or said to devices and agent.
+//! The world of a replica: starts what its cores want on the shard's ring and transport, or tells
+//! it to devices and agent.
 
 use super::{Around, Pending, Shared, refusal, report};
 use crate::disk::DiskTag;
