@@ -1,21 +1,26 @@
-//! Background traffic: how fast replicas that are not in sync are filled, by copies and from the journal, and how fast those that are
-//! are scrubbed, which counts like a copy.
+//! Pace of background traffic: how fast a primary fills replicas that are not in sync, and how fast
+//! it scrubs the others. It fills them by copies and from the journal. A scrub counts like a copy.
 //!
-//! A copy is fast when several extents of it are under way, and that is what makes writes of clients wait: on the primary's
-//! disk, in front of its network, on its processor. So there are three limits; their names are DRBD's, as operators know them.
+//! A copy is fast when several of its extents are under way. But then writes of clients wait: on
+//! the primary's disk, in front of its network, on its processor. So there are three limits. Their
+//! names are those of DRBD, which operators know.
 //!
-//! - *c-max-rate*: so many bytes per second at most, for all that the node fills (R18). The runtime divides it among its
-//!   replicas ([`crate::Event::BackgroundRate`]). 0: no limit.
-//! - the *window*: so many extents are under way at a time, over all peers; at most
-//!   [`copy_extents_max`](crate::ReplicaConfig::copy_extents_max). While no client writes it is as large as that.
-//! - *c-min-rate*: below this nothing is slowed down for the sake of clients. 0: nothing ever is.
+//! - *c-max-rate*: limit for everything that the node fills, in bytes per second (R18). The runtime
+//!   divides it among the replicas of the node ([`crate::Event::BackgroundRate`]). 0 means no
+//!   limit.
+//! - the *window*: number of extents under way at a time, over all peers. Its maximum is
+//!   [`copy_extents_max`](crate::ReplicaConfig::copy_extents_max). It is at its maximum while no
+//!   client writes.
+//! - *c-min-rate*: below this rate the background does not slow down for clients. 0 means that it
+//!   never slows down for clients.
 //!
 //! # How the window yields
 //!
-//! Clients are harmed when their writes take longer than *usual*. Usual is what they take while the background rests, so it rests from
-//! time to time, as LEDBAT++ slows down to find its base delay (Balasubramanian, Ertugay and Havey,
-//! draft-irtf-iccrg-ledbat-plus-plus): a minimum over the past, as in LEDBAT itself (RFC 6817), would take a load
-//! that has grown for harm done by the background.
+//! Clients are harmed when their writes take longer than *usual*. The usual latency is the one
+//! while the background rests. So the background rests from time to time, as LEDBAT++ slows down to
+//! find its base delay (Balasubramanian, Ertugay and Havey, draft-irtf-iccrg-ledbat-plus-plus).
+//! LEDBAT itself (RFC 6817) takes a minimum over the past. When the clients' own load has grown,
+//! such a minimum would blame the background for it.
 //!
 //! ```text
 //!            nobody writes                      what is usual is known
@@ -26,15 +31,28 @@
 //!                                                                           half the window, at 1 c-min-rate; else one more
 //! ```
 //!
-//! What a write takes is the greatest of what the own journal and the required peers took of late (`slow.rs` measures it), if clients write: the
-//! entries of a scrub and of repairs are measured too, and are no reason to yield. Beside a copy or a scrub it is also what clients' writes took from
-//! their admission until they were committed, one at a time: under a load that fills the journal they wait for room in it, and so for the
-//! disk that is read in the background, and what the journal takes says nothing of that. Either is harm when it is over what is usual of it.
-//! Nothing is measured or timed here unless something is to be filled, and a write costs nothing more.
+//! Two latencies are compared with their usual values. Clients are harmed when either is above its
+//! own.
 //!
-//! A feed from the journal has to outrun what is written, and the journal does not wait for it. So it never rests: usual is what a write takes
-//! when it begins. And it yields by its window only, never below what is as large as an extent. If c-max-rate is less than what clients write, the journal is trimmed before it ends, and
-//! a copy follows; that ends, because it has so many extents and no more, and what is written meanwhile goes beside it without a limit.
+//! - The latency of a write: the greatest of the recent latencies of the primary's own journal and
+//!   of the required peers. `slow.rs` measures them. They count only while clients write, because
+//!   the entries of scrubs and repairs are measured too and are no reason to yield.
+//! - Beside a copy or a scrub also the latency that clients see: from the admission of a client's
+//!   write to its commit, for one write at a time. Under a load that fills the journal, a write
+//!   waits for room in it, and so for the disk that the background reads. The journal's latency
+//!   does not show that wait.
+//!
+//! While there is nothing to fill, nothing is measured or timed here, and writes cost nothing
+//! extra.
+//!
+//! A feed from the journal has to outrun the clients' writes, because the journal is trimmed
+//! without regard to the feed. So a feed never rests: its usual latency is that of a write when the
+//! feed begins. It yields by its window only, and the window never falls below the size of an
+//! extent.
+//!
+//! If clients write more than c-max-rate, the journal is trimmed before the feed ends, and a copy
+//! follows. A copy ends, because the number of its extents is fixed. Entries that are written
+//! meanwhile are sent beside it without a limit.
 
 use crate::peer::{Link, Peer};
 use crate::{BackgroundLimits, Replica};
@@ -116,7 +134,7 @@ pub(crate) struct Background {
     /// The same for the latency that clients see: the usual one and the longest one.
     usual_of_clients_us: (u64, u64),
     of_clients: OfClients,
-    /// When somebody asked last.
+    /// Time of the last call of [`judge`](Self::judge).
     judged_at: Time,
     /// Current interval: when it began, the sum of the latencies that were looked at, and their
     /// number.
@@ -156,7 +174,8 @@ impl Background {
         self.written_at = Some(now);
     }
 
-    /// Whether it wants to know what clients' writes take: as long as somebody asks because of them.
+    /// Whether latencies of clients' writes are wanted: the background yields to clients, and
+    /// [`judge`](Self::judge) was called a short time ago.
     pub fn watches_clients(&self, now: Time) -> bool {
         self.phase != Phase::Idle && now < self.judged_at.plus_ms(FORGET_MS)
     }
@@ -231,7 +250,7 @@ impl Background {
         if now < *until {
             return;
         }
-        // Who waits longer than a rest is waited for a while.
+        // A client's write has waited for longer than the rest: the rest goes on for a while.
         let unknown = self.of_clients.count == 0 && waits.is_some();
         if unknown && now < began.plus_ms(DRAIN_MS_MAX) {
             *until = now.plus_ms(REST_MS);
@@ -283,7 +302,8 @@ impl Background {
         }
     }
 
-    /// Extents that one of so many copies may have under way now; 0 while the background rests or has spent its rate.
+    /// Number of extents that each of `copies` copies may have under way now. 0 while the
+    /// background rests or has spent its rate.
     pub fn share(&self, now: Time, copies: usize) -> usize {
         if self.rests() || self.paid_until > now { 0 } else { (self.window / copies.max(1)).max(1) }
     }
@@ -337,8 +357,9 @@ impl Background {
 }
 
 impl Replica {
-    /// Whether a peer is fed from the journal in the background: it lags, and nobody waits for it. Who is near the end is about to be
-    /// waited for, and what goes beside a copy and after it is not limited either, so that filling ends.
+    /// Whether a peer is fed from the journal in the background: it lags, and no commit waits for
+    /// it. A peer near the end does not count, because commits wait for it soon. Nor does a feed
+    /// beside a copy or after it: without a limit the filling ends.
     pub(crate) fn is_fed(&self, peer: &Peer) -> bool {
         let Link::Streaming(stream) = &peer.link else { return false };
         let end = self.log.end.index;
@@ -421,7 +442,7 @@ impl Replica {
             return;
         }
         self.background.waiting = false;
-        // Whoever waited may be required by now, and then waits no more.
+        // A peer that waited may be required by now, and then waits no longer.
         let peers: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in peers {
             self.pump_copy(node);

@@ -1,5 +1,6 @@
-//! Catch-up from the journal: attaching a peer, cutting its log to the last common position, and feeding it
-//! what it lacks, at most a window ahead of its acknowledgements and one load at a time (R18).
+//! Catch-up from the journal. The primary attaches a peer, cuts the peer's log to the last common
+//! position, and feeds it the entries that it lacks. A feed is at most one window ahead of the
+//! peer's acknowledgements, and loads one part of the log at a time (R18).
 
 use crate::peer::{Link, Stream};
 use crate::{Effect, Fence, Replica, RequestError};
@@ -84,16 +85,18 @@ impl Replica {
         }
     }
 
-    /// Whether the peer was there when a promotion was forced, and nobody has looked at its log since.
+    /// Whether the record doubts the peer: it was a member when a promotion was forced, and no
+    /// primary has found its log sound since.
     pub(crate) fn doubtful(&self, node: NodeId) -> bool {
         let member = self.peers.get(&node).map(|peer| peer.member);
         let doubtful = self.record.as_ref().map_or(&[][..], |record| &record.doubtful);
         member.is_some_and(|member| doubtful.contains(&member)) && !planted(Bug::DoubtForgotten)
     }
 
-    /// R11: the peer may hold what was taken out of the history, and its volumes may, too: whatever was committed then could be
-    /// destaged, and what it calls committed now may be less. So nothing is cut, and no copy is made over it, because what it lacks
-    /// cannot be told: it is to go, and to begin anew.
+    /// R11: the peer's log may hold entries that were taken out of the history. So may its volumes:
+    /// entries that were committed then could be destaged, and its commit index may be lower now.
+    /// What the peer lacks cannot be told, so nothing is cut and no copy is made over it. It has to
+    /// leave and to begin anew.
     fn diverges(&mut self, node: NodeId, state: &LogState) {
         reach!("replica: a peer is of another history since a forced promotion");
         let common = self.log.last_common(state).unwrap_or_default();

@@ -1,14 +1,18 @@
-//! The commit index (R2): an entry is committed when the primary and every member of its required set are durable
-//! up to it. Required are the members of the recorded ISS and every joiner.
+//! The commit index (R2): an entry is committed when the primary and every member of its required
+//! set hold the log durably up to it. Required are the members of the recorded ISS and every
+//! joiner.
 //!
-//! That holds for what older epochs left behind as well, and before the epoch start is in the log. In Raft it would not
-//! (Ongaro and Ousterhout, 2014, section 5.4.2): there an entry that a majority holds may still lose against the log of
-//! one of the others. Here all required members hold it, each attached in this epoch: it has promised the epoch, its log is
-//! cut to a prefix of this one, and what it holds no lower epoch can cut any more. Whoever is promoted later is one of
-//! them (R5). So no later log lacks the entry. `spec/` checks it.
+//! This holds also for entries of older epochs, even before the log has the epoch start. In Raft it
+//! would not hold (Ongaro and Ousterhout, 2014, section 5.4.2): there an entry that a majority
+//! holds may still lose against the log of another server. Here all required members hold the
+//! entry, and the primary has attached each of them in this epoch. Such a member has promised the
+//! epoch, and its log is cut to a prefix of the primary's. No lower epoch can cut what it holds any
+//! more. A replica that is promoted later is one of these members (R5). So no later log lacks the
+//! entry. `spec/` checks it.
 //!
-//! It matters when a journal is full of what failed promotions left behind (R18): that is committed, destaged and
-//! trimmed as soon as the required set is attached, and the epoch start finds room.
+//! The rule matters when failed promotions have filled a journal (R18). Their entries are
+//! committed, destaged and trimmed as soon as the required set is attached, and the epoch start
+//! finds room.
 
 use crate::peer::{Link, Peer};
 use crate::{Effect, Replica};
@@ -73,10 +77,12 @@ impl Replica {
         }
     }
 
-    /// Tells the commit index to peers that do not learn it from the next batch. It rides on the batch when one is about to be
-    /// sealed, and waits a moment for one that may come: whoever writes one block after the other would else pay for a
-    /// message to every peer, and a peer would wake up twice for every write. At once when somebody waits for it: because
-    /// writes are held, or the journals have no room.
+    /// Tells the commit index to peers that do not learn it from the next batch. If a batch is
+    /// about to be sealed, that batch carries the index. Otherwise the message waits a moment for a
+    /// batch that may come. Without this wait, a client that writes one block after the other would
+    /// cost a message to every peer, and two wake-ups of a peer, for each write. The message goes
+    /// at once when requests wait for it: because writes are held, or because the journals have no
+    /// room.
     pub(crate) fn tell_commit(&mut self) {
         let commit = self.log.commit;
         let writes = self.serving() && !self.sequence.nothing_open() && !self.paused;
@@ -85,7 +91,7 @@ impl Replica {
         let waited = self.commit_due(self.commit_owed.unwrap_or(self.now)) <= self.now;
         let at_once = waited || self.paused || self.sequence.demoting || (writes && journal_free);
         let next = self.log.end.index.next();
-        // A scrub waits for those who apply its entry.
+        // A scrub waits for the replicas that apply its entry.
         let scrubbed = self.scrub.awaited(commit);
         let mut owed = false;
         let mut to = std::mem::take(&mut self.told);
@@ -122,10 +128,14 @@ impl Replica {
         self.commit_owed.map(|since| self.commit_due(since))
     }
 
-    /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
-    /// the acknowledgements of required peers before the oldest batch is committed, or the former alone while more waits to be
-    /// sequenced; in mode B acknowledgements of everything from memory. 1 for who does not lead and does something that
-    /// another replica waits for. 0 when nothing is under way.
+    /// Number of events that have to come before this replica can go on with what was sequenced.
+    ///
+    /// - While requests wait to be sequenced: 1, the write of its own journal.
+    /// - Otherwise the write of its own journal and the acknowledgements of required peers that the
+    ///   oldest batch still needs.
+    /// - In mode B: acknowledgements of everything from memory.
+    /// - On a replica that does not lead: 1 while it does something that another replica waits for.
+    /// - 0 when nothing is under way.
     #[must_use]
     pub fn awaited(&self) -> usize {
         if self.failed {

@@ -1,16 +1,22 @@
 //! Comparison of a copy's source with its target (R16): blocks that the target already holds are
 //! not sent.
 //!
-//! An extent counts as changed when a block of it was. A target that had the volumes once, and one whose copy was interrupted, holds most of the others, so
-//! it is asked for the sums of its blocks before the extent is read at the source, and gets those blocks only whose sums differ.
+//! An extent counts as changed when one of its blocks has changed. A target that once had the
+//! volumes, or whose copy was interrupted, holds most of the other blocks. So the source asks it
+//! for the sums of its blocks before it reads the extent itself. It then sends only the blocks
+//! whose sums differ.
 //!
-//! Why that is right: a block that no entry after the beginning of the copy changes is the same at all moments of it, here and there, so equal sums say
-//! that it is there what it is here. A block that such an entry changes gets what it is to be from the log, whatever was kept. Sums are
-//! CRC-64, as in a scrub: two contents of a block that differ by chance have the same one once in 2^64. What is kept may be on no medium yet, only in the cache of its
-//! device, from before the target was started again, so the volume is flushed before the copy ends.
+//! Why this is right: take a block that no entry after the beginning of the copy changes. It is the
+//! same at all moments of the copy, on both sides. So equal sums mean that the target holds what
+//! the source holds. If such an entry changes the block, the target gets its content from the log,
+//! whatever it kept. Sums are CRC-64, as in a scrub: two different contents have equal sums by
+//! chance once in 2^64.
 //!
-//! A target without anything is not asked. Where little is equal, asking costs the target a read of all of it and saves nothing, so then
-//! only a sample is asked for.
+//! A block that is kept may lie only in the cache of the target's device, from before the target
+//! was started again. So the volume is flushed before the copy ends.
+//!
+//! A target without any content is not asked. Where few blocks are equal, asking costs the target a
+//! read of everything and saves nothing. Then the source asks for a sample of the extents only.
 
 use bytes::Bytes;
 use mainstay_codec::{BlockSums, block_sum};
@@ -22,9 +28,9 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const KEPT_MIN: usize = 4;
 /// Extents that are asked for before anything is judged.
 const FIRST: u64 = 8;
-/// One in so many is asked for where little is equal.
+/// Where few blocks are equal, the target is asked for one extent of this number.
 const SAMPLE: u64 = 16;
-/// Where less than one block in so many is equal, little is.
+/// Few blocks are equal if fewer than one of this number of blocks is.
 const LITTLE: u64 = 8;
 /// Blocks after which what was before counts half.
 const HALVED_AFTER: u64 = 4096;

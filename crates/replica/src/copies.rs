@@ -8,18 +8,27 @@
 //!                                      as many answer again
 //! ```
 //!
-//! - Suspended: nothing is acknowledged. What waits for a member that does not answer waits as ever (R2); what is committed although fewer are recorded
-//!   is held, and so are reads of it.
-//! - Refusing: what was held has failed, and so does whatever changes blocks from now on, at once (R20). A write that failed may have happened, as after
-//!   a crash. Reads go on, but for those of what is not acknowledged, and of what is damaged here while a member does not answer.
+//! - Suspended: no change is acknowledged. A request that waits for a member that does not answer
+//!   goes on waiting (R2). Some entries are committed because fewer members are recorded: their
+//!   acknowledgements are held, and so are reads that overlap them.
+//! - Refusing: the held requests have failed. From now on requests that change blocks fail at once
+//!   (R20). A write that failed may still have happened, as after a crash. Reads go on. Exceptions
+//!   are reads of content that is not acknowledged, and, while a member does not answer, of content
+//!   that is damaged here.
 //!
-//! While a client is attached there is no refusing: it waits for as long as it was told to.
+//! While a client is attached the state is never *refusing*: the client waits for as long as the
+//! record states.
 //!
-//! Who merely does not answer stays in the recorded set if too few would remain: it lacks nothing that was acknowledged, and may become primary when
-//! it is the first that is there again. It leaves if it says that it cannot go on, needs a copy, or has a new disk; if the primary is to be
-//! another; and while a promotion is under way: a primary that does not serve cannot take anybody in.
+//! If too few members would remain, a member that merely does not answer stays in the recorded set.
+//! It lacks no acknowledged write, and may become primary if it is the first to come back. Such a
+//! member leaves in these cases:
 //!
-//! Invariant: what is acknowledged lies in the journals of as many recorded members as are wanted (in mode B: in their memory, where that counts).
+//! - It says that it cannot go on, needs a copy, or has a new disk.
+//! - Another replica is to become primary.
+//! - A promotion is under way: a primary that does not serve cannot take a replica back in.
+//!
+//! Invariant: an acknowledged write lies in the journals of as many recorded members as are wanted.
+//! In mode B it lies in their memory, where the memory counts.
 
 use crate::peer::{Link, Peer};
 use crate::{Effect, Replica, RequestError};
@@ -115,7 +124,7 @@ impl Replica {
             self.copies.short_since.get_or_insert(self.now);
         } else {
             let since = *self.copies.short_since.get_or_insert(self.now);
-            // Who is to be demoted does not wait (R20).
+            // A primary that is to be demoted does not wait for copies (R20).
             let over = self.fails_since(since) <= self.now || self.sequence.demoting;
             if !self.copies.refusing && over {
                 reach!("replica: requests fail for want of copies");

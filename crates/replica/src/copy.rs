@@ -1,14 +1,16 @@
 //! Extent copy (R16): how a replica becomes whole when the journal no longer reaches back to it.
 //!
-//! The source fixes its commit position C, and from then on streams every entry after C. Beside that it sends each
-//! extent that changed since the target's `base`, with whatever committed content it has when it is read. Content
-//! that is newer than C is harmless: the entries that made it are in the target's log and give the same bytes
-//! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
+//! The source fixes its commit position C, and from then on streams every entry after C. Beside the
+//! stream it sends each extent that changed since the target's `base`, with the committed content
+//! that the extent has when it is read. Content that is newer than C is harmless: the entries that
+//! made it are in the target's log and give the same bytes again. The target is whole once its log
+//! is committed up to the newest content that it was sent (P42).
 //!
-//! A target that had the volumes once is asked first what it holds of an extent, as sums of its blocks, and gets only the blocks that differ
-//! (`compare.rs`).
+//! A target that once had the volumes is asked first for the sums of its blocks of an extent. It
+//! gets only the blocks that differ (`compare.rs`).
 //!
-//! A block that nobody has whole is sent as such, and held so by a target that has checksums ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)).
+//! A block that no replica holds whole is sent as damaged. A target that has checksums holds it as
+//! damaged too ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)).
 
 use crate::compare::{Comparing, kept_blocks, without};
 use crate::peer::Link;
@@ -299,7 +301,7 @@ impl Replica {
         let inside = kept.last().is_none_or(|&last| u64::from(last) < len / BLOCK_BYTES)
             && !kept.iter().any(|block| damaged.binary_search(block).is_ok());
         let whole = len > 0 && inside && (data.is_empty() || Some(data.len() as u64) == sent);
-        // Who has no checksums has told so.
+        // A replica without checksums has told its primary so.
         let within =
             damaged.last().is_none_or(|&last| self.config.sums && u64::from(last) < len / BLOCK_BYTES);
         let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));

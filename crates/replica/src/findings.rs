@@ -25,9 +25,9 @@ pub struct ScrubReport {
     pub ended: Option<Time>,
     /// Extents of all volumes, as large as the volumes were when the scrub began.
     pub extents: u64,
-    /// Extents that are judged, whoever was compared.
+    /// Extents that are judged, even if not every replica was compared.
     pub done: u64,
-    /// In so many extents each replica was compared; the primary's among them.
+    /// Number of extents in which each replica was compared, by node. The primary has a number too.
     pub compared: BTreeMap<NodeId, u64>,
     /// Extents of which fewer than two replicas could say what they hold.
     pub uncompared: u64,
@@ -85,8 +85,10 @@ pub(crate) struct Difference {
 /// that does not fit its own checksum.
 pub(crate) type Held = Vec<Option<u64>>;
 
-/// Compares what replicas say of the blocks of one extent: as many sums from each, and none where it knows its block to be damaged. `unproven`: where
-/// no more than half agree, the primary is right if nobody has more on their side. Who is damaged has no vote.
+/// Compares the answers of replicas about the blocks of one extent. Each answer has the same number
+/// of sums, and none for a block that the replica knows to be damaged. Such a replica has no vote
+/// about that block. `unproven`: if no group has more than half of the votes, the primary is right,
+/// unless another group is larger than the primary's.
 pub(crate) fn compare(sums: &BTreeMap<NodeId, Held>, primary: NodeId, unproven: bool) -> Vec<Difference> {
     let Some(first) = sums.values().next() else { return Vec::new() };
     if first.iter().all(Option::is_some) && sums.values().all(|of| of == first) {
@@ -175,7 +177,8 @@ mod tests {
         let two: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6])];
         assert_eq!((compared(two, false)[0].right, compared(two, true)[0].right), (None, Some(1)));
         assert!(!compared(two, true)[0].proven);
-        // Two against the primary and another: nobody has more on their side than it. Two against it alone: they have.
+        // With two votes against two no group is larger than the primary's. With two votes against
+        // the primary alone, one is.
         let four: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[5]), (4, &[6])];
         assert_eq!(compared(four, true)[0].right, Some(1));
         let five: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[5]), (4, &[7]), (5, &[8])];
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn who_knows_its_damage_has_no_vote() {
-        // Of two the secondary is right, though nobody asked to believe the primary, and though that was asked.
+        // Of two replicas the secondary is right, with and without an order to believe the primary.
         for unproven in [false, true] {
             let found = compared(&[(1, &[5, 6]), (2, &[0, 6])], unproven);
             assert_eq!(found.len(), 1);

@@ -1,13 +1,16 @@
 //! Mode A: a write is acknowledged when the primary's own journal has it, and the others follow.
 //!
-//! The in-sync set that is recorded is then the primary alone, and whoever is *called* because the primary or a replica moves
-//! there. So commits, promotions and cuts are those of mode C (R2, R5, R7, R11): nobody who may lack an acknowledged write can be
-//! promoted without a named act. What mode A has of its own is here:
+//! In mode A the recorded in-sync set is the primary alone, and any replica that is *called*
+//! because the primary or a replica moves there. So commits, promotions and cuts are those of mode
+//! C (R2, R5, R7, R11): a replica that may lack an acknowledged write is promoted only by an act
+//! that names it. The rules of mode A alone are here:
 //!
 //! - A replica that has caught up is not asked to join, unless it is called (R4, `membership.rs`).
-//! - The lag of the others is bounded (R18): while one that is *near* lags by more than [`LagLimits`](mainstay_types::LagLimits)
-//!   nothing new is sealed. Requests wait where they wait for room in the journal.
-//! - The lag is known exactly, in entries, bytes and time, as far as the primary keeps account of its batches.
+//! - The lag of the other replicas is bounded (R18). While a *near* replica lags by more than
+//!   [`LagLimits`](mainstay_types::LagLimits), the primary seals nothing new. Requests wait in the
+//!   same place as for room in the journal.
+//! - The primary knows each lag exactly, in entries, bytes and time, as far as it keeps account of
+//!   its batches.
 //!
 //! ```text
 //!           fed from the log, within the limits
@@ -18,14 +21,21 @@
 //!      in need of a copy, or refusing
 //! ```
 //!
-//! With *takeover* the record names followers that may take over by themselves. For those the primary is bound: it proposes `Near` for
-//! one that is near, and from then on writes wait for it until the version has moved on without it, as for a joiner (R4); it proposes `Far`
-//! for one that is not any more, and goes on waiting until it has learnt that (R3). So whoever may take over lacks no more than the limits
-//! and one batch of what was acknowledged.
+//! With *takeover* the record names followers that may take over by themselves. The record binds
+//! the primary to wait for them:
 //!
-//! A replica that is far holds up nobody: else a dead one would stop all writes, and one that returns after a day would stop them
-//! until it has caught up. So writes are held for `member_timeout_ms` at most by one that makes no progress, and are held to the pace of
-//! one that does.
+//! - It proposes `Near` for a follower that is near. From then on writes wait for that follower
+//!   until the version has moved on without it, as for a joiner (R4).
+//! - It proposes `Far` for a follower that is no longer near. Writes go on waiting until the
+//!   primary has learnt that the record has changed (R3).
+//!
+//! So a follower that may take over lacks at most the limits and one batch of the acknowledged
+//! writes.
+//!
+//! A replica that is far holds up no write. Otherwise a dead replica would stop all writes, and one
+//! that returns after a day would stop them until it has caught up. So a replica that makes no
+//! progress holds up writes for `member_timeout_ms` at most. A replica that makes progress slows
+//! them to its own pace.
 
 use crate::Replica;
 use crate::peer::{Change, Link, Peer};

@@ -116,18 +116,18 @@ impl Default for BackgroundLimits {
 /// Limits of what `slow.rs` decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlowLimits {
-    /// A member whose acknowledgements take longer than this is over its limit, if they also take `factor` times as long as
-    /// those of the others. 0: nobody leaves for being slow.
+    /// A member whose acknowledgements take longer than this is over its limit, if they also take
+    /// `factor` times as long as those of the others. 0: no member leaves for being slow.
     pub ack_ms: u64,
     /// How many times as long as the others.
     pub factor: u64,
-    /// A member that is over its limit for so long leaves.
+    /// Time after which a member that is over its limit leaves.
     pub for_ms: u64,
     /// Number of copies, the primary's included, that stay in sync however slow they are.
     pub min_copies: usize,
     /// How long a replica that left must have kept up before it is asked to return; doubled each time it leaves again.
     pub quiet_ms: u64,
-    /// The longest it becomes. A member that has stayed for so long is forgiven one doubling.
+    /// Longest quiet period. A member that has stayed for this time is forgiven one doubling.
     pub quiet_max_ms: u64,
 }
 
@@ -156,8 +156,8 @@ impl RequestId {
 /// Requests of a frontend. Ranges are whole blocks.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `payload` has exactly `range.len` bytes, at most `REQUEST_BYTES_MAX`; it was copied once and
-    /// nobody changes it any more (P34).
+    /// `payload` has exactly `range.len` bytes, at most `REQUEST_BYTES_MAX`. It was copied once and
+    /// does not change any more (P34).
     Write {
         range: Range,
         payload: Bytes,
@@ -298,7 +298,8 @@ pub enum Event {
         version: Index,
         at: Index,
         data: Bytes,
-        /// Blocks that nobody has whole, by their place in the extent. Only for a peer that [`holds_damage`](crate::Replica::holds_damage).
+        /// Blocks that no replica holds whole, by their place in the extent. Only for a peer that
+        /// [`holds_damage`](crate::Replica::holds_damage).
         damaged: Vec<u32>,
     },
     /// Answers [`Effect::SumExtent`]: what is here of it, at some moment since. No sums: cannot say.
@@ -336,16 +337,17 @@ pub enum Event {
     SnapshotsHeld(BTreeSet<SnapshotId>),
     /// R13: the store has given up its device.
     StoreFailed,
-    /// R10: there is a new lease, and the last one had ended before: nobody here leads any more in this epoch. In between another may have been
-    /// promoted, of which the new lease says nothing.
+    /// R10: there is a new lease, but the last one had ended before. So this replica does not lead
+    /// in this epoch any more. In between the control plane may have promoted another replica, of
+    /// which the new lease says nothing.
     LeaseEnded,
     /// Stop admitting, finish what is in flight, then say [`Effect::Demoted`].
     Demote,
     /// Hold new writes; [`Effect::Paused`] follows when everything sequenced is committed.
     Pause,
     Resume,
-    /// The replica is about to be closed, and the connections of its node stay: its primary is
-    /// told, and nobody else is followed.
+    /// The replica is about to be closed, and the connections of its node stay. The replica tells
+    /// its primary, and follows no other one.
     Close,
     /// The time of [`crate::Replica::next_deadline`] has come.
     Tick,
@@ -415,7 +417,8 @@ pub enum Effect {
         volume: VolumeId,
         extent: u32,
         mended: Mended,
-        /// With [`Mended::Nowhere`]: which blocks nobody has whole, by their place in the extent. Empty where content was promised and did not come.
+        /// With [`Mended::Nowhere`]: the blocks that no replica holds whole, by their place in the
+        /// extent. Empty where a replica promised content that did not come.
         lost: Vec<u32>,
     },
     /// Writes complete in log order.

@@ -3,26 +3,33 @@
 //!
 //! # What it guarantees
 //!
-//! - R1  A replica persists its promise of an epoch before it answers in it, and refuses lower epochs forever;
-//!   what another disk content acknowledged never counts. (`secondary.rs`, `commit.rs`)
-//! - R2  A write is acknowledged when the primary and its whole required set hold it durably (`commit.rs`), in mode B in memory (`memory.rs`).
-//! - R3, R4  Who is required changes so that every recorded in-sync set holds all acknowledged writes, whenever
-//!   the control plane decides and however late the answer comes. (`membership.rs`)
-//! - R5, R6  A replica is primary because the record says so in an epoch it never served, and serves after its
-//!   epoch start is committed. (`promote.rs`)
-//! - R7  A tail that the primary's log does not hold is cut, never below a known commit index. (`catch_up.rs`)
-//! - R8  Only a replica with data sequences: this core is the only one that does.
+//! - R1  A replica persists its promise of an epoch before it answers in it, and refuses lower
+//!   epochs forever. Acknowledgements of an earlier disk content never count. (`secondary.rs`,
+//!   `commit.rs`)
+//! - R2  A write is acknowledged when the primary and its whole required set hold it durably
+//!   (`commit.rs`), in mode B in memory (`memory.rs`).
+//! - R3, R4  The required set changes so that every recorded in-sync set holds all acknowledged
+//!   writes, whenever the control plane decides and however late its answer comes.
+//!   (`membership.rs`)
+//! - R5, R6  A replica becomes primary because the record says so, in an epoch that it never
+//!   served. It serves after its epoch start is committed. (`promote.rs`)
+//! - R7  A tail that the primary's log does not hold is cut, never below a known commit index.
+//!   (`catch_up.rs`)
+//! - R8  Only a replica with data sequences entries. This core is the only code that does.
 //! - R9  A replica answers for one incarnation only.
-//! - R11 After a forced promotion nothing is taken from a replica that may hold what the history has not. (`catch_up.rs`)
-//! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
-//!   (`copy.rs`)
+//! - R11 After a forced promotion the primary takes nothing from a replica that may hold entries
+//!   outside the history. (`catch_up.rs`)
+//! - R16 The target of an extent copy is inconsistent until it is whole. Until then it is neither
+//!   required nor promotable. (`copy.rs`)
 //! - R20 Requests wait for copies for a bounded time. (`copies.rs`)
-//! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients (`background.rs`). Nothing is appended that the journal has no room for, and a promotion
+//! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients
+//!   (`background.rs`). An entry is appended only if the journal has room for it, and a promotion
 //!   makes room for its epoch start. (`commit.rs`)
+//! - S18 A change of a client is in a log once, and only if the record names the client's session.
+//!   (`clients/`)
 //!
-//! - S18 A change of a client is in a log once, and only of the session that the record names. (`clients/`)
-//!
-//! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
+//! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the
+//! runtime.
 //!
 //! # Roles
 //!
@@ -34,9 +41,11 @@
 //!     └──────────  └──────▶ Fenced      a higher epoch is known, demoted, restarted, or the store failed
 //! ```
 //!
-//! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `sealed.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
-//! `background.rs`, `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
+//! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs`
+//! (knowledge of a replica about its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `sealed.rs`,
+//! `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`,
+//! `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`, `background.rs`,
+//! `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
 
 mod background;
 mod catch_up;
@@ -139,7 +148,8 @@ pub struct Replica {
     /// The highest epoch whose promise is durable, and the highest one asked of the store.
     promised: Epoch,
     promise_wanted: Epoch,
-    /// Promised by this process for nobody yet: it sequenced nothing in this epoch.
+    /// Epoch that this process has promised before it had a primary. The process has sequenced
+    /// nothing in it.
     vow: Option<Epoch>,
     record: Option<ResourceRecord>,
     connected: BTreeSet<NodeId>,
@@ -319,7 +329,8 @@ impl Replica {
             return;
         }
         match &envelope.message {
-            // Clients speak with whoever runs this replica.
+            // The program that runs this replica handles these: the connections of nodes, and
+            // clients.
             Message::Hello { .. }
             | Message::Ping
             | Message::Pong

@@ -121,7 +121,8 @@ impl Log {
         }
     }
 
-    /// A batch comes next: what it changes of volumes and snapshots, and who asked for it, counts for what follows it.
+    /// Notes that a batch comes next in the log. Its changes of volumes, snapshots and clients'
+    /// marks count for the entries after it.
     pub fn note(&mut self, batch: &Batch) {
         self.sizes.note(batch);
         self.snapshots.note(batch);

@@ -1,9 +1,10 @@
 //! Membership of the in-sync set: shrink (R3) and grow (R4).
 //!
-//! The two are mirror images. A member leaves the required set only *after* the primary has learnt that it is out
-//! of the record; a joiner enters the required set *before* its entry into the record is proposed, and leaves it only
-//! when the version has moved on without it. So required is always a superset of every ISS that is or may become
-//! recorded, and whoever is promoted out of it holds everything that was acknowledged.
+//! The two are mirror images. A member leaves the required set only *after* the primary has learnt
+//! that the member is out of the record. A joiner enters the required set *before* its entry into
+//! the record is proposed. It leaves the set only when the version has moved on without it. So the
+//! required set is always a superset of every ISS that is or may become recorded. A replica that is
+//! promoted out of it holds every acknowledged write.
 
 use crate::peer::{Asked, Change, Joining, Link};
 use crate::{Effect, Fence, Proposal, Replica, StepDownReason};
@@ -121,7 +122,8 @@ impl Replica {
                     self.propose(node, Change::Grow);
                 } else {
                     peer.joining = Some(Joining { proposed: None });
-                    // It may have been held up for the sake of clients, who wait for it from now on.
+                    // Its feed may have yielded to clients. From now on their writes wait for this
+                    // peer.
                     self.pump(node);
                     self.review_peer(node);
                 }

@@ -1,11 +1,14 @@
-//! Mode B: a write is acknowledged when every required replica, the primary included, has it in memory. A flush waits for their
-//! journals.
+//! Mode B: a write is acknowledged when every required replica, the primary included, has it in
+//! memory. A flush waits for their journals.
 //!
-//! Acknowledged and committed are two things then. A replica says [`Received`](mainstay_codec::Message::Received) when it has checked a
-//! batch and given it to its journal, and `Ack` when it is durable, as ever. Commits, cuts and promotions stay as they are (R2, R5, R7): what
-//! is acknowledged and not committed is a part of everybody's log that no journal may have yet.
+//! So an acknowledged entry need not be committed. A replica says
+//! [`Received`](mainstay_codec::Message::Received) when it has checked a batch and given it to its
+//! journal. It says `Ack` when the batch is durable, as in every mode. Commits, cuts and promotions
+//! stay as they are (R2, R5, R7). An entry that is acknowledged and not committed is in the log of
+//! every required replica, though perhaps in no journal yet.
 //!
-//! Whoever lost its memory may lack what it had acknowledged. So the record says of each member in which *opening* its memory counts:
+//! A replica that lost its memory may lack entries that it had acknowledged. So the record names
+//! for each member the *opening* in which its memory counts:
 //!
 //! ```text
 //!                   mode B, streaming, its journal has all that was acknowledged
@@ -17,17 +20,24 @@
 //!                        its journal has all that was acknowledged
 //! ```
 //!
-//! Every edge but the loss is a compare-and-set by the primary, and they have one condition: what was acknowledged is durable there.
-//! An edge towards an opening counts from when the primary has learnt of it (as R4: else one that lost its memory could be promoted as if it
-//! had not), and one away from it from when it was proposed (as R3: the primary waits for journals since then). So at every moment each
-//! recorded member holds all that was acknowledged, durably or in the opening that the record names, or it is not promotable.
+//! The primary takes every edge but the loss by a compare-and-set. All these edges have one
+//! condition: the acknowledged entries are durable at the member.
 //!
-//! The mode may change at any moment: what follows is the same edges, taken by and by. While the record names an opening, what was
-//! acknowledged from memory may not be durable everywhere.
+//! An edge towards an opening counts from when the primary has learnt of it, as in R4. Otherwise a
+//! member that lost its memory could be promoted as if it had not. An edge away from an opening
+//! counts from when it was proposed, as in R3: from then on the primary waits for journals. So at
+//! every moment each recorded member either holds every acknowledged entry, durably or in the
+//! opening that the record names, or is not promotable.
 //!
-//! Nothing is acknowledged from memory unless users of the devices know that they have to flush ([`Event::Cached`](crate::Event::Cached)).
+//! The mode may change at any moment. The members then take the same edges, one by one. While the
+//! record names an opening, entries that were acknowledged from memory may not be durable
+//! everywhere.
 //!
-//! Reads wait for what is not committed, as in every mode (`sequence.rs`): so what was read once is never lost.
+//! An entry is acknowledged from memory only if the users of the devices know that they have to
+//! flush ([`Event::Cached`](crate::Event::Cached)).
+//!
+//! Reads wait for uncommitted entries, as in every mode (`sequence.rs`). So content that was read
+//! once is never lost.
 
 use crate::peer::{Change, Link, Peer};
 use crate::{Effect, Proposal, Replica};

@@ -1,6 +1,7 @@
-//! Mending in passing ([ADR 14](../../../docs/adr/0014-mending.md)): a read of the primary has found a block that does not fit its checksum. The
-//! extent is compared as in a scrub ([`crate::scrub`]), at an entry of its own, and what is damaged and known to be right elsewhere is written anew. The
-//! read waits, and is done again.
+//! Mending in passing ([ADR 14](../../../docs/adr/0014-mending.md)): a read of the primary has
+//! found a block that does not fit its checksum. The replicas compare the extent as in a scrub
+//! ([`crate::scrub`]), at an entry of its own. A damaged block whose right content another replica
+//! holds is written anew. The read waits, and is done again.
 //!
 //! ```text
 //! wanted ─▶ a flight ─▶ judged ─▶ its repairs are admitted ─▶ they are committed ─▶ read again
@@ -10,13 +11,19 @@
 //!    └─────────────────────┴─▶ somebody was not heard, or could not give it; at last ─▶ this replica fails if who is in sync may have it
 //! ```
 //!
-//! - A block counts as good by its own checksum or, without one, by those that agree; the primary's is damaged, so it has no vote.
-//! - Only blocks are written that somebody knows to be damaged. What differs otherwise is for a scrub to tell.
-//! - It begins when all who count are connected: who is away is on its way back, or out of the in-sync set, before anything is committed.
-//! - Who is not in sync may have it as well; in mode A nobody else has. At first such a replica is asked if it has everything, then though it lags, and one
-//!   that went away shortly before is waited for, [`WAIT_MS`] in all.
-//! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate; it takes room in the journal as writes do.
-//! - Where writes are held up, the read waits as they do: the entry must be committed. Where they fail for want of copies, so does the read.
+//! - A block counts as good by its own checksum. Without one it counts as good if most replicas
+//!   agree on it. The primary's block is damaged, so the primary has no vote.
+//! - Only blocks that a replica knows to be damaged are written. Other differences are left to a
+//!   scrub.
+//! - A mend begins when all required replicas are connected. An absent one is either on its way
+//!   back, or leaves the in-sync set before anything is committed.
+//! - A replica that is not in sync may have the content too. In mode A no other replica is in sync.
+//!   At first such a replica is asked only if it has everything, later also if it lags. One that
+//!   went away shortly before is waited for, [`WAIT_MS`] in all.
+//! - A mend is foreground work, because a client waits for it. It has no rate, but a bound on the
+//!   number under way (R18). It takes room in the journal as writes do.
+//! - While writes are held up, the read waits as they do, because the entry must be committed.
+//!   Where writes fail for want of copies, the read fails too.
 
 use crate::findings::compare;
 use crate::peer::{Link, Peer};
@@ -48,7 +55,7 @@ pub enum Mended {
 pub(crate) struct Mends {
     /// To be begun.
     wanted: VecDeque<Wanted>,
-    /// Told when so many repairs have ended.
+    /// Mends whose outcome is told when that number of repairs has ended.
     written: VecDeque<(Range, u64, Mended)>,
 }
 
@@ -66,7 +73,8 @@ impl Wanted {
     }
 }
 
-/// Whether it is worth waiting for who may have what a read waits for since then.
+/// Whether it is worth waiting for this absent peer, which may have the content: it went away
+/// shortly before `since`, when the read began to wait.
 fn left_lately(peer: &Peer, since: Time, now: Time) -> bool {
     let away = !matches!(peer.link, Link::Streaming(_));
     away && peer.since.plus_ms(WAIT_MS) > since && since.plus_ms(WAIT_MS) > now
@@ -87,7 +95,7 @@ impl Mends {
         self.wanted.push_back(Wanted { range, tries: tries + 1, since });
     }
 
-    /// When nobody who is away is waited for any more.
+    /// Time at which a mend stops waiting for absent peers.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let waits = |wanted: &Wanted| Some(wanted.since.plus_ms(WAIT_MS)).filter(|at| *at > now);
         self.wanted.iter().filter(|wanted| wanted.tries > 1).filter_map(waits).min()
@@ -126,8 +134,9 @@ impl Replica {
         self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended, lost });
     }
 
-    /// Whether what is written anew now is not committed, for want of copies, and nobody is to wait. Where those answer who are left, it is: a copy may need the
-    /// block, without which there will never be enough.
+    /// Whether repairs are not committed now, for want of copies, and requests fail at once. While
+    /// every required peer answers, repairs are committed: a copy may need the block, and without
+    /// that copy there will never be enough.
     fn mends_wait_for_copies(&self) -> bool {
         let waits = |peer: &Peer| peer.required() && !matches!(peer.link, Link::Streaming(_));
         self.refuses_for_copies() && self.peers.values().any(waits)
@@ -180,7 +189,7 @@ impl Replica {
         self.scrub.mends.wanted.iter().position(ready)
     }
 
-    /// All have said what they hold who will.
+    /// Judges a mend. Every replica that is going to answer has told what it holds.
     pub(crate) fn judge_mend(&mut self, place: usize, since: Time) {
         let (own, now) = (self.config.node, self.now);
         let flight = &mut self.scrub.flights[place];
@@ -192,7 +201,7 @@ impl Replica {
         });
         let mut repairs = VecDeque::new();
         let mut lost = Vec::new();
-        // Nobody has asked to believe the primary.
+        // `false`: no operator has asked to believe the primary.
         for difference in compare(&flight.sums, own, false) {
             if difference.damaged.is_empty() {
                 reach!("replica: replicas differ where nobody knows of damage");

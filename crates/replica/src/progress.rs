@@ -1,6 +1,7 @@
-//! How far a copy is, how fast it goes of late, and how long it will take at that.
+//! Progress of a copy: how far it is, its recent rate, and the time that it still needs.
 //!
-//! As DRBD does it (`DRBD_SYNC_MARKS`, `DRBD_SYNC_MARK_STEP`): eight marks, three seconds apart, of how much was done; the rate is that since the oldest.
+//! As in DRBD (`DRBD_SYNC_MARKS`, `DRBD_SYNC_MARK_STEP`), eight marks, three seconds apart, tell
+//! how much was done. The rate is the one since the oldest mark.
 
 use mainstay_types::Time;
 

@@ -4,9 +4,10 @@
 //! promise that epoch durably, attach every replica, append an epoch start to its log, and serve once the epoch
 //! start is committed on the whole required set. Every member that attaches cuts what the new log does not hold.
 //!
-//! The epoch start is appended at once if the journal has room for it, be it in the reserve (R18). If it has none, because
-//! one promotion after the other has left an epoch start that was never committed, the epoch begins without: commits
-//! need no epoch start (`commit.rs`), and make room.
+//! The epoch start is appended at once if the journal has room for it, be it in the reserve (R18).
+//! A series of failed promotions may have filled the journal with epoch starts that were never
+//! committed. Then the epoch begins without an epoch start: commits need none (`commit.rs`), and
+//! make room.
 
 use crate::{Busy, Effect, Fence, Replica, RequestError};
 use bytes::Bytes;
@@ -111,8 +112,9 @@ impl Replica {
         self.promise(epoch);
     }
 
-    /// Makes the promise that a primary of `epoch` would ask for, on behalf of the control plane: so that nothing changes here any
-    /// more until somebody is primary in that epoch, which may be this replica. False if it cannot be made.
+    /// Makes the promise of `epoch` for the control plane, as a primary of that epoch would ask for
+    /// it. Nothing changes here from then on until a replica, perhaps this one, is primary in that
+    /// epoch. Returns false if the promise cannot be made.
     pub fn vow(&mut self, epoch: Epoch) -> bool {
         let may = !self.failed
             && !self.leading()

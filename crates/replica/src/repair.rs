@@ -1,8 +1,11 @@
-//! Blocks that are written anew because replicas differ on them, or know theirs to be damaged: by an ordinary write of what was right as of the entry of
-//! the log at which they were compared, see [`crate::scrub`].
+//! Repairs: blocks that are written anew because replicas differ on them, or know theirs to be
+//! damaged. A repair is an ordinary write. Its content was right as of the entry of the log at
+//! which the replicas were compared, see [`crate::scrub`].
 //!
-//! Whoever has the content may be away for a moment, or be back and not know yet what is committed. A scrub asks again then: all of them [`ROUNDS`] times,
-//! [`AGAIN_MS`] apart, and waits no longer than [`WAIT_MS`] for one of them to be connected. A mend looks at the extent anew instead.
+//! A replica that has the content may be away for a moment. Or it is back and does not know yet
+//! what is committed. So a scrub asks all of them again, in [`ROUNDS`] rounds, [`AGAIN_MS`] apart.
+//! It waits no longer than [`WAIT_MS`] for one of them to be connected. A mend looks at the extent
+//! anew instead.
 
 use crate::findings::Difference;
 use crate::peer::{Link, Peer};
@@ -16,9 +19,9 @@ use std::collections::VecDeque;
 
 /// Most reads for others at a time.
 const READS_MAX: usize = 16;
-/// How often all are asked who have the content.
+/// Number of rounds in which all replicas that have the content are asked.
 const ROUNDS: u8 = 3;
-/// So long after nobody was left to ask they are asked again.
+/// Pause before the next round, once no replica is left to ask.
 const AGAIN_MS: u64 = 1_000;
 
 /// Blocks of a flight that are to be written anew.
@@ -53,7 +56,7 @@ impl Repairs {
         self.admitted
     }
 
-    /// Whether all are committed that were admitted when there were so many.
+    /// Whether the first `admitted` repairs are all committed.
     pub fn ended(&self, admitted: u64) -> bool {
         self.ended >= admitted
     }
@@ -112,7 +115,7 @@ impl Repair {
 }
 
 impl Replica {
-    /// Asks for content that nobody was asked for yet, or that did not come.
+    /// Asks a replica for the content of each repair that has asked none yet, or did not get it.
     pub(crate) fn pump_repairs(&mut self) {
         let (now, own) = (self.now, self.config.node);
         let mut ask = Vec::new();
@@ -142,7 +145,8 @@ impl Replica {
                     continue;
                 }
                 reach!("replica: nobody has the content for a repair");
-                // Commits do not wait for who is not in sync, so nothing is lost if it is gone, and no replica fails for it.
+                // Commits do not wait for a replica that is not in sync. So no acknowledged write
+                // is lost if its content is gone, and no replica fails for it.
                 let counts = |node: &NodeId| *node == own || self.peers.get(node).is_some_and(Peer::required);
                 if repair.right.iter().any(counts) {
                     flight.given_up = Some(Mended::Unknown);
@@ -187,7 +191,8 @@ impl Replica {
 
     /// The own store has read blocks: for a repair, or for the primary.
     pub(crate) fn on_blocks_loaded(&mut self, range: Range, data: Bytes) {
-        // Those for the own repairs were not counted, and whoever begins to lead has others' left: too few is no harm.
+        // Reads for the own repairs were not counted, and a replica that begins to lead has other
+        // reads left. A count that is too low does no harm.
         self.scrub.repairs.reads = self.scrub.repairs.reads.saturating_sub(1);
         if self.leading() {
             return self.on_blocks_read(self.config.node, range, &data);

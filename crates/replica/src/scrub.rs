@@ -9,17 +9,23 @@
 //!                                              is read and compared with its sums ─▶ written anew ───┘
 //! ```
 //!
-//! - All sums are as of one entry, so a difference is a fault of a disk or of this program, never of timing.
-//! - A repair is an ordinary write of what was right as of the entry. It must not come after anything newer: from the admission of the entry
-//!   on it is noted which blocks clients change, and those are left out; all of them when volumes are rolled back. Requests are sequenced in the
-//!   order of their admission, so nothing is missed.
-//! - Content counts only if its sums are the right ones, whoever it comes from.
-//! - The extents under way are a share of the background's window, as a copy's are, and so yield to clients; they also have a limit of
-//!   their own. Everything is bounded (R18): extents under way, findings, blocks that are read for another.
-//! - Who lags, or is copied to, is not waited for: it is counted as not compared. Nobody is waited for longer than [`WAIT_MS`].
-//! - A scrub ends with the role of its primary. What it has repaired stays; the rest was not looked at.
+//! - All sums are as of one entry, so a difference is a fault of a disk or of this program, never
+//!   of timing.
+//! - A repair is an ordinary write of the content that was right as of the entry. It must not come
+//!   after anything newer. So the primary notes which blocks clients change from the admission of
+//!   the entry on, and leaves these blocks out. After a rollback it leaves out all blocks. Requests
+//!   are sequenced in the order of their admission, so no change is missed.
+//! - Content from any replica counts only if its sums are the right ones.
+//! - The extents under way are a share of the background's window, as those of a copy are, and so
+//!   yield to clients. They also have a limit of their own. Everything is bounded (R18): extents
+//!   under way, findings, blocks that are read for another replica.
+//! - A scrub does not wait for a replica that lags or is the target of a copy: it counts as not
+//!   compared. It waits for no replica longer than [`WAIT_MS`].
+//! - A scrub ends with the role of its primary. Its repairs stay. The other extents were not looked
+//!   at.
 //!
-//! What is written anew, and how: `repair.rs`. Extents in which a read has found damage go the same way: `mend.rs`.
+//! For the repairs themselves see `repair.rs`. Extents in which a read has found damage go the same
+//! way: `mend.rs`.
 
 use crate::findings::{Difference, FINDINGS_MAX, Held, ScrubReport, compare};
 use crate::mend::{Mended, Mends};
@@ -39,9 +45,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Most extents under way, of which a host reads a few at a time. When half of as many as may be are, others follow together: their entries are one batch,
 /// which every journal writes and flushes once.
 const UNDER_WAY_MAX: usize = 16;
-/// So long others may take after the primary has read an extent.
+/// Longest wait for other replicas after the primary has read an extent.
 pub(crate) const WAIT_MS: u64 = 10_000;
-/// So often an extent is scrubbed whose sums are not all there.
+/// Number of times that an extent is scrubbed whose sums are not all there.
 pub(crate) const TRIES: u8 = 3;
 /// Journal bytes that are left to clients.
 const ROOM_MIN: u64 = 16 * BLOCK_BYTES;
@@ -174,7 +180,7 @@ impl Scrub {
         }
     }
 
-    /// The newest entry that is committed and whose sums somebody still owes.
+    /// The newest committed entry for which a replica still owes its sums.
     pub fn awaited(&self, commit: Index) -> Option<Index> {
         let owed = self.flights.iter().filter(|flight| !flight.waits.is_empty());
         owed.filter_map(|flight| flight.at.filter(|at| *at <= commit)).max()
@@ -304,7 +310,8 @@ impl Replica {
     fn next_to_scrub(&mut self, follows: bool) -> Option<(Range, u8)> {
         let run = self.scrub.run.as_ref()?;
         let more = run.next.is_some() || !run.again.is_empty();
-        // The journal is for clients when there is little of it; and if they want nothing, nobody else makes room.
+        // A journal with little room is left to clients. If they want nothing, the scrub goes on,
+        // because nothing else would make room.
         let little = self.room < ROOM_MIN && !self.sequence.nothing_open();
         let blocked = self.scrub_blocked() || run.paid_until > self.now || little;
         let under_way = self.scrub.under_way();
@@ -342,7 +349,8 @@ impl Replica {
     pub(crate) fn begin_flight(&mut self, range: Range, tries: u8, mends: Option<Time>) {
         let end = self.log.end.index.next();
         let asked = |peer: &&Peer| match &peer.link {
-            // Who lags would hold everything up. But it may be the only one who can be read from.
+            // A replica that lags would hold everything up. A mend that tries again asks it all the
+            // same: it may be the only one that has the content.
             Link::Streaming(stream) => {
                 let awaited = peer.required() || (mends.is_some() && tries > 1);
                 stream.copy.is_none() && (awaited || (stream.next == end && stream.loading.is_none()))

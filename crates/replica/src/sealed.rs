@@ -1,5 +1,5 @@
-//! The primary's account of what it has sealed in its epoch: batches, their bytes, and when. It tells how far a peer is behind, and what the journals
-//! still have before them.
+//! The primary's account of the batches that it has sealed in its epoch: their bytes and their
+//! times. It tells how far a peer is behind, and how much the journals still have to write.
 
 use mainstay_types::{Index, Mode, Time};
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ impl Sealed {
         Some(self.total - self.batches[found].total)
     }
 
-    /// How far somebody is behind who holds everything up to `durable`.
+    /// Lag of a peer that holds everything up to `durable`.
     pub fn lag(&self, durable: Index, end: Index) -> Lag {
         let entries = end.0.saturating_sub(durable.0);
         if entries == 0 {
@@ -76,7 +76,7 @@ impl Sealed {
         Lag { entries, bytes: self.total - before, since, more }
     }
 
-    /// Bytes of the batches that end after `durable`, if there are no more than so many.
+    /// Bytes of the batches that end after `durable`. `None` if there are more than `batches_max`.
     pub fn since(&self, durable: Index, batches_max: usize) -> Option<u64> {
         let after = self.batches.iter().rev().take_while(|batch| batch.last > durable);
         let count = after.take(batches_max + 1).count();

@@ -187,7 +187,8 @@ impl Replica {
             reach!("replica: a batch beyond the volumes");
             return self.reject(Reject::Unknown);
         }
-        // What a copy has brought so far is older: it has to begin anew after this entry, as for who lacks the snapshot.
+        // Content that a copy has brought so far is older than the rollback. So the copy has to
+        // begin anew after this entry, as for a replica that lacks the snapshot.
         let copying =
             session.copy.is_some() && batch.entries.iter().any(|entry| entry.kind == EntryKind::Rollback);
         if copying || self.log.snapshots.lacks(&batch) {

@@ -1,9 +1,14 @@
 //! Admission, the open batch, sealing, and reads that wait.
 //!
-//! Guarantees: requests complete in the order of the log; a read is executed only when no uncommitted entry that
-//! was admitted before it overlaps it (P30); everything held is bounded in count and bytes (R18). Batches form by
-//! themselves: whatever was admitted while the journal was busy goes into the next one, which begins when the journal is free or as soon
-//! as enough has gathered to be worth a write beside those that are under way; there is no timer.
+//! Guarantees:
+//! - Requests complete in the order of the log.
+//! - A read is executed only when no uncommitted entry that was admitted before it overlaps it
+//!   (P30).
+//! - Everything held is bounded in count and bytes (R18).
+//!
+//! Batches form by themselves, without a timer: requests that are admitted while the journal is
+//! busy go into the next batch. That batch begins when the journal is free. It begins earlier if
+//! enough has gathered to be worth a write beside those that are under way.
 
 use crate::sealed::Sealed;
 use crate::{Effect, Op, Replica, RequestError, RequestId};
@@ -21,8 +26,10 @@ use std::sync::Arc;
 /// Longest discard or write-zeroes, in bytes; the wire carries 32 bits and whole blocks.
 const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
 
-/// How long those that wait for a journal write to end may wait for it together, in microseconds, before they get one beside it. A batch costs a header block
-/// and a turn of every replica, and with a fast disk there is less to be won than that: eight wait for one of 125 µs. With a millisecond for each write nobody does.
+/// Longest sum of the waits of open requests for a journal write, in microseconds. From this sum on
+/// they get a write beside it. A batch costs a header block and a turn of every replica, so a fast
+/// disk gains less than that: eight requests wait for a write of 125 µs. If a write takes a
+/// millisecond, no request waits.
 const WAITED_US_MAX: u64 = 1_000;
 
 /// Order of admission; writes commit in this order.
@@ -93,7 +100,8 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Users of a device flush what must last. Who asks for a size or a snapshot does not, and takes it for done.
+    /// Whether the request may be acknowledged before it is durable. Users of a device flush what
+    /// must last. An operator who asks for a size or a snapshot does not, and takes it for done.
     fn may_be_lost(&self) -> bool {
         let of_device = !matches!(
             self.kind,
@@ -139,8 +147,9 @@ impl Sequence {
         self.open.len() as u64 * journal_us >= WAITED_US_MAX
     }
 
-    /// Whether a journal that is durable up to `durable` would write what is open at once, of which it writes so many batches at a time and so many
-    /// bytes: a batch that waits does not become larger any more.
+    /// Whether a journal that is durable up to `durable` would write the open requests at once. It
+    /// writes at most `batches_max` batches and `bytes_max` bytes at a time. A batch that waits
+    /// does not become larger any more.
     pub fn written_at_once(&self, durable: Index, (batches_max, bytes_max): (usize, u64)) -> bool {
         let payloads = self.open.iter().take(BATCH_ENTRIES_MAX).map(|open| open.payload.len() as u64);
         let bytes = HEADER_BLOCK_BYTES as u64 + payloads.sum::<u64>().min(BATCH_BYTES_MAX);
@@ -277,8 +286,9 @@ impl Sequence {
         }
     }
 
-    /// Whether what is open waits: a rollback for everything before it, and everything after it for the rollback. So it is clear to
-    /// everybody what came before.
+    /// Whether the open requests wait: a rollback waits for everything before it, and everything
+    /// after it waits for the rollback. So every reader of the log can tell what came before the
+    /// rollback.
     fn waits_for_rollback(&self) -> bool {
         let next = self.open.front().is_some_and(|open| open.kind == EntryKind::Rollback);
         let sealed = self.in_flight.back().is_some_and(|entry| entry.kind == EntryKind::Rollback);
@@ -412,7 +422,7 @@ impl Replica {
         self.sequence.admit(id, kind, range, payload, mark);
     }
 
-    /// Tells how a request ended, if somebody waits for it.
+    /// Ends a request: tells its result, or notes that a repair has ended.
     fn complete(&mut self, id: RequestId, result: Result<(), RequestError>) {
         if id == RequestId::REPAIR {
             return self.repair_ended();
@@ -434,8 +444,10 @@ impl Replica {
             reach!("replica: a request of who is not attached");
             return Some(RequestError::NotAttached);
         }
-        // A rollback acknowledges nothing to anybody who writes, and a resource that is made of a snapshot gets further copies only after it. Nor does a
-        // snapshot, and a rollback that was wished later must not come before it: it would be of what is there afterwards.
+        // A rollback acknowledges no client's write, and a resource that is made of a snapshot gets
+        // further copies only after it. A snapshot acknowledges no write either. It must be
+        // sequenced before a rollback that was asked for later, or it would hold the content after
+        // that rollback.
         let may_be_alone = matches!(
             op,
             Op::Read { .. } | Op::Flush | Op::Rollback { .. } | Op::Snapshot { .. } | Op::DropSnapshot { .. }
@@ -504,9 +516,10 @@ impl Replica {
         self.sequence.open.iter().any(|open| open.kind == kind && open.range == snapshot_range(id))
     }
 
-    /// A flush orders only completed writes (P40). Those are durable on every required replica, but for what was acknowledged
-    /// from memory (mode B), which it waits for. A read waits for whatever it overlaps and is not committed, acknowledged or
-    /// not: so nobody sees what can still be lost.
+    /// A flush orders only completed writes (P40). Those are durable on every required replica,
+    /// except for those that were acknowledged from memory (mode B): the flush waits for these. A
+    /// read waits for every uncommitted entry that it overlaps, acknowledged or not. So no client
+    /// reads content that can still be lost.
     fn read_or_park(&mut self, id: RequestId, range: Option<Range>) {
         if self.role != Role::Primary {
             reach!("replica: a read waits for the epoch start");
@@ -636,7 +649,8 @@ impl Replica {
     pub(crate) fn complete_committed(&mut self) {
         if self.held_for_copies() {
             reach!("replica: what is committed is held for want of copies");
-            // Nobody is told of a repair, and a copy may wait for it, without which there will never be enough. Seed 3254914.
+            // No client waits for a repair. But a copy may wait for it, and without that copy there
+            // will never be enough. Seed 3254914.
             while self.sequence.next_repair(self.log.commit) {
                 reach!("replica: a repair ends while copies are wanted");
                 self.complete(RequestId::REPAIR, Ok(()));
@@ -728,7 +742,8 @@ mod tests {
         let range = Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES };
         sequence.admit(two, EntryKind::Discard, range, Bytes::new(), ClientMark::default());
         sequence.take_batch(1 << 20, Index(2), &mut Vec::new());
-        // Mode B: it is in the memory of all, and whoever asked for it is told when it is committed.
+        // Mode B: the entry is in the memory of all, and its request is answered when it is
+        // committed.
         assert_eq!(sequence.answer(Index(1)), Some(None));
         assert_eq!(sequence.fail_held(), [one, two]);
         assert_eq!(sequence.len(), 0);

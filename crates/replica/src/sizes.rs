@@ -1,5 +1,5 @@
-//! How large the volumes are (R17). A size changes at its entry's place in the log: a resize that is not committed yet counts for
-//! what comes after it, and goes with the tail that is cut.
+//! Sizes of the volumes (R17). A size changes at the place of its entry in the log. A resize that
+//! is not committed yet counts for the entries after it, and is dropped if the tail is cut.
 
 use mainstay_codec::{Batch, EntryKind};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, Range, VolumeId};

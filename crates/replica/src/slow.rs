@@ -1,20 +1,24 @@
 //! Slow members: when one leaves because commits wait for it too long, and when it may return.
 //!
-//! A slow disk or a narrow link does not fail, it holds up everybody: every commit waits for the slowest member (R2). So a
-//! primary takes the time of each, and asks for the removal of one that is too slow. That is a shrink like any other (R3):
-//! it goes on waiting until it has learnt of the removal. What is decided here is only *when* to ask; nothing here is ever
-//! a reason to count an acknowledgement that has not come.
+//! A slow disk or a narrow link does not fail, but it holds up all clients: every commit waits for
+//! the slowest member (R2). So a primary measures each member, and asks for the removal of one that
+//! is too slow. The removal is a shrink like any other (R3): the primary goes on waiting for the
+//! member until it has learnt of the removal. This file decides only *when* to ask. It never makes
+//! an acknowledgement count that has not come.
 //!
 //! # What is measured
 //!
-//! The *latency* of a member is the greater of two times: how long its oldest unacknowledged batch has been under way, and
-//! how long acknowledgements took of late, smoothed as TCP does with its round trips (Jacobson 1988: one eighth of each new
-//! sample). The second is worth nothing after [`SlowLimits::for_ms`] without an acknowledgement. Batches of catch-up and of
-//! writes count alike. The own journal is measured in the same way, as one of those that a member is compared with.
+//! The *latency* of a member is the greater of two times. The first is the age of its oldest
+//! unacknowledged batch. The second is the recent time of its acknowledgements, smoothed as TCP
+//! does with its round trips (Jacobson 1988: one eighth of each new sample). The second no longer
+//! counts after [`SlowLimits::for_ms`] without an acknowledgement. Batches of catch-up and of
+//! writes count alike. The primary's own journal is measured in the same way, and members are
+//! compared with it too.
 //!
-//! A member is *over its limit* while its latency is above `ack_ms` and above `factor` times that of the others: the upper
-//! median of own journal and other required peers. So where everything is slow (the load, the primary's own network or
-//! disk) nobody is over it, with an even number of others as well as with an odd one.
+//! A member is *over its limit* while its latency is above `ack_ms` and above `factor` times that
+//! of the others: the upper median of the primary's journal and the other required peers. So where
+//! everything is slow (the load, the primary's own network or disk) no member is over its limit.
+//! This holds with an even number of others as well as with an odd one.
 //!
 //! # States
 //!
@@ -29,24 +33,29 @@
 //!                               quiet_ms kept up, and not far behind
 //! ```
 //!
-//! A joiner that is given up for its slowness is Out as well. Out, it is fed like any replica that lags: a window ahead of
-//! its acknowledgements, then from the journal, then by extents; no commit waits for it, and the journal is trimmed without
-//! it. The quiet period doubles with each time that it leaves, up to `quiet_max_ms`; each `quiet_max_ms` in the
-//! in-sync set takes one doubling back. A new primary knows nothing of the old one's measurements and begins with the shortest.
+//! A joiner that is given up for its slowness is Out as well. A replica that is Out is fed like any
+//! replica that lags: a window ahead of its acknowledgements, then from the journal, then by
+//! extents. No commit waits for it, and the journal is trimmed without it.
 //!
-//! With fewer copies than `min_copies` one that is merely slow returns at once, and one that had stood still after the shortest period.
+//! The quiet period doubles each time that the replica leaves, up to `quiet_max_ms`. Each
+//! `quiet_max_ms` in the in-sync set takes one doubling back. A new primary does not know the
+//! measurements of the old one, and begins with the shortest period.
 //!
-//! Who has not acknowledged anything since it was to leave, and then loses its connection, was not slow but gone, the first time:
-//! it returns like whoever was absent. The next time it has a quiet period, as a link on which no connection lasts is as bad as
-//! a slow one.
+//! With fewer copies than `min_copies`, a replica that is merely slow returns at once. One that had
+//! stood still returns after the shortest period.
+//!
+//! A member may acknowledge nothing from its removal on, and then lose its connection. The first
+//! time it counts as gone and not as slow, and returns like any replica that was absent. The next
+//! time it has a quiet period, because a link on which no connection lasts is as bad as a slow one.
 //!
 //! # Limits of this
 //!
-//! With two copies and `min_copies` of 2 a slow secondary stays: one copy that is fast is worth less than two that are slow. One that
-//! acknowledges *nothing* for [`member_timeout_ms`](crate::ReplicaConfig::member_timeout_ms) leaves all the same, as it always did.
-//! A primary whose own journal is the slow one is told of in the status and goes on.
+//! With two copies and `min_copies` of 2 a slow secondary stays: one fast copy is worth less than
+//! two slow ones. A member that acknowledges *nothing* for
+//! [`member_timeout_ms`](crate::ReplicaConfig::member_timeout_ms) still leaves. If the primary's
+//! own journal is the slow one, the status says so and the primary goes on.
 //!
-//! Nothing is timed while nothing is under way, but the end of a quiet period.
+//! While nothing is under way, only the end of a quiet period is timed.
 
 use crate::peer::{Change, Link, Peer};
 use crate::{Replica, SlowLimits};

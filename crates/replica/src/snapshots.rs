@@ -1,4 +1,5 @@
-//! Which snapshots there are (R17). As with sizes, an entry counts from its place in the log on, and goes with the tail that is cut.
+//! Which snapshots there are (R17). As with sizes, an entry counts from its place in the log on,
+//! and is dropped if the tail is cut.
 
 use mainstay_codec::{Batch, EntryDesc, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
@@ -126,7 +127,7 @@ mod tests {
         let all = (1..=SNAPSHOTS_MAX as u32).map(SnapshotId).collect();
         let mut snapshots = Snapshots::new(all, Vec::new());
         assert!(!snapshots.has_room());
-        // A primary that takes one too many: nobody has it.
+        // The primary takes one snapshot too many: no replica has it.
         snapshots.note(&batch(1, EntryKind::Snapshot, 1000));
         snapshots.commit_to(Index(1));
         assert!(!snapshots.committed().contains(&SnapshotId(1000)));

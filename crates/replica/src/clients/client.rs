@@ -1,4 +1,5 @@
-//! The client's side: requests of its devices, kept until they are answered, and sent to whoever is primary.
+//! The client's side: requests of its devices. The client keeps each until it is answered, and
+//! sends it to the present primary.
 //!
 //! ```text
 //! Idle ─▶ Attaching ─▶ Attached      to the primary that the record names, over a connection that stands
@@ -8,10 +9,12 @@
 //! ```
 //!
 //! Guarantees
-//! - Requests get ascending numbers, and each stream carries everything that is not answered, in that order (S18).
-//! - No request fails while the session goes on, but those that are refused before they have a number, and reads of what no replica has.
-//! - A request that waited for the time that the record states ends the session (R20).
-//! - What is sent and not answered is bounded, and so is what waits (R18).
+//! - Requests get ascending numbers. Each stream carries all unanswered requests in that order
+//!   (S18).
+//! - While the session goes on, a request fails only in two cases: it is refused before it has a
+//!   number, or it reads content that no replica has.
+//! - A request that has waited for the time that the record states ends the session (R20).
+//! - Requests that are sent and not answered are bounded, and so are those that wait (R18).
 
 use crate::{Op, RequestError, RequestId};
 use mainstay_codec::{Answered, Ask, ClientAsk, Envelope, Message, Pieces, Refusal};
@@ -23,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A question that was not answered is asked again after this time.
 const ASK_AGAIN_MS: u64 = 250;
-/// A stream that answers nothing for so long is opened anew.
+/// Time without any answer after which the client opens a new stream.
 const SILENT_MS: u64 = 2_000;
 const ZERO_BYTES_MAX: u64 = u32::MAX as u64;
 
@@ -124,7 +127,8 @@ pub struct Client {
     /// By number.
     requests: BTreeMap<u64, Request>,
     bytes: u64,
-    /// On the present stream everything up to here was sent; so many of it are not answered, and so many bytes.
+    /// Number up to which everything was sent on the present stream. `sent` of these requests, with
+    /// `sent_bytes` bytes, are not answered.
     sent_to: u64,
     sent: usize,
     sent_bytes: u64,
@@ -494,7 +498,8 @@ impl Client {
         self.effects.push_back(ClientEffect::Send { to, envelope });
     }
 
-    /// Ends the session because nobody wants it any more: answers everything that waits with an error.
+    /// Ends the session because the node needs it no longer. Every request that waits gets an
+    /// error.
     pub fn close(&mut self) -> Vec<ClientEffect> {
         self.end(Over::Detached);
         self.effects.drain(..).collect()

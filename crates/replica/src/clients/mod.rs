@@ -1,9 +1,12 @@
 //! Clients: nodes that have the devices of a resource and no replica of it ([ADR 13](../../../../docs/adr/0013-clients.md)).
 //!
-//! - One writer at a time: the primary admits requests of the session that its record names, or of its own device if it names none.
-//! - A change is in a log once (S18): session and number rise along it, and what is not above the last one is there already.
+//! - One writer at a time: the primary admits requests of the session that its record names, or of
+//!   its own device if it names none.
+//! - A change is in a log once (S18): session and number rise along the log. A change that is not
+//!   above the last one is in the log already.
 //!
-//! Here is what a log knows of it; `sessions.rs` is the primary's side of the conversation, `client.rs` the client's.
+//! This file has what a log knows of clients. `sessions.rs` is the primary's side of the
+//! conversation, `client.rs` the client's.
 
 mod client;
 #[cfg(test)]

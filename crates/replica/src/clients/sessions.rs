@@ -1,14 +1,18 @@
-//! The primary's side of a client: streams, what is admitted in which order, what is answered.
+//! The primary's side of a client: its streams, the order of admission, and the answers.
 //!
 //! Guarantees
-//! - A stream is opened for the session that the record names, and closed when it names another one.
-//! - Changes are given to the core in ascending numbers, each once in a log: whatever is not above the mark is in it, and is answered
-//!   when it is committed.
-//! - What was given to the core is remembered until it is answered, and what waits to be given to it is one window at most (R18).
-//! - A change that failed here may be in the log or not. No stream of its session is opened until the log has told: nothing that is asked for again is taken for done.
-//! - A stream that was closed is never opened again: what it would still deliver may have a gap before it.
+//! - A stream is opened for the session that the record names, and closed when it names another
+//!   one.
+//! - Changes are given to the core in ascending numbers, each once in a log. A change that is not
+//!   above the mark is in the log already, and is answered when it is committed.
+//! - A change that was given to the core is remembered until it is answered. The changes that wait
+//!   to be given to it are one window at most (R18).
+//! - A change that failed here may be in the log or not. No stream of its session is opened until
+//!   the log has told. So a change that the client asks for again is never wrongly taken for done.
+//! - A stream that was closed is never opened again: its later requests may have a gap before them.
 //!
-//! Whoever runs it asks the core for room before [`Sessions::admit`], and sends what [`Sessions::poll`] gives only under the lease (R10).
+//! The caller asks the core for room before [`Sessions::admit`]. It sends the output of
+//! [`Sessions::poll`] only under the lease (R10).
 
 use crate::{Op, RequestId};
 use mainstay_codec::{Answered, Ask, ClientAnswer, ClientAsk, Pieces, Refusal};
@@ -311,7 +315,8 @@ impl Sessions {
         }
     }
 
-    /// The core has answered, and nobody may say so without a lease (R10). The client asks again.
+    /// The core has answered, but no answer may be sent without a lease (R10). The client asks
+    /// again.
     pub fn unvouched(&mut self, id: RequestId) {
         self.pending.remove(&id);
         self.close(Refusal::NotServing);

@@ -244,7 +244,7 @@ impl Lab {
         self.told(node);
     }
 
-    /// The process ends, or its device is taken away. Whoever still waits sees an error.
+    /// The process ends, or its device is taken away. Requests that still wait end with an error.
     fn close_client(&mut self, node: u32) {
         if self.clients.remove(&node).is_none() {
             return;
@@ -360,7 +360,7 @@ impl Lab {
         let server = self.servers.get_mut(&node).expect("known");
         let mut wrong = None;
         while let Some((op, mark)) = server.sessions.next() {
-            // As the core: whom the record names that it knows.
+            // Like the core: it admits only the session that its own record names.
             let named = server.record.as_ref().and_then(|record| record.attached);
             if !server.serving || named.is_none_or(|named| named.session != mark.session) {
                 server.sessions.close(Refusal::NotServing);
