@@ -33,7 +33,7 @@ pub fn block_sum(block: &[u8]) -> u32 {
     crc32c(block) ^ CRC_OF_ZEROES
 }
 
-/// Size of the sums of a volume of so many bytes.
+/// Size of the sums of a volume of `volume` bytes.
 #[must_use]
 pub const fn sums_bytes(volume: u64) -> u64 {
     volume.div_ceil(BLOCK_BYTES * SUMS_PER_PAGE) * BLOCK_BYTES

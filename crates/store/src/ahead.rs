@@ -1,8 +1,10 @@
-//! Which blocks of extents that are still to come were written already (R16): a bit for each, so that it is bounded by the size of the
-//! volumes, 32 bytes for each MiB that was written to.
+//! Blocks of extents that are still to come and that the log has written already (R16). It keeps
+//! one bit for each block: 32 bytes for each MiB that was written to. So the size of the volumes
+//! bounds it.
 //!
-//! Which entry wrote a block does not matter. If the copy has something newer, the entry that made it comes in the log, because all
-//! that is newer than the beginning of the copy does; so what was written here is kept, and the copy of the block is left out.
+//! It does not matter which entry wrote a block. Everything newer than the beginning of the copy
+//! also comes in the log. So if the copy has newer content, the entry that made it comes too. The
+//! written block is kept, and its part of the copy is left out.
 
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, VolumeId};
 use std::collections::BTreeMap;

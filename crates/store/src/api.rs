@@ -84,8 +84,8 @@ pub struct Tuning {
     pub installs_max: usize,
     /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost memory.
     pub runs_max: usize,
-    /// Zeroes in the copy of an extent that are neighbours and at least so many bytes become a hole; shorter ones are
-    /// written, because a hole is an operation of its own.
+    /// Shortest run of zeroes in the copy of an extent that becomes a hole, in bytes. Shorter runs
+    /// are written, because a hole is an operation of its own.
     pub hole_bytes_min: u64,
     /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
     pub reserve_bytes: u64,
@@ -350,16 +350,19 @@ pub enum Output {
         bytes: u64,
         meta_bytes: u64,
     },
-    /// Keep what the volumes hold now as the files of a snapshot, cut to these sizes in bytes, in place of what there may be of them; and of
-    /// each [`Area::Sums`] what it says of so many bytes. Completion means durable. Nothing is written to either meanwhile.
+    /// Keep the present content of the volumes as the files of a snapshot, cut to these sizes in
+    /// bytes. Of each [`Area::Sums`] keep the sums for that number of bytes. Replace files of that
+    /// snapshot that are there. Completion means durable. Nothing is written to the volumes or the
+    /// sums meanwhile.
     SnapshotTake {
         op: OpId,
         snapshot: SnapshotId,
         volumes: Vec<u64>,
     },
-    /// Make the volumes and each [`Area::Sums`] hold what the files of the snapshot `from` hold, zeroes beyond their ends, and keep that as the
-    /// files of `snapshot` as well, of these sizes in bytes, in place of what there may be of them. Completion means durable; after a
-    /// crash all of these may hold a mixture. Nothing else is written to them meanwhile.
+    /// Make the volumes and each [`Area::Sums`] hold the content of the files of the snapshot
+    /// `from`, and zeroes beyond their ends. Keep the same content as the files of `snapshot`, of
+    /// these sizes in bytes, and replace files of it that are there. Completion means durable.
+    /// After a crash all of these may hold a mixture. Nothing else is written to them meanwhile.
     SnapshotRestore {
         op: OpId,
         snapshot: SnapshotId,

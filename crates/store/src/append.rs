@@ -163,9 +163,10 @@ impl Store {
             && self.queue.front().is_some_and(|batch| self.place_for(batch).is_none())
     }
 
-    /// Where the ring has room for a batch now. Not while the overlay is full (R18): a journal has room for millions of
-    /// discards, and on a replica that is not primary nobody asks for [`room`](Self::room). What changes nothing has room all
-    /// the same, so that an epoch can start.
+    /// Returns the place in the ring for a batch, if there is room now. There is none while the
+    /// overlay is full (R18): a journal has room for millions of discards, and a replica that is
+    /// not primary does not ask for [`room`](Self::room) first. A batch that changes nothing has
+    /// room even then, so that an epoch can start.
     fn place_for(&self, batch: &Batch) -> Option<u64> {
         let changes = batch.entries.iter().any(|entry| entry.kind != EntryKind::EpochStart);
         if changes && self.runs() >= self.tuning.runs_max {

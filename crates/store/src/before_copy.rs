@@ -8,15 +8,18 @@
 //!                                                                   no space, or unwanted └─▶ GivenUp ─▶ (superblock: not kept) ┘
 //! ```
 //!
-//! - It is the content of all volumes at `base`, the index up to which they were whole, in the files of the snapshot [`SnapshotId::BEFORE_COPY`].
-//!   The log knows nothing of it.
-//! - It is taken when everything that is applied is in the volumes, durably, and nothing is being written to them; the restart waits for that. A
-//!   superblock says that it is there only when it is, and not any more before its files are removed. What a crash leaves of them is
-//!   not on [`Store::snapshots_on_disk`].
-//! - A copy that begins anew while one has not ended leaves it as it is: there is nothing whole since.
-//! - Where it cannot be taken the copy goes on without. Should the copy find no space while it is there it is given up: it never holds up a copy. An operator
-//!   may have it given up as well, for what others write to the pool ([`Store::give_up_kept`]).
-//! - What never held an entry is not worth keeping.
+//! - It is the content of all volumes at `base`, the index up to which they were whole. It lies in
+//!   the files of the snapshot [`SnapshotId::BEFORE_COPY`]. The log does not know this snapshot.
+//! - It is taken when all applied entries are durably in the volumes and nothing is being written
+//!   to them. The restart waits for that. A superblock names it only while it is there: from when
+//!   its files are durable until just before they are removed. Files that a crash leaves are not on
+//!   [`Store::snapshots_on_disk`].
+//! - A copy may begin anew before the one before has ended. The kept state then stays as it is,
+//!   because the volumes have not been whole since.
+//! - If it cannot be taken, the copy goes on without it. If the copy finds no space, the kept state
+//!   is given up: it never holds up a copy. An operator may also give it up, to free space of the
+//!   pool for others ([`Store::give_up_kept`]).
+//! - A replica that has never held an entry has nothing worth keeping.
 
 use crate::{IoFailure, Op, Output, Store};
 use mainstay_codec::DataState;

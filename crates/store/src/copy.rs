@@ -1,13 +1,17 @@
 //! The target of an extent copy (R16): `restart` → Restarted → `install_extent`… → `finish_copy` → CopyFinished.
 //!
-//! The log restarts empty at the primary's position, the replica durably inconsistent. Entries stream in and
-//! are committed and destaged as ever, while extents are installed beside them, straight into the volume. An
-//! extent's copy contains every entry that changed it up to the moment of the copy, and `version` is at or after
-//! the last of these but not after that moment. Blocks that entries of the stream were destaged to are left out of it (`ahead` remembers
-//! them): what made them newer than that comes in the stream as well. All others are as old or older.
+//! The log restarts empty at the primary's position, and the replica is durably inconsistent.
+//! Entries stream in, and are committed and destaged as ever. Beside them extents are installed,
+//! straight into the volume.
 //!
-//! If the replica crashes on the way it is still inconsistent, with the same base, and starts over with
-//! `restart`.
+//! The copy of an extent contains every entry that changed it up to the moment of the copy.
+//! `version` is at or after the last of these entries, and not after that moment. Some blocks were
+//! already destaged from entries of the stream (`ahead` remembers them): these are left out of the
+//! copy. If the copy has a newer content of such a block, the entry that made it comes in the
+//! stream. All other blocks in the volume are as old as the copy, or older.
+//!
+//! If the replica crashes before the end, it is still inconsistent, with the same base. It starts
+//! over with `restart`.
 
 use crate::volume_op::{Filling, Owner, Piece};
 use crate::{Output, Store};
@@ -31,7 +35,7 @@ pub struct Install {
     extent: u32,
     version: Index,
     data: Bytes,
-    /// Blocks that nobody has, by their place in the extent, ascending.
+    /// Blocks that no replica holds whole, by their place in the extent, ascending.
     damaged: Vec<u32>,
     /// Blocks that are in the volume as they are to be, in the same manner. They are not among `data`.
     kept: Vec<u32>,
@@ -62,8 +66,8 @@ fn parts(install: &Install, first: u64, (from, to): (u64, u64), holes_min: u64) 
 ///
 /// Those of `damaged` are held as such. `left_out`: blocks of the extent before these are not among the data.
 ///
-/// What was allocated at the source for zeroes to be written over is a hole here. That costs nothing but the promise that space is
-/// there; who wants that promise preallocates, and then nothing is a hole.
+/// Zeroes that were allocated at the source become a hole here. The only loss is the promise of
+/// space. To keep that promise, an operator preallocates, and then nothing becomes a hole.
 fn fillings(
     install: &Install,
     first: u64,

@@ -1,17 +1,24 @@
-//! Destaging (R7, R14, R18). A *pass* brings the backing store up to one position of the log: it first makes the
-//! commit index durable, so that after a crash nothing in a volume is newer than what is known to be
-//! committed, and a cut can never reach below it; then writes the newest version of every block that was last changed at or before that position, in the order of the volume
-//! and merged; then flushes every volume that was touched; then writes the sums of blocks that have changed; then the version table to the slot
-//! that is not in use; then the superblock; then the journal up to the position is free.
+//! Destaging (R7, R14, R18). A *pass* brings the backing store up to one position of the log, in
+//! these steps:
 //!
-//! A pass goes no further than a part of the journal ([`crate::Tuning::pass_parts`]), oldest entries first: who waits for room waits
-//! for one pass, and what is written again and again is not old enough to be written to the volume.
+//! 1. It makes the commit index durable. So after a crash no volume is newer than the known commit
+//!    index, and a cut never reaches below it.
+//! 2. It writes the newest version of every block that was last changed at or before the position,
+//!    in the order of the volume and merged.
+//! 3. It flushes every volume that it has written to.
+//! 4. It writes the sums of blocks that have changed.
+//! 5. It writes the version table to the slot that is not in use.
+//! 6. It writes the superblock. Then the journal up to the position is free.
+//!
+//! A pass goes no further than a part of the journal ([`crate::Tuning::pass_parts`]), oldest
+//! entries first. So a client that waits for room waits for one pass. And a block that is written
+//! again and again is not old enough to be written to the volume.
 //!
 //! A pass that ends at a snapshot has it taken after the sums (`snapshots.rs`).
 //!
-//! Blocks that changed again after the position stay in the overlay and are not written: their newer
-//! version is committed and durable in the journal behind the checkpoint, and the superblock's commit index
-//! covers it, so that recovery lays it over the volume again.
+//! Blocks that changed again after the position stay in the overlay and are not written. Their
+//! newer version is committed, and durable in the journal behind the checkpoint. The superblock's
+//! commit index covers it, so that recovery lays it over the volume again.
 
 use crate::overlay::{Content, Run};
 use crate::read::Found;
@@ -158,7 +165,7 @@ impl Store {
             || restart_waits
             || layer.is_some()
             || self.overlay.data_bytes() > self.tuning.destage_start_bytes
-            // What was discarded goes back to the pool without waiting for somebody to write.
+            // Discarded space goes back to the pool without waiting for a client to write.
             || self.overlay.hole_bytes() > self.tuning.destage_start_bytes
             || self.runs() > self.tuning.runs_max / 2
             || self.journal.live_bytes() > self.config.journal_bytes / 2
@@ -212,8 +219,8 @@ impl Store {
         Some(Pass { to, chain, finish, awaited, volumes, tables, snapshot, doomed: Vec::new(), stage })
     }
 
-    /// How far a pass goes that ends at no snapshot: one that is not for all there is frees a part of the journal, so that
-    /// whoever waits for room does not wait for long (R18).
+    /// End of a pass that does not end at a snapshot. Unless it is for everything, it frees only a
+    /// part of the journal, so that clients do not wait long for room (R18).
     fn end_of_part(&self, whole: bool) -> Index {
         // Asked at every turn while a pass is due and nothing new is applied.
         if whole || self.applied == self.superblock.checkpoint.at.index {
@@ -231,12 +238,15 @@ impl Store {
         }
     }
 
-    /// How many writes of a pass may be in flight now, and how many bytes of them. What is written to the journal waits in the disk's queue behind
-    /// them, and with it whoever writes.
+    /// How many writes of a pass may be in flight now, and how many bytes of them. Writes to the
+    /// journal, and so the clients, wait behind them in the queue of the disk.
     ///
-    /// So while there is little more than a pass begins with they come in small bunches, each when the one before has ended and nothing is being
-    /// written to the journal: one by one each would be a notification of the disk and a wake-up. And more in proportion to what has gathered: that settles
-    /// where as much leaves as comes, without bursts. All that the settings allow where somebody waits for room, or for the pass to end.
+    /// While little more has gathered than a pass begins with, the writes come in small bunches. A
+    /// bunch begins when the one before has ended and nothing is being written to the journal. One
+    /// by one, each write would cost a notification of the disk and a wake-up. When more has
+    /// gathered, more writes are in flight in proportion. So the pass settles where it writes as
+    /// fast as clients do, without bursts. While clients wait for room or for the end of the pass,
+    /// it has all that the settings allow.
     fn pace(&self) -> (usize, u64) {
         let tuning = &self.tuning;
         let awaited = self.pass.as_ref().is_some_and(|pass| pass.awaited)

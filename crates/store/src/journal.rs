@@ -137,8 +137,9 @@ impl Journal {
         }
     }
 
-    /// Batches of together so many bytes have a place now, however they are cut and in whatever order. When nothing is live
-    /// the whole ring is free, but only for the first of them: if that goes to the head, the part at the start ends there.
+    /// Number of bytes for which there is a place now, in batches of any size and any order. When
+    /// nothing is live the whole ring is free, but only for the first batch: if that one goes to
+    /// the head, the part at the start ends there.
     pub fn free_bytes(&self) -> u64 {
         let [at_head, at_start] = self.free();
         at_head.1.max(at_start.1.min(self.head))
@@ -229,8 +230,9 @@ impl Journal {
 
     /// Position in `placed` of the first batch that ends at or after `index`; the number of batches if there is none.
     ///
-    /// Batches are about equally long, so this looks first where the index would be if they all were, and goes from there in
-    /// steps that double: a binary search would fetch a dozen places of a large ring that nobody has looked at for long.
+    /// Batches are about equally long. So this looks first where the index would be if all were
+    /// equally long, and goes from there in steps that double. A binary search would fetch a dozen
+    /// places of a large ring that are in no processor cache.
     fn position(&self, index: Index) -> usize {
         let count = self.placed.len();
         let (Some(front), Some(back)) = (self.placed.front(), self.placed.back()) else { return 0 };
@@ -296,7 +298,8 @@ impl Journal {
         Some((Position { epoch: placed.epoch, index: placed.last }, placed.chain))
     }
 
-    /// The last of the oldest live batches that take so many bytes together, one at least. None when nothing is live.
+    /// The last of the oldest live batches that together take at most `bytes`, at least one batch.
+    /// `None` when nothing is live.
     pub fn end_of_part(&self, bytes: u64) -> Option<Index> {
         let mut left = bytes;
         let fits = |placed: &&Placed| {

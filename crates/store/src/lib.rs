@@ -3,25 +3,30 @@
 //! Methods go in, [`Store::poll`] tells what to do, [`Store::complete`] tells what became of it. Operations in
 //! flight may complete in any order. No clock, no I/O; [`Media`] is used by formatting and recovery only.
 //!
-//! What is guaranteed, whatever the caller's disks do short of lying about a completed durable write:
-//! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can be cut.
-//! - A damaged journal record that is known to have been durable is reported as corruption; only what
-//!   may never have been durable is cut as a torn tail (R12). Cut records never come back.
-//! - Payload that is read back from the journal is checked against the checksum of its entry before it is written to
-//!   a volume; damage is a failure. Who reads on behalf of a [`Segment`] is given what it takes to do the same.
-//! - After any failed operation nothing more is issued and nothing is acknowledged (R13). A volume without space is not a
-//!   failure: its write waits for [`Store::retry`], and the journal fills meanwhile.
-//! - Volumes are flushed, then versions and superblock are durable, then journal space is reused. Versions
-//!   on disk may be too new, never too old (R14).
-//! - Discards and write-zeroes read as zeroes on exactly their range; discards free its space, write-zeroes keep it (R15).
-//! - A copy target is durably inconsistent before its first extent is written and until all of it is flushed
-//!   (R16). An extent that is copied late never overwrites newer content.
+//! Guarantees, for any disks that do not lie about a completed durable write:
+//! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can
+//!   be cut.
+//! - A damaged journal record that is known to have been durable is reported as corruption. Only a
+//!   record that may never have been durable is cut as a torn tail (R12). Cut records never come
+//!   back.
+//! - Payload that is read back from the journal is checked against the checksum of its entry before
+//!   it is written to a volume. Damage is a failure. A caller that reads the content of a
+//!   [`Segment`] gets what it needs for the same check.
+//! - After any failed operation the store issues nothing more and acknowledges nothing (R13). A
+//!   volume without space is not a failure: its write waits for [`Store::retry`], and the journal
+//!   fills meanwhile.
+//! - Volumes are flushed, then versions and superblock are durable, then journal space is reused.
+//!   Versions on disk may be too new, never too old (R14).
+//! - Discards and write-zeroes read as zeroes on exactly their range. Discards free its space,
+//!   write-zeroes keep it (R15).
+//! - A copy target is durably inconsistent from before its first extent is written until all of it
+//!   is flushed (R16). An extent that is copied late never overwrites newer content.
 //! - Journal, memory, overlay and operations in flight are bounded by [`Tuning`] (R18).
+//! - If the replica has sums, a block of a volume that does not hold its last written content is
+//!   damage. A caller that reads a volume asks [`Store::check_blocks`].
 //!
-//! - A block of a volume that is not what was written there last is damage, if the replica has sums: who reads a volume asks
-//!   [`Store::check_blocks`].
-//!
-//! What is not: a record that decays looks like a torn tail until a write that began after it was durable has become durable. The peers find it.
+//! Not guaranteed: a durable record that decays looks like a torn tail, until a write that began
+//! after it has become durable. The peers find such damage.
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
 //! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.

@@ -57,8 +57,9 @@ impl Store {
         segments
     }
 
-    /// Looks for the blocks `first..end` of a volume in `top`, and for what is not there in what lies under it: the layers but
-    /// for the newest `seen`, then the file, which has so many blocks.
+    /// Looks for the blocks `first..end` of a volume in `top`. Blocks that are not there it looks
+    /// for below: in the layers except for the newest `seen`, then in the file, which has `file`
+    /// blocks.
     fn look(
         &self,
         top: &Overlay,

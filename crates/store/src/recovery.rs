@@ -1,14 +1,17 @@
 //! Formatting and recovery.
 //!
-//! Recovery takes the newest superblock, loads the version table it names, and follows the chain of batches
-//! from the checkpoint. Where the chain ends it asks whether the next record is torn or damaged (R12): every
-//! record that was submitted after another was durable says so (`durable_before`), so the rest of the ring
-//! is searched for such words. What was in flight with the newest records has no such witness: of these any part may be there, and the
-//! first that is not whole ends the log. What a cut or an earlier recovery made void does not count; where the last of these ended the log
-//! is in the superblock and counts. Then a new
-//! generation and the end that was found are made durable, before anything else can be appended.
+//! Recovery takes the newest superblock, loads the version table that it names, and follows the
+//! chain of batches from the checkpoint. Where the chain ends, recovery asks whether the next
+//! record is torn or damaged (R12). Every record that was submitted after another one was durable
+//! says so (`durable_before`). So recovery searches the rest of the ring for such statements.
 //!
-//! A batch's own `commit` field is not evidence of durability here: a replica that is catching up
+//! The records that were in flight with the newest ones have no such witness. Any part of them may
+//! be there, and the first that is not whole ends the log. Statements in records that a cut or an
+//! earlier recovery made void do not count. The superblock says where the last of these ended the
+//! log, and that counts. Then recovery makes a new generation and the end that it found durable,
+//! before anything else can be appended.
+//!
+//! A batch's own `commit` field is no evidence of durability here: a replica that is catching up
 //! receives batches whose commit index is ahead of its journal.
 
 use crate::Store;
@@ -435,8 +438,8 @@ pub(crate) fn known_durable(
     end: Index,
 ) -> Result<Index, MediaError> {
     let mut known = superblock.commit.max(superblock.checkpoint.at.index);
-    // Whoever cut or recovered the log recorded where it ended durably. It was not cut below that since, or there would be a
-    // younger void that ends earlier.
+    // The last cut or recovery recorded where the log ended durably. It was not cut below that
+    // since, or there would be a younger void that ends earlier.
     known = known.max(superblock.voids.last().map_or(Index(0), |void| void.end));
     for at in (0..superblock.journal_bytes).step_by(HEADER_BLOCK_BYTES) {
         let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { break };

@@ -1,25 +1,32 @@
-//! Rolling back to a snapshot (R17): an entry of the log from which on all volumes hold again what the snapshot holds.
+//! Rolling back to a snapshot (R17): an entry of the log from which on all volumes hold the content
+//! of the snapshot again.
 //!
 //! ```text
 //! applied ─▶ what came before is set aside as a layer ─▶ a pass writes it and ends at the entry ─▶ SnapshotRestore ─▶ recorded
 //! ```
 //!
-//! - It is a snapshot as well, of a number of its own: the mark, which holds what the volumes hold from its entry on. That tells everybody
-//!   who reads the log whether it was done, so that it is done once.
-//! - Between the entry and the superblock that records it a volume holds what was there before, what is to be there, or both. Nothing is
-//!   read from it meanwhile ([`Store::rolling_back`]); what is written then is in the overlay and lies over what comes.
-//! - After a crash before that superblock the entry is applied again: what was committed is applied when the replica is opened, and the
-//!   superblock that was written before the pass touched a volume says that the entry was. So a mixture is never read.
-//! - The files of the snapshot must be there until then. An entry that drops it is applied afterwards, and what follows it as well.
-//! - Sums of blocks (`sums.rs`) are kept with a snapshot and come back with it, so a block that has rotted since is noticed afterwards too. They
-//!   may be a mixture for as long as the volumes are one.
-//! - A scrub looks at what was before or at what comes after: an extent that is pinned is read first, and a scrub's entry that follows is
-//!   applied afterwards.
+//! - The entry also makes a snapshot with a number of its own: the mark. It holds the content of
+//!   the volumes from the entry on. Every reader of the log sees by the mark that the rollback was
+//!   done, so it is done only once.
+//! - Between the entry and the superblock that records it, a volume may hold the old content, the
+//!   new content or a mixture. Nothing is read from it meanwhile ([`Store::rolling_back`]). Entries
+//!   that are written meanwhile are in the overlay and lie over the new content.
+//! - After a crash before that superblock the entry is applied again. Committed entries are applied
+//!   when the replica is opened. A superblock that was written before the pass touched a volume
+//!   says that the entry is committed. So a mixture is never read.
+//! - The files of the snapshot must be there until then. So an entry that drops it, and everything
+//!   after that entry, is applied afterwards.
+//! - Sums of blocks (`sums.rs`) are kept with a snapshot and come back with it. So a block that has
+//!   rotted since is noticed after the rollback too. The sums may be a mixture while the volumes
+//!   are one.
+//! - A scrub reads either the old content or the new one: a pinned extent is read first, and the
+//!   entry of a later scrub is applied afterwards.
 //! - All extents count as changed: their versions are those of the entry.
-//! - A replica that does not hold the snapshot cannot know what the volumes hold from then on. It does not take such an entry from its
-//!   primary, which copies to it instead (`mainstay_replica`); should it have to apply one all the same, because files were lost since, it
-//!   stops using its store (R13): it never goes on with something else.
-//! - A pool without space for it is tried again, as for a write ([`Store::retry`]).
+//! - A replica that does not hold the snapshot cannot know the content of the volumes from then on.
+//!   It does not take such an entry from its primary, which copies to it instead
+//!   (`mainstay_replica`). If files were lost since, it may have to apply one all the same. Then it
+//!   stops using its store (R13), and never goes on with other content.
+//! - If the pool has no space for a rollback, it is tried again, as for a write ([`Store::retry`]).
 
 use crate::{IoFailure, Op, Output, Store};
 use mainstay_codec::{Batch, DataState, EntryKind};
@@ -72,7 +79,7 @@ impl Store {
     pub(crate) fn roll_back(&mut self, at: Index, to: SnapshotId, mark: SnapshotId) {
         let known = self.snapshots.get(&to).map(|snapshot| snapshot.state);
         if known.is_none() || self.snapshots.contains_key(&mark) || self.snapshots.len() >= SNAPSHOTS_MAX {
-            // Whoever is primary sees to it. Every replica leaves it out at the same place.
+            // The primary prevents this. Every replica leaves the entry out, at the same place.
             reach!("store: a rollback that cannot be is left out");
             return;
         }

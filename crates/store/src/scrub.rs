@@ -1,15 +1,20 @@
-//! Scrubbing (R17): what the blocks of one extent hold at one entry of the log.
+//! Scrubbing (R17): the content of the blocks of one extent at one entry of the log.
 //!
-//! When the entry is applied, [`Output::Scrub`] says where the content of each block is, and from then on the extent is *pinned* until
-//! [`Store::scrub_ended`]: nothing newer is written to it. So what lies in the volume stays there. The pass that may be under way writes only what was
-//! applied before, and of those blocks the content is in memory or in the journal. A pinned extent holds up a pass no longer than the few reads
-//! take that are begun before its own; other extents are written meanwhile.
+//! When the entry is applied, [`Output::Scrub`] says where the content of each block is. From then
+//! on the extent is *pinned* until [`Store::scrub_ended`]: nothing newer is written to it. So the
+//! content in the volume stays there. A pass that is under way writes only entries that were
+//! applied before, and the content of their blocks is in memory or in the journal. A pinned extent
+//! holds up a pass only for a few reads: its own and those that began before. Other extents are
+//! written meanwhile.
 //!
-//! - The target of a copy holds nothing as of any entry, and says so: no segments.
-//! - So does one with [`PINS_MAX`] extents pinned: who is fed with many of these entries at once is not compared (R18).
-//! - A place in the journal may be used again before it was read. Whoever reads asks [`Store::holds`], as for any read, and then has nothing to say.
-//! - What recovery applies again is not looked at: nobody waits for it.
-//! - No volume is rolled back while an extent is pinned, and while one is, entries of scrubs wait (`rollback.rs`).
+//! - The target of a copy has no content as of an entry. So it answers without segments.
+//! - A store with [`PINS_MAX`] extents pinned answers without segments too. So a replica that is
+//!   fed many of these entries at once is not compared (R18).
+//! - A place in the journal may be used again before it was read. The reader asks [`Store::holds`],
+//!   as for any read. If the place is gone, the replica has no answer.
+//! - Entries that recovery applies again are not scrubbed, because no replica waits for them.
+//! - No volume is rolled back while an extent is pinned. While a rollback is under way, entries of
+//!   scrubs wait (`rollback.rs`).
 
 use crate::{Output, Segments, Store};
 use mainstay_codec::DataState;

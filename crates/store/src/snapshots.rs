@@ -1,22 +1,30 @@
-//! Snapshots (R17): what all volumes hold at one entry of the log, kept as files beside theirs.
+//! Snapshots (R17): the content of all volumes at one entry of the log, kept as files beside
+//! theirs.
 //!
 //! ```text
 //! applied ─▶ the overlay is set aside as a layer ─▶ a pass writes the layer and ends at the entry ─▶ SnapshotTake ─▶ recorded
 //! ```
 //!
-//! - What is applied after the entry goes into a new overlay, so nobody waits: reads look through the layers, the newest first. The
-//!   oldest layer is what passes write, and nothing newer reaches a volume before it is done. So between a pass's flushes and its
-//!   superblock the volumes hold exactly what the log says up to the entry, blocks included that have changed since; then they are cloned.
-//! - The sums of blocks, if there are any (`sums.rs`), are cloned with the volumes: all of them are on disk then, and fit.
-//! - A superblock names a snapshot as held only after its files are durable. After a crash before that the entry is applied again, and
-//!   what there is of the files is replaced.
-//! - A snapshot that cannot be taken (the pool knows no clones, or has no space for one) is missing here, and nothing else fails. It
-//!   is missing too on the target of a copy: what a volume holds there is no prefix of the log.
-//! - The files of a snapshot that is dropped are removed once no superblock names them. What a crash leaves of them is not on
-//!   [`Store::snapshots_on_disk`], and whoever opens the replica removes it.
-//! - Numbers ascend. One that was there before is missing: what is still under way for the first of that number, its layer, its clone
-//!   or the removal of its files, would be taken for the second one's.
-//! - The target of a copy takes over the list that the log has where it restarts; of these it holds what it held before.
+//! - Later entries go into a new overlay, so no client waits. Reads look through the layers, the
+//!   newest first. Passes write the oldest layer, and nothing newer reaches a volume before that
+//!   layer is done. So between a pass's flushes and its superblock the volumes hold exactly the
+//!   content of the log up to the entry, also in blocks that have changed since. Then they are
+//!   cloned.
+//! - The sums of blocks, if there are any (`sums.rs`), are cloned with the volumes. All of them are
+//!   on disk then, and fit.
+//! - A superblock names a snapshot as held only after its files are durable. After a crash before
+//!   that the entry is applied again, and its files that are there are replaced.
+//! - A snapshot that cannot be taken is missing here, and nothing else fails. The pool may know no
+//!   clones, or have no space for one. A snapshot is missing too on the target of a copy, because
+//!   the content of its volumes is no prefix of the log.
+//! - The files of a dropped snapshot are removed once no superblock names them. Files that a crash
+//!   leaves are not on [`Store::snapshots_on_disk`], and the program that opens the replica removes
+//!   them.
+//! - Numbers ascend. A snapshot with a number that was used before is missing. Work that is still
+//!   under way for the first one (its layer, its clone or the removal of its files) would be taken
+//!   for the second one's.
+//! - The target of a copy takes over the list of the log at the position where it restarts. Of
+//!   these snapshots it holds those that it held before.
 
 use crate::overlay::Overlay;
 use crate::{IoFailure, Op, Output, Store};
@@ -99,7 +107,7 @@ impl Store {
     /// An entry that takes a snapshot is applied.
     pub(crate) fn take_snapshot(&mut self, at: Index, id: SnapshotId) {
         if self.snapshots.contains_key(&id) || self.snapshots.len() >= SNAPSHOTS_MAX {
-            // Whoever is primary sees to it. Every replica leaves it out at the same place.
+            // The primary prevents this. Every replica leaves the entry out, at the same place.
             reach!("store: a snapshot is there already, or one too many");
             return;
         }

@@ -1,8 +1,11 @@
-//! Sums of the blocks of the volumes (docs/adr/0012-block-checksums.md): what is read from a volume and does not fit its sum is damage, never data.
+//! Sums of the blocks of the volumes (docs/adr/0012-block-checksums.md). A block that is read from
+//! a volume and does not fit its sum is damage, never data.
 //!
-//! A page of sums is read when a write to its blocks begins, unless the write is of all of them, and stays until the write has
-//! ended. Then it has changed, and is written before the checkpoint of the pass, or earlier when too many wait. On disk it may be older or newer than the
-//! volume: blocks for which that matters are in the overlay after a crash, or the replica is the target of a copy.
+//! A page of sums is read when a write to its blocks begins, unless the write covers all of them.
+//! It stays in memory until the write has ended. Then it has changed. It is written before the
+//! checkpoint of the pass, or earlier when too many pages wait. On disk a page may be older or
+//! newer than the volume. After a crash the blocks for which that matters are in the overlay, or
+//! the replica is the target of a copy.
 
 use crate::destage::Stage;
 use crate::volume_op::{Filling, Group, GroupId, Piece};
@@ -52,7 +55,7 @@ struct Page {
 #[derive(Debug, Default)]
 pub struct Sums {
     pages: BTreeMap<PageAt, Page>,
-    /// Being read, and who waits.
+    /// Pages that are being read, with the groups that wait for them.
     reading: BTreeMap<PageAt, Vec<GroupId>>,
     /// Newer than on disk.
     changed: BTreeSet<PageAt>,
@@ -79,7 +82,7 @@ fn decoded(page: &[u8]) -> Box<[u32]> {
 
 fn sum_in(page: &[u8], block: u64) -> u32 {
     let at = (block % SUMS_PER_PAGE) as usize;
-    // Proof: a page has as many sums as blocks that it tells of; who reads one reads all of it.
+    // Proof: a page has as many sums as blocks that it tells of, and pages are read whole.
     u32::from_le_bytes(page[4 * at..4 * at + 4].try_into().expect("four bytes"))
 }
 
@@ -268,7 +271,7 @@ impl Store {
         (self.tuning.sums_bytes_max / BLOCK_BYTES) as usize
     }
 
-    /// Forgets pages that are on disk and that nobody needs, when there are too many.
+    /// Forgets pages that are on disk and not in use, when there are too many.
     fn give_up_pages(&mut self) {
         let mut looked = 0;
         while self.sums.pages.len() > self.sums_pages_max() && looked < LOOKED_AT_MAX {
@@ -283,7 +286,7 @@ impl Store {
         }
     }
 
-    /// Whether so many pages wait to be written that nothing more should change.
+    /// Whether too many pages wait to be written, so that nothing more should change.
     pub(crate) fn sums_behind(&self) -> bool {
         (self.sums.writes > 0 || self.sums.stalled) && self.sums.changed.len() >= self.sums_pages_max()
     }

@@ -1,8 +1,8 @@
 //! Everything that waits for a superblock: promise (R1), cut (R7), restart (R16), checkpoint (R14).
 //!
-//! Four copies, written as two pairs, one pair after the other: at any moment one pair is whole, and two
-//! copies may decay. An update is durable when both pairs are. One update is in flight at a time. Recovery writes the
-//! pair first that a crash has torn.
+//! There are four copies, written as two pairs, one pair after the other. So at any moment one pair
+//! is whole, and two copies may decay. An update is durable when both pairs are. One update is in
+//! flight at a time. If a crash has torn a pair, recovery writes that pair first.
 
 use crate::append::cut_epochs;
 use crate::before_copy::Kept;

@@ -1,13 +1,16 @@
 //! The version table in memory (R14: too new is harmless, too old loses data in a resync), and where it lies on disk.
 //!
-//! Two slots on disk are written in turn. Each has a set of pages in which it lags behind memory, so
-//! that a checkpoint writes only what changed since this slot was written last. The superblock names one slot and holds its
-//! *root*, which is over the checksums of all of its pages: a page that is there as it was before, because its last write was lost or landed
-//! elsewhere or its read is stale, does not fit it, however old it is. Which page that is nobody knows; the replica is not opened.
+//! Two slots on disk are written in turn. Each has a set of pages in which it lags behind memory,
+//! so that a checkpoint writes only what changed since this slot was written last. The superblock
+//! names one slot and holds its *root*, computed over the checksums of all of its pages. A page may
+//! be as it was before: its last write was lost or landed elsewhere, or its read is stale. Such a
+//! page does not fit the root, however old it is. The root does not tell which page it is, so the
+//! replica is not opened.
 //!
-//! Each volume's table has a [`TablePlace`] of its own, with room for twice as many pages at most as are in use. A volume that
-//! outgrows it gets another place, after all others; the old one is not used again. All its places together take less than twice
-//! what the last one takes, because each is at least twice as large as the one before.
+//! The table of each volume has a [`TablePlace`] of its own, with room for at most twice as many
+//! pages as are in use. A volume that outgrows its place gets another one, after all others. The
+//! old one is not used again. All places of a volume together take less than twice the room of the
+//! last one, because each is at least twice as large as the one before.
 
 use mainstay_codec::versions::{
     VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, decode_page, encode_page, versions_root,

@@ -1,5 +1,6 @@
-//! Groups: contiguous writes to a volume that are gathered from memory and from the journal. What is read from the
-//! journal is checked against the checksum of its entry; damage is the end of the store (R12, R13).
+//! Groups: contiguous writes to a volume that are gathered from memory and from the journal.
+//! Content that is read from the journal is checked against the checksum of its entry. Damage ends
+//! the use of the store (R12, R13).
 //!
 //! No two groups in flight overlap, because disks may execute them in any order.
 

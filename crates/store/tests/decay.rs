@@ -39,7 +39,7 @@ fn destage_with_damage_at(lab: &mut Lab, payload_byte: usize) -> String {
 fn what_decayed_in_the_journal_never_reaches_a_volume() {
     let (mut lab, _) = two_entries();
     assert_eq!(destage_with_damage_at(&mut lab, 100), "the journal record of entry 1 is damaged");
-    // Of the part that nobody wants any more: the checksum is of the whole.
+    // Damage in the part that is already overwritten: the checksum covers the whole entry.
     let (mut lab, _) = two_entries();
     assert_eq!(destage_with_damage_at(&mut lab, BLOCK + 100), "the journal record of entry 1 is damaged");
     let (mut lab, _) = two_entries();

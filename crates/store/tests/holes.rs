@@ -70,7 +70,7 @@ fn space_is_given_back_without_waiting_for_writes() {
 fn an_overlay_full_of_discards_holds_up_what_follows() {
     let tuning = Tuning { runs_max: 8, ..lazy() };
     let (mut lab, mut log) = (Lab::with(lab::config(), tuning), Log::default());
-    // A secondary's log: nobody asked for room.
+    // The log of a secondary, which does not ask for room.
     for n in 0..10 {
         lab.append(&mut log, vec![discard(4 * n, 1), discard(4 * n + 2, 1)]);
         complete_all_but_volumes(&mut lab);

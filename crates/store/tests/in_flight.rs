@@ -51,7 +51,8 @@ fn a_batch_is_written_at_once_unless_enough_is_in_flight() {
         let (mut lab, mut log) = (Lab::with(lab::config(), tuning), Log::default());
         (0..7).for_each(|_| append(&mut lab, &mut log, 1));
         assert_eq!(batches_in_flight(&lab), vec![1; most], "the others wait");
-        // One that has ended early still counts, or nobody would know how many records have no witness.
+        // A write that has ended early still counts. Otherwise the number of records without a
+        // witness would not be known.
         if most > 1 {
             end(&mut lab, most - 1);
             append(&mut lab, &mut log, 1);
@@ -65,7 +66,7 @@ fn a_batch_is_written_at_once_unless_enough_is_in_flight() {
     }
 }
 
-/// R18: what is in flight delays whoever reads.
+/// R18: bytes in flight delay the clients that read.
 #[test]
 fn no_more_bytes_are_in_flight_than_may_be() {
     let tuning = Tuning { write_bytes_max: 8 * BLOCK as u64, ..lazy() };

@@ -64,7 +64,7 @@ impl Life {
                 }
                 Output::Grown { volume, bytes } => {
                     let area = self.lab.disk.areas[&mainstay_store::Area::Volume(volume)].len() as u64;
-                    // It may have grown again before anybody has heard of this.
+                    // The volume may have grown again before the test reads this output.
                     assert!(self.lab.store.config().volumes[usize::from(volume.0)] >= bytes && area >= bytes);
                 }
                 Output::SnapshotsChanged => {}

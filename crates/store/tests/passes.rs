@@ -1,4 +1,5 @@
-//! How far a pass of destaging goes (R18): whoever waits for room in a full journal waits for a part of it.
+//! How far a pass of destaging goes (R18): a client that waits for room in a full journal waits for
+//! a part of it.
 
 mod lab;
 
@@ -83,7 +84,7 @@ fn who_waits_for_room_waits_for_a_part_of_the_journal() {
     assert!((1..=2).contains(&writes_until_there_is_room(1000)), "a batch at a time, and the reserve first");
 }
 
-/// How many writes of so many neighbouring blocks a pass has under way at once.
+/// How many writes a pass has under way at once, each of `blocks` neighbouring blocks.
 fn under_way(blocks: u64, destage_writes_max: usize, destage_bytes_max: u64) -> usize {
     let tuning = Tuning { destage_writes_max, destage_bytes_max, ..tuning() };
     let (mut lab, mut log) =
@@ -120,7 +121,8 @@ fn unhurried() -> Tuning {
     }
 }
 
-/// Operations of a pass under way when so many entries of one block each, none beside another, wait to be destaged.
+/// Operations of a pass under way when `blocks` entries of one block each wait to be destaged, none
+/// beside another.
 fn at_once(tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -> NewEntry, awaited: bool) -> usize {
     at_once_in(400, tuning, blocks, entry, awaited)
 }
@@ -143,7 +145,8 @@ fn at_once_in(
     under_way
 }
 
-/// A store with a journal of so many blocks, in whose overlay as many entries lie; of what a pass writes to the volume nothing has ended.
+/// A store with a journal of `journal` blocks, and `blocks` entries in its overlay. No write of a
+/// pass to the volume has ended.
 fn gathered(journal: u64, tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -> NewEntry) -> (Lab, Log) {
     let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], journal * BLOCK_BYTES);
     let config = StoreConfig { volumes, journal_bytes, sums: false, ..lab::config() };

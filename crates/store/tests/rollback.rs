@@ -1,4 +1,5 @@
-//! Rolling back to a snapshot (R17): what the volumes hold, what a crash leaves of it, and who cannot.
+//! Rolling back to a snapshot (R17): the content of the volumes, the states after a crash, and the
+//! replicas that cannot roll back.
 
 mod lab;
 
@@ -58,7 +59,7 @@ fn all_volumes_hold_what_the_snapshot_holds_and_what_comes_after_lies_over_it() 
     assert_eq!([0, 1, 2, 3, 4, FAR].map(|n| block(&lab, n)), [1, 1, 1, 4, 0, 0]);
     assert_eq!((state(&lab, 1), state(&lab, 2)), (Some(Held), Some(Held)));
     assert!(lab.disk.snapshots[&SnapshotId(2)] == lab.disk.snapshots[&S], "it is kept as its mark as well");
-    // Every extent counts as changed, so that who is copied to gets all of it.
+    // Every extent counts as changed, so that the target of a copy gets all of them.
     let extents = lab.config.volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES)).sum::<u64>();
     let entry = log.snapshots(log.end().index)[&SnapshotId(2)];
     assert_eq!(lab.store.extents_newer_than(Index(entry.0 - 1)).len() as u64, extents);
@@ -94,7 +95,8 @@ fn a_volume_that_grew_since_keeps_its_size_and_has_zeroes_there() {
     assert_eq!((block(&lab, 0), block(&lab, old / BLOCK_BYTES)), (1, 0));
 }
 
-/// The power fails after so many operations, from the entry to the one after its checkpoint; of what is under way anything may be left.
+/// The power fails after `completed` operations, from the entry to the one after its checkpoint.
+/// Any part of the operations under way may be left.
 #[test]
 fn after_any_crash_it_is_done_or_not_begun() {
     let mut begun = 0;

@@ -128,7 +128,8 @@ fn a_volume_that_grows_after_two_has_its_old_size_in_both_after_a_crash() {
     }
 }
 
-/// The power fails after so many operations, from the snapshot's entry to the one after its checkpoint.
+/// The power fails after `completed` operations, from the snapshot's entry to the one after its
+/// checkpoint.
 #[test]
 fn after_any_crash_it_is_taken_again_or_there() {
     for completed in 0..24 {
@@ -181,7 +182,8 @@ fn files_go_only_when_no_superblock_names_them() {
     assert_eq!(lab.store.snapshots_on_disk().count(), 0);
     lab.settle();
     assert!(lab.disk.snapshots.is_empty());
-    // The end comes between the superblock and the removal: whoever opens it removes what is left.
+    // The end comes between the superblock and the removal: the program that opens the replica
+    // removes the files that are left.
     lab.append(&mut log, vec![snapshot(2)]);
     lab.settle();
     lab.append(&mut log, vec![drop_snapshot(2)]);

@@ -23,7 +23,7 @@ pub const VOLUMES_MAX: usize = 64;
 /// Largest volume, in bytes (the version table of one volume is then 32 MiB).
 pub const VOLUME_BYTES_MAX: u64 = 4 << 40;
 
-/// Whether a volume may have so many bytes.
+/// Whether a volume may have this size in bytes.
 #[must_use]
 pub const fn is_volume_size(bytes: u64) -> bool {
     bytes > 0 && bytes <= VOLUME_BYTES_MAX && bytes.is_multiple_of(BLOCK_BYTES)

@@ -661,7 +661,7 @@ impl Lab {
         self.doing.clear();
         self.told.clear();
         self.store = Store::recover(&mut self.disk, self.tuning)?;
-        // As whoever opens a replica does.
+        // Like the program that opens a replica.
         let kept: Vec<_> = self.store.snapshots_on_disk().collect();
         assert!(kept.iter().all(|id| self.disk.snapshots.contains_key(id)), "{kept:?} are not there");
         self.disk.snapshots.retain(|id, _| kept.contains(id));
@@ -669,7 +669,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Completes so many operations one after the other, in the order in which they were begun; fewer if there are no more.
+    /// Completes `operations` operations one after the other, in the order in which they were
+    /// begun, or all if there are fewer.
     pub fn complete_some(&mut self, operations: u64) {
         for _ in 0..operations {
             if !self.doing.is_empty() {
