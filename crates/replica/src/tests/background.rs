@@ -6,7 +6,7 @@ use mainstay_types::{EXTENT_BYTES, Time};
 use std::collections::VecDeque;
 
 const WINDOW_MAX: usize = 16;
-/// An extent is under way for so long.
+/// Time for which an extent is under way.
 const EXTENT_MS: u64 = 4;
 /// Extents that an always full window moves in a second.
 const FULL: u64 = WINDOW_MAX as u64 * 1000 / EXTENT_MS;
@@ -25,8 +25,8 @@ impl Machine {
         Self { now, background, under_way: VecDeque::new(), begun: Vec::new() }
     }
 
-    /// Clients write for so long, while it copies: a write of theirs is committed every 2 ms, and took `client_us` with so many extents under way. The journal says
-    /// nothing of that.
+    /// Copies for `ms` milliseconds while clients write. A write of theirs is committed every 2 ms.
+    /// With n extents under way it took `client_us(n)`, which the journal's latency does not show.
     fn copy_beside(&mut self, ms: u64, client_us: impl Fn(usize) -> u64) -> u64 {
         let mut done = 0;
         for _ in 0..ms / 2 {
@@ -37,7 +37,8 @@ impl Machine {
         done
     }
 
-    /// Copies for so long; a write takes `write_us` with so many extents under way. Returns how many were begun.
+    /// Copies for `ms` milliseconds. With n extents under way a write takes `write_us(n)`. Returns
+    /// how many extents were begun.
     fn copy(&mut self, ms: u64, write_us: impl Fn(usize) -> u64) -> u64 {
         self.copy_while(ms, write_us, None)
     }

@@ -131,7 +131,8 @@ fn snapshots_and_rollbacks_are_not_refused_and_keep_their_order() {
     for node in [A, B] {
         lab.event(node, Event::SnapshotsHeld([SnapshotId(1)].into()));
     }
-    // Who has a new disk leaves, so that what is wished can be committed without it.
+    // A replica with a new disk leaves, so that a snapshot or a rollback can be committed without
+    // it.
     lab.cut(A, B);
     lab.replace_disk(B);
     lab.run_ms(5000);

@@ -146,7 +146,7 @@ pub struct Lab {
     pub repair_read_ms: u64,
     /// A disk was damaged: replicas may be found to differ.
     pub rotten: bool,
-    /// Replicas have checksums of their blocks: who holds one that was damaged knows it.
+    /// Replicas have checksums of their blocks: a replica that holds a damaged block knows it.
     pub sums: bool,
     /// Limit for replicas that start from now on.
     pub copy_extents_max: usize,
@@ -427,7 +427,7 @@ impl Lab {
         self.now = until;
     }
 
-    /// Runs until nothing changes any more, at most so long; panics on what is wrong.
+    /// Runs until nothing changes any more, for 8 s; panics on what is wrong.
     pub fn settle(&mut self) {
         self.run_ms(8000);
         assert_eq!(self.wrong, None);

@@ -1,5 +1,5 @@
-//! Mode B: what is acknowledged from memory, what waits for journals, and whom the record lets be promoted. One story per edge of the
-//! states in `memory.rs`.
+//! Mode B: acknowledgements from memory, requests that wait for journals, and members that the
+//! record lets be promoted. One story per edge of the states in `memory.rs`.
 
 use super::lab::{A, B, C, Lab, whole};
 use crate::{Event, Op, RequestId};
@@ -167,7 +167,8 @@ fn from_b_to_c_the_openings_stay_until_everything_is_durable() {
     lab.assert_equal();
 }
 
-/// R5: who lost its memory does not lead, whatever the record says, and counts again when its journal has everything.
+/// R5: a member that lost its memory does not lead, whatever the record says. It counts again when
+/// its journal has everything.
 #[test]
 fn a_member_that_was_opened_anew_is_not_promoted_until_it_is_proven() {
     let mut lab = lab();

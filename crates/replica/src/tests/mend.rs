@@ -1,4 +1,5 @@
-//! Mending in passing: what a read has found damaged comes from another replica, and what nobody has is told.
+//! Mending in passing: content that a read has found damaged comes from another replica. If no
+//! replica has it, the read is told.
 
 use super::lab::{A, B, C, Lab};
 use super::modes::set_mode;
@@ -49,7 +50,7 @@ fn what_is_well_again_is_read_again_and_what_differs_otherwise_is_left_to_a_scru
     lab.mend(A, VOLUME);
     lab.settle();
     assert_eq!(lab.mended, [told(A, Mended::Again)]);
-    // Without checksums nobody knows that this is damage.
+    // Without checksums no replica knows that this is damage.
     lab.sums = false;
     lab.rot(B, VOLUME, 1);
     lab.mend(A, VOLUME);
@@ -100,7 +101,7 @@ fn who_counts_and_says_nothing_may_have_it() {
     lab.assert_equal();
 }
 
-/// The connection to the only one who has it is lost after it was asked. Seed 786034.
+/// The connection to the only replica that has the content is lost after it was asked. Seed 786034.
 #[test]
 fn who_is_away_for_a_moment_is_asked_again() {
     let mut lab = with_sums(2);
@@ -118,7 +119,8 @@ fn who_is_away_for_a_moment_is_asked_again() {
     assert_eq!(holds(&lab, A, VOLUME, 1), right);
 }
 
-/// Two replicas in mode A, where commits wait for nobody else; a block of the primary is damaged. Returns what it held.
+/// Two replicas in mode A, where commits wait for the primary alone. A block of the primary is
+/// damaged. Returns its right content.
 fn in_mode_a() -> (Lab, u64) {
     let mut lab = with_sums(2);
     set_mode(&mut lab, Mode::A);
@@ -211,7 +213,8 @@ fn what_is_not_given_costs_the_replica_only_if_commits_wait_for_who_has_it() {
     }
 }
 
-/// A journal that rests may have little room for ever: nobody writes, so nothing is destaged. Seed 1901.
+/// A journal at rest may have little room for ever: no client writes, so nothing is destaged. Seed
+/// 1901.
 #[test]
 fn little_room_in_the_journal_holds_up_no_read() {
     let mut lab = with_sums(2);

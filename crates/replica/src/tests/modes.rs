@@ -378,7 +378,7 @@ fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near()
         lab.write(A, block, 0);
         lab.run_ms(1);
     }
-    // The control plane names nobody as near by limits that have changed.
+    // The control plane names no follower as near by limits that have changed.
     lab.record.lag = LAG;
     lab.record.near.clear();
     lab.record.version = lab.record.version.next();
@@ -423,7 +423,8 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     assert_eq!(lab.role(C), Role::Fenced);
 }
 
-/// A primary that is cut off does not know that it is replaced, and may begin to copy to whoever is to replace it. Found by seed 244085.
+/// A primary that is cut off does not know that another replica is to replace it. It may begin to
+/// copy to that replica. Found by seed 244085.
 #[test]
 fn what_has_promised_an_epoch_for_nobody_is_changed_by_no_older_primary_and_serves_in_it() {
     let mut lab = lab(Mode::A);

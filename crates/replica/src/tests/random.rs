@@ -46,7 +46,7 @@ fn play(seed: u64) -> Result<u64, String> {
     }
     for _ in 0..40 {
         lab.run_ms(500);
-        // Whoever asked for a demotion promotes somebody afterwards.
+        // An operator who asked for a demotion promotes a replica afterwards.
         let demoted = lab.record.primary.is_none_or(|node| lab.demoted.remove(&node));
         if demoted && lab.serving().is_none() {
             let first = lab.iss()[0];
@@ -116,7 +116,7 @@ fn trouble(lab: &mut Lab) {
     }
 }
 
-/// To whoever thinks it serves: an old primary must not do harm either.
+/// Sends a request to a replica that thinks it serves: an old primary must not do harm either.
 fn request(lab: &mut Lab) {
     let leaders: Vec<NodeId> = lab
         .nodes

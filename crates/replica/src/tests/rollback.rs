@@ -1,4 +1,5 @@
-//! Rolling back to a snapshot (R17): who may be told of it, and what becomes of a replica that does not hold the snapshot.
+//! Rolling back to a snapshot (R17): which replicas may be told of it, and what becomes of a
+//! replica that does not hold the snapshot.
 
 use super::lab::{A, B, C, Lab};
 use crate::{Event, Op};

@@ -59,8 +59,8 @@ fn a_commit_index_waits_a_moment_for_a_batch() {
     assert_eq!(lab.status(B).commit, lab.status(A).commit, "no third batch has come");
 }
 
-/// R1: what was acknowledged by an earlier opening of a replica does not count, whether or not
-/// anybody writes meanwhile.
+/// R1: acknowledgements by an earlier opening of a replica do not count, whether or not clients
+/// write meanwhile.
 #[test]
 fn a_secondary_that_is_opened_anew_is_attached_again() {
     for writes in [0, 1, 40] {
@@ -115,7 +115,7 @@ fn shrink_counts_when_it_is_known() {
     assert_eq!(lab.iss(), [A]);
 }
 
-/// A connection that comes back within the grace costs nobody the membership.
+/// A member whose connection comes back within the grace stays a member.
 #[test]
 fn a_mere_reconnect_does_not_shrink() {
     let mut lab = two();
@@ -406,7 +406,7 @@ fn a_restarted_primary_does_not_go_on_in_its_epoch() {
     lab.assert_equal();
 }
 
-/// R13: after a failed store nothing is acknowledged, and somebody else is asked for.
+/// R13: after a failed store nothing is acknowledged, and the replica asks for another primary.
 #[test]
 fn a_failed_store_ends_the_epoch() {
     let mut lab = two();
@@ -525,7 +525,8 @@ fn a_promise_is_durable_before_it_is_given() {
     assert_eq!(replica.status().commit, Index(0));
 }
 
-/// R17: a volume is as large as its last committed resize says, and requests are admitted up to there, on whoever is primary.
+/// R17: a volume is as large as its last committed resize says. Any primary admits requests up to
+/// there.
 #[test]
 fn a_resize_is_committed_like_a_write_and_only_then_counts() {
     let mut lab = three();

@@ -1,4 +1,5 @@
-//! Scrubbing: what is compared, who is right, what is written anew and what is not.
+//! Scrubbing: which extents are compared, which replica is right, which blocks are written anew and
+//! which are not.
 
 use super::lab::{A, B, C, Lab, VOLUMES};
 use super::store::VOLUME_BLOCKS;
@@ -68,7 +69,7 @@ fn extents_of_a_scrub_go_in_common_batches() {
     assert_eq!(batches.collect::<Vec<_>>(), [4, 2]);
 }
 
-/// Its entries take longer while it reads. That harms nobody.
+/// The entries of a scrub take longer while it reads. That harms no client.
 #[test]
 fn a_scrub_does_not_yield_to_itself() {
     let slowed = |lab: &Lab| lab.nodes[&A].replica.as_ref().is_some_and(crate::Replica::filling_slowed);
@@ -149,7 +150,8 @@ fn of_two_the_one_that_is_not_damaged_is_right() {
     }
 }
 
-/// The right content was read; before it is written, a client writes. Nobody may see the older one again.
+/// The right content was read. A client writes before it is written. No client may see the older
+/// content again.
 #[test]
 fn a_repair_does_not_take_back_what_was_written_since() {
     let mut lab = written(3);

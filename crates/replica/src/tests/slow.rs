@@ -18,7 +18,8 @@ fn disk_ms(lab: &mut Lab, node: NodeId, ms: u64) {
     lab.nodes.get_mut(&node).expect("known node").disk_ms = ms;
 }
 
-/// One write after the other, for so long; returns how many were acknowledged. In measure: the lab's journal is short.
+/// Writes one block after the other for `ms` milliseconds, with pauses, because the lab's journal
+/// is short. Returns how many writes were acknowledged.
 fn load(lab: &mut Lab, ms: u64) -> u64 {
     let (until, before) = (lab.now.plus_ms(ms), lab.acks);
     let mut block = 0;
@@ -107,7 +108,7 @@ fn a_stall_that_passes_costs_no_member() {
     assert_eq!((lab.iss(), lab.proposed.len()), (vec![A, B, C], 0));
 }
 
-/// The load, the primary's network, its own journal: nobody is slower than the others.
+/// The load, the primary's network, its own journal: no member is slower than the others.
 #[test]
 fn where_everything_is_slow_nobody_leaves() {
     for slow in [vec![A, B, C], vec![B, C], vec![A, B], vec![A]] {
@@ -194,7 +195,8 @@ fn it_returns_after_a_quiet_period_that_doubles() {
     lab.assert_equal();
 }
 
-/// While it is slow its quiet period does not begin, however long that lasts; it is fed, and holds up nobody.
+/// While a member is slow its quiet period does not begin, however long that lasts. It is fed, and
+/// holds up no write.
 #[test]
 fn it_stays_out_while_it_is_slow_and_is_fed() {
     let mut lab = lab(3, LIMITS);
@@ -251,7 +253,7 @@ fn a_joiner_that_turns_out_slow_is_given_up() {
     assert_eq!(peer(&lab, B).state, PeerState::Joining);
     disk_ms(&mut lab, B, 60);
     load(&mut lab, 800);
-    // The removal of who is not recorded raises the version, so that the grow fails.
+    // The removal of a replica that is not recorded raises the version, so that the grow fails.
     lab.held.retain(|proposal| matches!(proposal, Proposal::Shrink { .. }));
     lab.hold_proposals = false;
     lab.let_go();
