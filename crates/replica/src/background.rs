@@ -63,7 +63,7 @@ const INTERVAL_MS: u64 = 100;
 /// How long the background rests to learn what is usual, and how often: a twentieth of the time.
 const REST_MS: u64 = 100;
 const REST_EVERY_MS: u64 = 2_000;
-/// Longest wait for what is under way to end before a rest counts: a peer may be slow to acknowledge.
+/// Longest wait for the extents under way before a rest counts: a peer may be slow to acknowledge.
 const DRAIN_MS_MAX: u64 = 400;
 /// Smaller differences than this are no harm: timers and the scheduler make them, in microseconds.
 const NOISE_US: u64 = 50;
@@ -72,7 +72,7 @@ const FORGET_MS: u64 = 500;
 /// Number of client writes from which on their mean latency counts. Of fewer, the mean is a matter
 /// of chance.
 const SAMPLES_MIN: u64 = 8;
-/// How far what was saved up reaches back, in microseconds.
+/// How far back the unused rate still counts, in microseconds.
 const BURST_US: u64 = 100_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,7 +184,8 @@ impl Background {
     pub fn committed(&mut self, since: Time, now: Time) {
         let counts = match self.phase {
             Phase::Idle => false,
-            // What was admitted earlier may have waited for what was under way then.
+            // A write that was admitted earlier may have waited for extents that were under way
+            // then.
             Phase::Resting { quiet, .. } => quiet.is_some_and(|(quiet, _)| quiet <= since),
             Phase::Working { .. } => true,
         };
@@ -201,11 +202,12 @@ impl Background {
         self.paid_until = Time(0);
     }
 
-    /// Looks at the clients: what a write takes now, in microseconds, 0 when there is none, and since when one waits.
+    /// Judges the effect on clients. `write_us` is the present latency of a write, in microseconds,
+    /// or 0 when clients do not write. The timed write of a client waits since `waits`.
     pub fn judge(&mut self, now: Time, write_us: u64, waits: Option<Time>, filling: Filling) {
         self.judged_at = now;
         if !filling.copying {
-            // A feed never rests, so what is usual of clients would never be asked again.
+            // A feed never rests, so the usual latency of clients would never be measured again.
             self.usual_of_clients_us = (0, 0);
         }
         if write_us == 0 || self.limits.min_rate == 0 {
@@ -224,7 +226,7 @@ impl Background {
                 reach!("replica: a feed yields to clients");
                 self.begin_work(now, write_us);
             }
-            // What is usual cannot be told.
+            // A feed is under way already, so the usual latency cannot be told.
             Phase::Idle => {}
             Phase::Resting { .. } if filling.copying => self.judge_rest(now, write_us, waits, filling.copied),
             Phase::Working { until } if until <= now && filling.copying => {
@@ -393,7 +395,8 @@ impl Replica {
         self.leading() && (self.scrub.runs() || fills())
     }
 
-    /// Whether what is filled from here goes slower than it could, for the sake of clients or by c-max-rate.
+    /// Whether filling from here goes slower than it could, for the sake of clients or by
+    /// c-max-rate.
     #[must_use]
     pub fn filling_slowed(&self) -> bool {
         self.fills() && self.background.slows(self.now)
@@ -416,7 +419,7 @@ impl Replica {
     pub(crate) fn copy_share(&mut self) -> usize {
         self.judge_background();
         let copies = |peer: &&Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
-        // A scrub reads what a copy would, on every replica.
+        // A scrub reads as much as a copy, on every replica.
         let copies = self.peers.values().filter(copies).count() + usize::from(self.scrub.runs());
         let share = self.background.share(self.now, copies);
         self.background.waiting |= share == 0;
@@ -435,7 +438,7 @@ impl Replica {
         bytes
     }
 
-    /// Goes on with what had to wait for its time.
+    /// Goes on with the traffic that had to wait for its time.
     pub(crate) fn continue_background(&mut self) {
         let now = self.now;
         if !self.background.waiting || self.background.next_at(now).is_some_and(|at| at > now) {

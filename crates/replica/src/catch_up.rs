@@ -49,15 +49,16 @@ impl Replica {
             return self.diverges(from, state);
         }
         if state.data == ReplicaData::Consistent && self.log.lacks_committed(state) {
-            // R7, R12: it was promoted although it is an older copy of what it was.
+            // R7, R12: this replica was promoted although its files are an older copy.
             reach!("replica: a peer knows to be committed what the own log lacks");
             self.older = true;
             return self.give_up(Some(Fence::Older), RequestError::NotPrimary);
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let consistent = state.data == ReplicaData::Consistent && !peer.damaged;
-        // R7: what the peer knows to be committed is in every later log, so it is never cut. A common position
-        // below it only says that the lists of epochs do not reach back far enough.
+        // R7: every later log has the entries that the peer knows to be committed, so they are
+        // never cut. A common position below them only says that the lists of epochs do not reach
+        // back far enough.
         let common = self.log.last_common(state).filter(|common| consistent && common.index >= state.commit);
         match common {
             None => {
@@ -137,10 +138,12 @@ impl Replica {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&from) {
             reach!("replica: a peer refuses");
-            // Its log is good, and its volumes cannot become what the entry says: it needs a copy all the same.
+            // Its log is good, but its volumes cannot take the content that the entry names. So it
+            // needs a copy.
             peer.damaged |= reject == Reject::Snapshot;
             if reject == Reject::Unknown {
-                // What is opened there next may be other files, or lack what was in memory (R1).
+                // The replica that is opened there next may have other files, or lack the content
+                // of its memory (R1).
                 peer.forget_held();
             }
             peer.set_link(Link::Refused, now);
@@ -156,7 +159,7 @@ impl Replica {
         }
     }
 
-    /// Loads what the peer lacks and the window allows.
+    /// Loads the entries that the peer lacks, as far as the window allows.
     pub(crate) fn pump(&mut self, node: NodeId) {
         let end = self.log.end.index;
         let lags = |stream: &Stream| stream.next <= end && stream.loading.is_none();
@@ -196,7 +199,7 @@ impl Replica {
         let (mut to_send, mut bytes) = (Vec::with_capacity(batches.len()), 0);
         for batch in batches {
             let Some(stream) = peer.stream() else { break };
-            // A load that was asked for in an earlier epoch may hold what was cut since.
+            // A load that was asked for in an earlier epoch may hold entries that were cut since.
             if batch.first != stream.next || !self.log.holds(batch.end()) {
                 reach!("replica: a load of what was cut since");
                 break;

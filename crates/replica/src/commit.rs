@@ -21,7 +21,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, NodeId, Role, Time, reach};
 
 impl Replica {
-    /// A peer says what it holds durably. Counts only on a stream of this epoch, and only for what was sent (R1).
+    /// A peer says how far it holds the log durably. This counts only on a stream of this epoch,
+    /// and only for entries that were sent (R1).
     pub(crate) fn on_ack(&mut self, from: NodeId, durable: Index) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from) else { return };

@@ -24,7 +24,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, reach};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Fewer blocks in a row are sent although they are equal: the target writes what is between them in one go.
+/// Shortest run of equal blocks that is not sent. A shorter run is sent too: the target then writes
+/// the blocks around it in one go.
 const KEPT_MIN: usize = 4;
 /// Extents that are asked for before anything is judged.
 const FIRST: u64 = 8;
@@ -32,7 +33,7 @@ const FIRST: u64 = 8;
 const SAMPLE: u64 = 16;
 /// Few blocks are equal if fewer than one of this number of blocks is.
 const LITTLE: u64 = 8;
-/// Blocks after which what was before counts half.
+/// Number of blocks after which the earlier counts are halved.
 const HALVED_AFTER: u64 = 4096;
 
 /// Whether asking has paid so far.
@@ -143,7 +144,7 @@ mod tests {
     fn who_says_nothing_keeps_nothing() {
         let here = extent(&[1; 8]);
         assert!(kept_blocks(&here, &[], &BlockSums::default()).is_empty());
-        // What is beyond the end of the volume there was not summed.
+        // Blocks beyond the end of the volume there were not summed.
         assert_eq!(kept_blocks(&here, &[], &held(&[1; 5], &[])), [0, 1, 2, 3, 4]);
         assert_eq!(kept_blocks(&extent(&[1; 5]), &[], &held(&[1; 8], &[])), [0, 1, 2, 3, 4]);
         assert!(kept_blocks(&Bytes::new(), &[], &held(&[0; 8], &[])).is_empty());

@@ -72,7 +72,7 @@ impl Replica {
         1 + self.peers.iter().filter(answers).count()
     }
 
-    /// Whether what is committed is not to be acknowledged yet.
+    /// Whether committed requests must not be acknowledged yet.
     pub(crate) fn held_for_copies(&self) -> bool {
         let wanted = self.copies_wanted();
         wanted > 1
@@ -107,7 +107,8 @@ impl Replica {
         self.config.slow.min_copies.max(self.copies_wanted())
     }
 
-    /// Looks how many are there, and tells or fails what was held for it.
+    /// Counts the copies that are there. Acknowledges the requests that were held for lack of
+    /// copies, or fails them.
     pub(crate) fn watch_copies(&mut self) {
         let wanted = self.copies_wanted();
         if wanted <= 1 && self.copies.short_since.is_none() || !self.serving() {

@@ -28,15 +28,17 @@ type ExtentId = (VolumeId, u32);
 /// A copy, at its source.
 #[derive(Debug)]
 pub(crate) struct CopySource {
-    /// Where the target's log was restarted. Older content is useless: what came between is not streamed.
+    /// Where the target's log was restarted. Content older than this is useless, because the
+    /// entries up to here are not streamed.
     at: Position,
-    /// Sizes of the volumes there. What lies beyond is in the log after it, as a whole.
+    /// Sizes of the volumes at that position. Content beyond them is in the log after it, as a
+    /// whole.
     volumes: Vec<u64>,
     /// Extents not asked for yet; `None` until they are listed.
     todo: Option<VecDeque<ExtentId>>,
-    /// The target was asked what it holds of these.
+    /// Extents whose sums the target was asked for.
     asked: BTreeSet<ExtentId>,
-    /// Asked of the store, with what the target holds, if it has said so.
+    /// Extents asked of the store, with the target's sums if the target has sent them.
     loading: BTreeMap<ExtentId, BlockSums>,
     /// Sent, not installed yet.
     sending: BTreeSet<ExtentId>,
@@ -47,7 +49,7 @@ pub(crate) struct CopySource {
     ending: bool,
     /// The target can hold a block as damaged.
     holds_damage: bool,
-    /// Whether it is worth asking what the target holds. None: it has nothing.
+    /// Whether it pays to ask the target for its sums. `None`: the target holds nothing.
     comparing: Option<Comparing>,
 }
 
@@ -132,7 +134,8 @@ impl Replica {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.lists_pending = peer.lists_pending.saturating_sub(1);
         if peer.lists_pending > 0 {
-            // An older question: what changed between it and the present copy is missing in it.
+            // The answer to an older question: it lacks the extents that changed between that
+            // question and the present copy.
             reach!("replica: a list of extents for an earlier copy");
             return;
         }
@@ -147,7 +150,7 @@ impl Replica {
         }
     }
 
-    /// The target says what it holds of an extent.
+    /// The target answers with the sums of its blocks of an extent.
     pub(crate) fn on_copy_held(&mut self, from: NodeId, at: Position, id: ExtentId, held: BlockSums) {
         let asked = |copy: &mut CopySource| {
             let counts = copy.at == at && copy.asked.remove(&id);
@@ -193,7 +196,8 @@ impl Replica {
         }
         let data = without(data, &kept);
         if !planted(Bug::CopyNeedsNothing) {
-            // The content was read at some moment after `at`: it may hold what was committed until now.
+            // The content was read at some moment after `at`: it may hold entries that were
+            // committed until now.
             copy.need = copy.need.max(at).max(commit);
         }
         let (volume, extent) = id;

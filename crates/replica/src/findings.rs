@@ -7,7 +7,7 @@ use mainstay_types::{
 };
 use std::collections::BTreeMap;
 
-/// Most findings that are kept of one scrub (R18); what is beyond is counted.
+/// Most findings that are kept of one scrub (R18). Further ones are only counted.
 pub const FINDINGS_MAX: usize = 256;
 
 /// A scrub, as it is or as it ended.

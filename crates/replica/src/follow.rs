@@ -61,7 +61,7 @@ impl Replica {
     fn over(&self, peer: &Peer) -> bool {
         let limits = self.record.as_ref().map(|record| record.lag).unwrap_or_default();
         let lag = self.lag(peer);
-        // What older epochs left behind is not in the account.
+        // Entries of older epochs are not in the account.
         lag.more
             || lag.bytes > limits.bytes
             || lag.since.is_some_and(|since| since.plus_ms(limits.ms) < self.now)
@@ -106,14 +106,16 @@ impl Replica {
         let may_be =
             record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
         match (peer.near && may_be, bound) {
-            // It may be near and lag by more than the limits, if they were wider: then it must not take over yet. Seed 3345710.
+            // It may be near and yet lag by more than the limits, if they were wider before. Then
+            // it must not take over yet. Seed 3345710.
             (true, _) if !peer.near_recorded => (!self.over(peer)).then_some(Change::Near),
             (false, true) => Some(Change::Far),
             _ => None,
         }
     }
 
-    /// Proposes it. What is proposed binds from now on.
+    /// Proposes the change of [`near_change`](Self::near_change), if one is due. It binds from now
+    /// on.
     pub(crate) fn record_near(&mut self, node: NodeId) {
         let version = self.version();
         let Some(change) = self.peers.get(&node).and_then(|peer| self.near_change(peer)) else { return };

@@ -21,7 +21,7 @@ pub struct ReplicaConfig {
     pub node: NodeId,
     /// The identity of its disk content (R9).
     pub incarnation: Incarnation,
-    /// New whenever the replica is opened. 0: what it has in memory never counts.
+    /// New whenever the replica is opened. 0: the content of its memory never counts.
     pub opening: Opening,
     /// Size of each volume in bytes, as of the commit index; entries beyond are refused on admission and on receipt.
     pub volumes: Vec<u64>,
@@ -96,12 +96,13 @@ impl ReplicaConfig {
     }
 }
 
-/// Limits of what `background.rs` decides.
+/// Limits for the decisions of `background.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackgroundLimits {
     /// Bytes per second. 0: no limit.
     pub max_rate: u64,
-    /// Bytes per second to which copies are slowed down for the sake of clients, and not further. 0: they never are.
+    /// Rate below which copies are not slowed down for clients, in bytes per second. 0: clients
+    /// never slow them down.
     pub min_rate: u64,
     /// Clients are harmed when a write takes longer than usual by this, in percent: above 100.
     pub factor_percent: u64,
@@ -113,7 +114,7 @@ impl Default for BackgroundLimits {
     }
 }
 
-/// Limits of what `slow.rs` decides.
+/// Limits for the decisions of `slow.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlowLimits {
     /// A member whose acknowledgements take longer than this is over its limit, if they also take
@@ -177,14 +178,16 @@ pub enum Op {
         volume: VolumeId,
         bytes: u64,
     },
-    /// Keep what the volumes hold now under this number. Completed when that is committed; the store tells when it is kept.
+    /// Keep the present content of the volumes under this number. Completed when the entry is
+    /// committed. The store tells when the snapshot is kept.
     Snapshot {
         id: SnapshotId,
     },
     DropSnapshot {
         id: SnapshotId,
     },
-    /// Make all volumes hold what the snapshot `to` holds, and keep that under the number `mark`. Completed when that is committed.
+    /// Make all volumes hold the content of the snapshot `to`, and keep it under the number `mark`.
+    /// Completed when the entry is committed.
     Rollback {
         to: SnapshotId,
         mark: SnapshotId,
@@ -302,7 +305,8 @@ pub enum Event {
         /// [`holds_damage`](crate::Replica::holds_damage).
         damaged: Vec<u32>,
     },
-    /// Answers [`Effect::SumExtent`]: what is here of it, at some moment since. No sums: cannot say.
+    /// Answers [`Effect::SumExtent`]: the sums of this replica's blocks, at some moment since. No
+    /// sums: the store cannot say.
     ExtentSummed {
         volume: VolumeId,
         extent: u32,
@@ -326,8 +330,8 @@ pub enum Event {
         range: Range,
         data: Bytes,
     },
-    /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit. Replaces
-    /// [`BackgroundLimits::max_rate`].
+    /// This replica's share of the limit for everything that the node fills, in bytes per second. 0
+    /// means no limit. Replaces [`BackgroundLimits::max_rate`].
     BackgroundRate {
         bytes_per_s: u64,
     },
@@ -341,7 +345,7 @@ pub enum Event {
     /// in this epoch any more. In between the control plane may have promoted another replica, of
     /// which the new lease says nothing.
     LeaseEnded,
-    /// Stop admitting, finish what is in flight, then say [`Effect::Demoted`].
+    /// Stop admitting, finish the requests in flight, then say [`Effect::Demoted`].
     Demote,
     /// Hold new writes; [`Effect::Paused`] follows when everything sequenced is committed.
     Pause,
@@ -462,8 +466,8 @@ pub enum Proposal {
         epoch: Epoch,
         member: Member,
     },
-    /// R11: a doubtful replica holds what the history has not, or may: what follows `common`, up to `end`. It is to go and to begin
-    /// anew.
+    /// R11: a doubtful replica holds, or may hold, entries outside the history: those after
+    /// `common`, up to `end`. It has to leave and to begin anew.
     Part {
         version: ConfigVersion,
         epoch: Epoch,
@@ -471,7 +475,8 @@ pub enum Proposal {
         common: Position,
         end: Position,
     },
-    /// Mode A with takeover: this follower lacks no more than the limits allow, and writes wait for it; or they are not to wait any more.
+    /// Mode A with takeover. `Near`: this follower lacks no more than the limits allow, and writes
+    /// wait for it. `Far`: writes no longer have to wait for it.
     Near {
         version: ConfigVersion,
         epoch: Epoch,
@@ -482,7 +487,8 @@ pub enum Proposal {
         epoch: Epoch,
         member: Member,
     },
-    /// Mode B: what this member of the in-sync set has in memory counts from now on, in this opening, or in none any more.
+    /// Mode B: the memory of this member of the in-sync set counts in this opening from now on.
+    /// Without an opening it no longer counts.
     Memory {
         version: ConfigVersion,
         epoch: Epoch,

@@ -124,9 +124,9 @@ enum Fence {
     NotEligible,
     /// This replica led, and another member knows entries to be committed that this one lacks.
     Older,
-    /// Named primary, and the record counts on what it had in memory before it was opened (mode B).
+    /// Named primary, but the record counts on its memory of before it was opened (mode B).
     Unproven,
-    /// A higher epoch exists; what it is, the record will tell.
+    /// A higher epoch exists. The record will tell the role of this replica in it.
     Outlived,
     /// The lease of its node ended while it led.
     LeaseEnded,
@@ -267,7 +267,7 @@ impl Replica {
             Event::Cached(cached) => self.cached = cached,
             Event::SnapshotsHeld(held) => self.log.snapshots.set_held(held),
             Event::BackgroundRate { bytes_per_s } => self.background.set_max_rate(bytes_per_s),
-            // R13: what a failed store still says does not count.
+            // R13: answers of a failed store do not count.
             _ if self.failed => {}
             Event::Room { bytes, with_reserve } => {
                 self.room = bytes;
@@ -307,7 +307,7 @@ impl Replica {
         self.deadline()
     }
 
-    /// Does what the event made possible.
+    /// Takes the steps that the event made possible.
     fn settle(&mut self) {
         self.continue_attach();
         self.continue_promotion();

@@ -129,7 +129,7 @@ impl Log {
         self.clients.note(batch);
     }
 
-    /// Forgets what was noted about entries after `end`: those entries do not come any more.
+    /// Forgets the notes about entries after `end`: those entries do not come any more.
     pub fn cut_notes(&mut self, end: Index) {
         self.sizes.cut(end);
         self.snapshots.cut(end);
@@ -181,9 +181,10 @@ impl Log {
         (other.commit == Index(0)).then(Position::default)
     }
 
-    /// Whether the other one certainly knows entries to be committed that this log has left out: this log has left an epoch before the
-    /// other one did, and the other one's commit index lies beyond that. Every later log has what is committed (R7), so this one is not
-    /// what it was.
+    /// Whether the other log certainly has committed entries that this log lacks. It has if this
+    /// log left an epoch before the other one did, and the other one's commit index lies beyond
+    /// that. Every later log has the committed entries (R7), so this log is an older copy of
+    /// itself.
     pub fn lacks_committed(&self, other: &LogState) -> bool {
         for (epoch, theirs) in other.epochs.iter().rev() {
             if let Ok(found) = self.epochs.binary_search_by_key(epoch, |(epoch, _)| *epoch) {

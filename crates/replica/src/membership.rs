@@ -46,7 +46,7 @@ impl Replica {
             if in_iss {
                 peer.joining = None;
             } else if !record.admits(member.node) && peer.joining.is_some() {
-                // Mode A from now on. What was proposed on an older version can no longer happen.
+                // From now on mode A. A proposal on an older version can no longer take effect.
                 reach!("replica: a joiner need not join any more");
                 peer.joining = None;
             } else if let Some(joining) = &mut peer.joining {
@@ -66,7 +66,8 @@ impl Replica {
         self.advance_commit();
     }
 
-    /// Looks at every peer for what is due. At most `REPLICAS_MAX` of them, a few comparisons each.
+    /// Takes the steps that are due, peer by peer: at most `REPLICAS_MAX` peers, a few comparisons
+    /// each.
     pub(crate) fn review(&mut self) {
         self.review_own();
         if self.epoch_start.is_none() {
@@ -303,7 +304,7 @@ impl Replica {
             Fence::Restarted => Some(StepDownReason::Restarted),
             Fence::NotEligible => Some(StepDownReason::NotEligible),
             Fence::Older => Some(StepDownReason::Older),
-            // Its node tells what it has: it may be the one that has most.
+            // Its node tells the content of its log: it may be the replica that holds most.
             Fence::Unproven | Fence::Outlived | Fence::LeaseEnded | Fence::Demoted => None,
         }
     }
@@ -333,7 +334,7 @@ impl Replica {
                 .map(|asked| asked.at.plus_ms(repeat))
         };
         let shrink = Change::Shrink(ShrinkReason::Absent);
-        // What is to be recorded comes first, see `verdict`.
+        // The changes of the record come first, see `verdict`.
         let waits = self.near_change(peer).is_some() || peer.diverged.is_some();
         let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
         let fails = fails.filter(|due| *due > self.now || !self.stays_for_copies(peer));

@@ -46,7 +46,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
 
 impl Replica {
-    /// Whether memory is to count: the mode says so, and users of the devices know what that means.
+    /// Whether memory is to count: the mode says so, and users of the devices know that they have
+    /// to flush.
     fn in_mode_b(&self) -> bool {
         // Clients outlive a primary that loses its memory.
         self.cached && self.mode() == Mode::B && self.attached().is_none()
@@ -108,8 +109,9 @@ impl Replica {
         }
     }
 
-    /// Whether nothing may be sealed for the sake of what was sealed before: the journal has it not, nor is it acknowledged, and too little has
-    /// gathered meanwhile for another journal write; or too much is acknowledged and not committed (R18).
+    /// Whether sealing waits. It waits while the newest batch is neither in the journal nor
+    /// acknowledged, and too little has gathered for another journal write. It also waits while too
+    /// much is acknowledged and not committed (R18).
     pub(crate) fn seal_waits(&self) -> bool {
         let (end, durable) = (self.log.end.index, self.log.durable);
         if end <= durable {
@@ -123,7 +125,8 @@ impl Replica {
         end > self.answered && !beside() || self.sequence.cached_bytes() > self.config.window_bytes
     }
 
-    /// A peer has this in memory. Counts only on a stream of this epoch, and only for what was sent (R1).
+    /// A peer has the log in memory up to `index`. This counts only on a stream of this epoch, and
+    /// only for entries that were sent (R1).
     pub(crate) fn on_received(&mut self, from: NodeId, opening: Opening, index: Index) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let Some(stream) = peer.stream() else { return };
@@ -219,7 +222,8 @@ impl Replica {
         (*recorded != self.config.opening).then_some(self.log.end)
     }
 
-    /// The end of its log, if the record counts on what it had in memory in another opening, and it does not lead.
+    /// End of the log, if this replica does not lead and the record counts on its memory of another
+    /// opening.
     #[must_use]
     pub fn reopened(&self) -> Option<Position> {
         self.reopened_at().filter(|_| !self.leading())

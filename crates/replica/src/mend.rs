@@ -67,7 +67,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Whether it waits for this one, which commits do not wait for, to come back. At first it does not.
+    /// Whether the mend waits for this peer to come back, though commits do not. On the first try
+    /// it does not.
     fn waits_for(&self, peer: &Peer, now: Time) -> bool {
         self.tries > 1 && left_lately(peer, self.since, now)
     }
@@ -101,7 +102,8 @@ impl Mends {
         self.wanted.iter().filter(|wanted| wanted.tries > 1).filter_map(waits).min()
     }
 
-    /// All repairs of a flight are admitted: `admitted` in all, but for what could not be had.
+    /// Notes that all repairs of a flight are admitted, except those whose content could not be
+    /// had. `admitted` counts all repairs so far.
     pub fn written(&mut self, flight: &Flight, since: Time, admitted: u64) {
         if flight.given_up.is_some() && flight.tries < TRIES {
             reach!("replica: content to mend with could not be had, and is looked for again");
@@ -159,7 +161,7 @@ impl Replica {
         }
     }
 
-    /// Tells what has ended, and begins what may be begun.
+    /// Tells the mends that have ended, and begins those that may begin.
     pub(crate) fn continue_mends(&mut self) {
         while let Some(&(range, admitted, mended)) = self.scrub.mends.written.front()
             && self.scrub.repairs.ended(admitted)

@@ -18,7 +18,7 @@ pub(crate) struct Peer {
     /// In the ISS of the newest record.
     pub in_iss: bool,
     pub link: Link,
-    /// When `link` became what it is.
+    /// When `link` took its present value.
     pub since: Time,
     /// Everything up to here is durable there. Counts only what was acknowledged on this connection in this
     /// epoch (R1).
@@ -26,7 +26,8 @@ pub(crate) struct Peer {
     /// Everything up to here is in memory there, as it said on this connection in this epoch, in this opening (mode B).
     pub received: Index,
     pub opening: Option<Opening>,
-    /// The highest that `durable` was in this epoch: what it lacks at most, for mode A and for people.
+    /// The highest value of `durable` in this epoch. So the peer lacks at most the rest. For mode A
+    /// and for people.
     pub known: Index,
     /// Writes wait for it when it lags too far, see `follow.rs`.
     pub near: bool,
@@ -148,7 +149,7 @@ impl Stream {
         self.sent_bytes += bytes;
     }
 
-    /// Returns when the oldest of what is acknowledged by this was sent.
+    /// Returns when the oldest of the batches was sent that this acknowledges.
     pub fn acknowledged(&mut self, durable: Index) -> Option<Time> {
         let mut oldest = None;
         while let Some(sent) = self.sent.front().filter(|sent| sent.last <= durable).copied() {

@@ -57,8 +57,9 @@ impl Replica {
             self.fence(Some(Fence::Outlived));
         } else if epoch == self.promise_wanted && self.vow != Some(epoch) && !planted(Bug::SameEpochTwice) {
             reach!("replica: named in an epoch that it may have served");
-            // It may have sequenced in this epoch before, and must not give a position away twice. A replica
-            // that was demoted, or knows itself outlived, waits for what the control plane decides next.
+            // It may have sequenced in this epoch before, and must not give a position away twice.
+            // A replica that was demoted, or knows itself outlived, waits for the next decision of
+            // the control plane.
             let kept = |fence: &Fence| {
                 matches!(fence, Fence::Demoted | Fence::Outlived | Fence::LeaseEnded | Fence::Older)
             };
@@ -205,7 +206,8 @@ impl Replica {
         self.give_up(Some(Fence::Outlived), RequestError::NotPrimary);
     }
 
-    /// Ceases to be primary. What was not committed fails, and may or may not survive, as after a crash.
+    /// Ceases to be primary. Uncommitted requests fail. They may or may not survive, as after a
+    /// crash.
     pub(crate) fn give_up(&mut self, fence: Option<Fence>, error: RequestError) {
         self.fail_requests(error);
         self.peers.clear();

@@ -202,7 +202,7 @@ impl Replica {
         }
     }
 
-    /// A primary asks for what is committed here, as of `at` or later.
+    /// A primary asks for the committed content of blocks here, as of `at` or later.
     pub(crate) fn on_read_blocks(&mut self, range: Range, at: Index) {
         let here = self.log.commit >= at
             && self.log.data == ReplicaData::Consistent
@@ -248,7 +248,7 @@ impl Replica {
         let (finding, mends) = (repair.finding, flight.mends);
         flight.repairs.as_mut().map(VecDeque::pop_front);
         let repaired = self.write_anew(range, data, &wanted);
-        // Not before: what waits for it waits for these writes.
+        // Not earlier: a read that waits for the repair waits for these writes.
         self.drop_repaired();
         let overwritten = wanted.len() as u64 - repaired;
         if overwritten > 0 {
@@ -272,7 +272,7 @@ impl Replica {
         );
     }
 
-    /// Sequences the wanted blocks of what was read; returns how many they are.
+    /// Sequences the wanted blocks of `data`. Returns their number.
     fn write_anew(&mut self, range: Range, data: &Bytes, wanted: &[bool]) -> u64 {
         let mut written = 0;
         let mut at = 0;

@@ -115,11 +115,11 @@ pub(crate) struct Flight {
     /// Replicas that have not answered yet.
     waits: BTreeSet<NodeId>,
     pub sums: BTreeMap<NodeId, Held>,
-    /// Whether a replica should have said what it holds, and did not.
+    /// Whether a replica owed its sums and did not send them.
     lacking: bool,
     /// None before it is judged.
     pub repairs: Option<VecDeque<Repair>>,
-    /// Content for a repair could not be had, and that is what it means to a read.
+    /// Outcome for the read that waits, if the content for a repair could not be had.
     pub given_up: Option<Mended>,
 }
 
@@ -215,7 +215,8 @@ impl Replica {
         self.scrub.runs()
     }
 
-    /// Begins a scrub, or ends the one that is under way. Nothing if this is not a primary that serves, or if there is one already.
+    /// Begins a scrub, or ends the one that is under way. It begins none if this is not a primary
+    /// that serves, or if a scrub is under way already.
     pub(crate) fn on_scrub(&mut self, order: Option<ScrubOrder>) {
         let Some(order) = order else {
             reach!("replica: a scrub is stopped");
@@ -268,7 +269,7 @@ impl Replica {
         self.scrub.mends.clear();
     }
 
-    /// Takes a scrub, and what is mended, as far as it goes now.
+    /// Goes on with the scrub and the mends, as far as possible now.
     pub(crate) fn continue_scrub(&mut self) {
         if !self.scrub.busy() || self.role != Role::Primary {
             return;
@@ -383,7 +384,7 @@ impl Replica {
         });
     }
 
-    /// The own store has read what was scrubbed at this entry. No sums: it cannot say.
+    /// The own store has read the blocks of the scrub entry `at`. No sums: it cannot say.
     pub(crate) fn on_scrubbed(&mut self, at: Index, held: BlockSums) {
         if self.leading() {
             self.on_sums(self.config.node, at, held);

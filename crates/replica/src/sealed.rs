@@ -12,7 +12,8 @@ const BATCHES_MAX_IN_A: usize = 16_384;
 pub(crate) struct Sealed {
     /// Journal bytes of this epoch.
     total: u64,
-    /// The newest ones, oldest first. The first is where the epoch starts or what is not remembered any more ends.
+    /// The newest batches, oldest first. The first one marks the start of the epoch, or the end of
+    /// the batches that are forgotten.
     batches: VecDeque<SealedBatch>,
 }
 
@@ -54,7 +55,7 @@ impl Sealed {
         self.batches.push_back(SealedBatch { last, total: self.total, at: now });
     }
 
-    /// Bytes between `durable` and the end of the log, if that is within what is remembered.
+    /// Bytes between `durable` and the end of the log, if the account reaches back that far.
     pub fn lag_bytes(&self, durable: Index, end: Index) -> Option<u64> {
         if durable >= end {
             return Some(0);

@@ -204,7 +204,7 @@ impl Replica {
         self.learn_commit(commit);
     }
 
-    /// Gives to the journal what it has room for. An epoch start may use the reserve.
+    /// Gives the journal the batches that it has room for. An epoch start may use the reserve.
     pub(crate) fn append_held(&mut self) {
         while let Some(session) = self.session.as_mut() {
             let Some(batch) = session.held.front() else { return };
@@ -236,7 +236,7 @@ impl Replica {
         }
         self.log.durable = index;
         if self.leading() {
-            // What is not in flight yet is given to it now.
+            // Entries that are not in flight yet are given to it now.
             let next = (index < self.log.end.index).then_some(next.unwrap_or(self.now));
             self.own.durable(began, next, self.now, self.config.slow.for_ms);
             self.advance_commit();
@@ -263,7 +263,7 @@ impl Replica {
             reach!("replica: a cut comes too early");
             return self.reject(Reject::Gap(self.log.end));
         }
-        // R7: what is committed is in the log of every later primary; a cut below it means damage.
+        // R7: every later primary's log has the committed entries. A cut below them means damage.
         if to.index < self.log.commit {
             reach!("replica: a cut below the commit index is refused");
             return self.reject(Reject::Chain);
@@ -321,7 +321,7 @@ impl Replica {
         }
         let Some(session) = self.session.as_mut() else { return };
         session.answer_owed = true;
-        // What still waits for room belongs to the log that ends here.
+        // Batches that still wait for room belong to the log that ends here.
         session.held.clear();
         session.held_bytes = 0;
         reach!("replica: the log is restarted for a copy");

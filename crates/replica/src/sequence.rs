@@ -59,7 +59,7 @@ pub(crate) struct Sequence {
     next_ticket: Ticket,
     /// A client's change that is timed until it is committed.
     watched: Option<Watched>,
-    /// Payload bytes in `open` and `in_flight`, of what is not acknowledged.
+    /// Payload bytes of the requests in `open` and `in_flight` that are not acknowledged.
     bytes: u64,
     pub demoting: bool,
     pub sealed: Sealed,
@@ -141,8 +141,8 @@ impl Sequence {
         self.open.is_empty()
     }
 
-    /// Whether all that is open would together wait long enough for a journal whose writes take `journal_us` at least to be sealed beside what
-    /// is sealed already.
+    /// Whether the open requests together would wait long enough to be worth a batch of their own,
+    /// beside those that are sealed already. A write of the journal takes at least `journal_us`.
     pub fn worth_another_batch(&self, journal_us: u64) -> bool {
         self.open.len() as u64 * journal_us >= WAITED_US_MAX
     }
@@ -171,8 +171,8 @@ impl Sequence {
         in_flight.chain(open).chain(reads).chain(old.parked.into_iter().map(|(id, _)| id)).collect()
     }
 
-    /// Fails what clients wait for and is not acknowledged, in the order of admission, reads last. What is sealed stays, and may be committed; what is not
-    /// is forgotten.
+    /// Fails the requests that clients wait for and that are not acknowledged: in the order of
+    /// admission, reads last. Sealed entries stay, and may be committed. Others are forgotten.
     pub fn fail_held(&mut self) -> Vec<RequestId> {
         let mut failed = Vec::new();
         for (n, entry) in self.in_flight.iter_mut().enumerate() {
@@ -184,7 +184,7 @@ impl Sequence {
             // A snapshot, for one, is among the first and has yet to be told: it waits for journals in mode B too.
             self.failed += usize::from(n >= self.answered);
         }
-        // It is forgotten, or it is not waited for any more.
+        // The timed request is forgotten, or no longer waited for.
         self.watched = None;
         let mut kept = VecDeque::new();
         for open in std::mem::take(&mut self.open) {
@@ -212,13 +212,13 @@ impl Sequence {
             .max()
     }
 
-    /// Times what is admitted next, unless something is timed already.
+    /// Times the request that is admitted next, unless one is timed already.
     fn watch_next(&mut self, now: Time) {
         let ticket = self.next_ticket;
         self.watched.get_or_insert(Watched { ticket, since: now, index: None });
     }
 
-    /// Since when what is timed has waited.
+    /// Since when the timed request has waited.
     pub fn watched_since(&self) -> Option<Time> {
         self.watched.map(|watched| watched.since)
     }
@@ -295,8 +295,9 @@ impl Sequence {
         sealed || next && !self.in_flight.is_empty()
     }
 
-    /// The next entry up to `to` that is not acknowledged, which it is from now on; without its request, if that is to be answered
-    /// when it is committed.
+    /// Takes the next entry up to `to` that is not acknowledged; it counts as acknowledged from now
+    /// on. Returns it without its request if the request is answered only when the entry is
+    /// committed.
     pub fn answer(&mut self, to: Index) -> Option<Option<RequestId>> {
         let entry = self.in_flight.get_mut(self.answered).filter(|entry| entry.index <= to)?;
         self.answered += 1;
@@ -597,7 +598,7 @@ impl Replica {
         sealed
     }
 
-    /// Counts down until the journal says what it takes after this.
+    /// Counts the room down until the journal tells its room after this batch.
     pub(crate) fn take_room(&mut self, len: u64) {
         self.room = self.room.saturating_sub(len);
         self.room_with_reserve = self.room_with_reserve.saturating_sub(len);
@@ -645,7 +646,7 @@ impl Replica {
         self.told = to;
     }
 
-    /// Completes what the commit index has passed, in the order of the log.
+    /// Completes the requests up to the commit index, in the order of the log.
     pub(crate) fn complete_committed(&mut self) {
         if self.held_for_copies() {
             reach!("replica: what is committed is held for want of copies");
@@ -731,7 +732,8 @@ mod tests {
         assert_eq!(sequence.watched_since(), None, "it will never be sealed");
     }
 
-    /// Seed 2446022: the count of what has failed went wrong, so that no role ended and no request was admitted any more.
+    /// Seed 2446022: the count of failed entries went wrong. So no role ended, and no request was
+    /// admitted any more.
     #[test]
     fn what_fails_while_it_is_in_memory_everywhere_is_counted_once() {
         let mut sequence = Sequence::default();

@@ -62,7 +62,7 @@ use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Histogram, NodeId, REPLICAS_MAX, Time, reach};
 
-/// Time that a replica or a journal took of late to make durable what it was given.
+/// Recent time of a replica or a journal to make its entries durable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     smooth_us: u64,
@@ -83,7 +83,8 @@ impl Pace {
     }
 }
 
-/// How long the shortest of what it takes is remembered, at least; it is forgotten with the first one that comes twice as long after it.
+/// Shortest time for which the least latency is remembered. The first sample that comes twice this
+/// time after it replaces it.
 const LEAST_MS: u64 = 10_000;
 
 /// The least of late, in microseconds.
@@ -117,7 +118,7 @@ impl Least {
 pub(crate) struct OwnPace {
     pace: Pace,
     least: Least,
-    /// When what is under way was given to it.
+    /// When the oldest write under way was given to it.
     since: Option<Time>,
 }
 
@@ -131,16 +132,16 @@ impl OwnPace {
         self.since = None;
     }
 
-    /// Something has become durable whose write was issued at `began`. `next`: when the oldest of what is still under way was given to it, if
-    /// anything is.
+    /// Notes that a write that was issued at `began` is durable. `next`: when the oldest write that
+    /// is still under way was given to it, if any is.
     pub fn durable(&mut self, began: Time, next: Option<Time>, now: Time, forget_ms: u64) {
         self.pace.took(began, now, forget_ms);
         self.least.took(now.us_since(began), now);
         self.since = next;
     }
 
-    /// Shortest time that a journal write took of late, in microseconds; 0 if not known. That is
-    /// what the disk needs by itself, without waits for other writes or for a processor.
+    /// Shortest time that a journal write took of late, in microseconds; 0 if not known. The disk
+    /// needs this time by itself, without waits for other writes or for a processor.
     pub fn least_us(&self) -> u64 {
         self.least.us().unwrap_or(0)
     }
@@ -169,7 +170,7 @@ pub(crate) struct Slowness {
     /// Whether the peer was taken for absent although it had seemed slow, and has not made up for
     /// it since.
     excused: bool,
-    /// How often it has left, less what it was forgiven.
+    /// How often it has left, minus how often it was forgiven.
     times: u32,
     /// When it became a member.
     in_since: Time,
@@ -284,14 +285,14 @@ impl Peer {
         self.latency_around(now, now, forget_ms)
     }
 
-    /// The same, with what it took around `then` in place of what it took of late.
+    /// The same, with the latency around `then` in place of the recent one.
     fn latency_around(&self, then: Time, now: Time, forget_ms: u64) -> u64 {
         let Link::Streaming(stream) = &self.link else { return 0 };
         let wait = stream.sent.front().map_or(0, |sent| now.0.saturating_sub(sent.at.0));
         wait.max(self.slow.pace.of_late(then, forget_ms))
     }
 
-    /// When it was given the oldest of what it has not acknowledged.
+    /// When the oldest entry was sent to it that it has not acknowledged.
     fn oldest_sent_at(&self) -> Option<Time> {
         let Link::Streaming(stream) = &self.link else { return None };
         stream.sent.front().map(|sent| sent.at)
@@ -327,8 +328,9 @@ impl Replica {
         }
     }
 
-    /// The upper median of how long the others take, the own journal among them, in microseconds. What they took when the peer was given
-    /// what it holds up now counts for as long as it does: while nothing goes on the others have nothing to show.
+    /// The upper median of the latencies of the others, the own journal among them, in
+    /// microseconds. While the peer holds up commits the others have nothing to do. So their
+    /// latencies of the time count when the peer was given the batch that it holds up now.
     fn others_us(&self, node: NodeId) -> u64 {
         let (now, forget_ms) = (self.now, self.config.slow.for_ms);
         let then = self.peers.get(&node).and_then(Peer::oldest_sent_at).unwrap_or(now);
@@ -364,7 +366,8 @@ impl Replica {
         enough
     }
 
-    /// Copies that commits would go on waiting for: the own one, and members that are connected and not about to be removed.
+    /// Number of copies that commits would still wait for: the own one, and each member that is
+    /// connected and not about to be removed.
     fn copies_without(&self, node: NodeId) -> usize {
         let version = self.version();
         let stays = |peer: &Peer| {
@@ -376,8 +379,9 @@ impl Replica {
         1 + self.peers.iter().filter(|(other, peer)| **other != node && stays(peer)).count()
     }
 
-    /// When a replica that is out is asked to join, if it keeps up until then. With fewer copies than there should be one that
-    /// is merely slow is better than none, and one that stood still has to keep up for the shortest period only.
+    /// When a replica that is out is asked to join, if it keeps up until then. With fewer copies
+    /// than there should be, one that is merely slow is better than none. One that stood still then
+    /// has to keep up for the shortest period only.
     pub(crate) fn returns_at(&self, peer: &Peer) -> Option<Time> {
         let (out, limits) = (peer.slow.out?, &self.config.slow);
         let recorded = self.record.as_ref().map_or(0, |record| record.iss.len());

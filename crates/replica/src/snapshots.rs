@@ -31,12 +31,12 @@ impl Snapshots {
         self.held = held;
     }
 
-    /// Whether the volumes can be rolled back to it at the end of what was noted.
+    /// Whether the volumes can be rolled back to it at the end of the noted entries.
     pub fn can_roll_back_to(&self, id: SnapshotId) -> bool {
         self.exists(id) && self.held.contains(&id)
     }
 
-    /// Whether a batch rolls back to something that is not here.
+    /// Whether a batch rolls back to a snapshot that is not here.
     pub fn lacks(&self, batch: &Batch) -> bool {
         let mut rollbacks = batch.entries.iter().filter_map(EntryDesc::rollback);
         let lacks = rollbacks.any(|(to, _)| !self.held.contains(&to)) && !planted(Bug::RollbackLeftOut);
@@ -46,7 +46,7 @@ impl Snapshots {
         lacks
     }
 
-    /// Whether it exists at the end of what was noted.
+    /// Whether it exists at the end of the noted entries.
     pub fn exists(&self, id: SnapshotId) -> bool {
         let newest = self.ahead.iter().rev().find(|(_, of, _)| *of == id);
         newest.map_or(self.committed.contains(&id), |(_, _, taken)| *taken)

@@ -50,9 +50,10 @@ pub struct PeerStatus {
     pub durable: Index,
     /// Extents of a copy that are done, and all of them; `None` while none is going on.
     pub copied: Option<(u64, u64)>,
-    /// How far it is behind, as far as is known: also of one that is not connected.
+    /// How far it is behind, as far as is known. Known also of a peer that is not connected.
     pub lag: Lag,
-    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
+    /// Its latency when it last had entries to acknowledge, in microseconds; 0 if that is not
+    /// known.
     pub latency_us: u64,
     /// Out because it was slow.
     pub slow: Option<SlowStatus>,
@@ -79,7 +80,8 @@ impl Replica {
         self.status_at(self.now)
     }
 
-    /// The same, as of a moment at which nothing may have happened for long: what is under way has an age then.
+    /// The same, as of `now`. The replica may have been idle for long: the age of requests under
+    /// way counts up to `now`.
     #[must_use]
     pub fn status_at(&self, now: Time) -> Status {
         let now = self.now.max(now);
@@ -189,7 +191,7 @@ impl Replica {
         }
     }
 
-    /// Whether it led as an older copy of what it was, and nothing has been fed to it since.
+    /// Whether it led although its files are an older copy, and no primary has fed it since.
     #[must_use]
     pub fn is_older(&self) -> bool {
         self.older

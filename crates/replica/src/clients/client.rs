@@ -423,7 +423,7 @@ impl Client {
         if full { Err(RequestError::Busy) } else { Ok(ask) }
     }
 
-    /// Does what the event made possible, and what is due.
+    /// Takes the steps that the event made possible, and those that are due.
     fn settle(&mut self) {
         if self.over.is_some() {
             return;
@@ -465,7 +465,7 @@ impl Client {
         self.send(to, self.acknowledged, Ask::Attach);
     }
 
-    /// Sends what the window allows, in the order of the numbers.
+    /// Sends as many requests as the window allows, in the order of their numbers.
     fn send_more(&mut self, to: NodeId) {
         loop {
             let next = self.requests.range(self.sent_to + 1..).next();

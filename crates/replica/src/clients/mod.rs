@@ -43,7 +43,7 @@ impl Marks {
         self.committed
     }
 
-    /// At the end of what was noted.
+    /// Mark at the end of the noted entries.
     pub fn at_end(&self) -> ClientMark {
         self.ahead.back().map_or(self.committed, |(_, mark)| *mark)
     }
@@ -81,7 +81,8 @@ impl Replica {
         self.log.clients.at_end()
     }
 
-    /// The same, of a primary with nothing on its way to the log: what a client asked for is below it, or will never be in the log.
+    /// The same, from a primary with nothing on its way to the log. A change that a client asked
+    /// for is not above this mark, or will never be in the log.
     #[must_use]
     pub fn settled_client_mark(&self) -> Option<ClientMark> {
         let settled = self.serving() && !self.sequence.demoting && self.sequence.changes_nothing();
@@ -94,7 +95,8 @@ impl Replica {
         self.record.as_ref()?.attached
     }
 
-    /// Whether requests of this session are those that the record allows. What the control plane asks for is always.
+    /// Whether the record allows requests of this session. Those of the control plane are always
+    /// allowed.
     pub(crate) fn admits_session(&self, op: &Op, session: SessionId) -> bool {
         if matches!(
             op,

@@ -282,13 +282,14 @@ impl Sessions {
         id
     }
 
-    /// The core has answered: with what was read, or nothing; `None`: with an error.
+    /// The core has answered: with the content of a read, or with nothing. `None`: with an error.
     pub fn completed(&mut self, id: RequestId, answer: Option<Pieces>) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let Some(pieces) = answer else {
             let session = pending.mark.session;
             if pending.change && self.session() == Some(session) {
-                // Whether it is in the log, only the log can tell, when nothing is on its way to it.
+                // Only the log can tell whether the change is in it, once nothing is on its way to
+                // it.
                 (self.serving, self.unknown) = (false, Some(session));
             }
             return self.close(Refusal::NotServing);
@@ -307,7 +308,7 @@ impl Sessions {
         self.out.push_back((open.node, ClientAnswer { session, stream: open.stream, number, answer }));
     }
 
-    /// No replica has what was to be read.
+    /// No replica has the content that was to be read.
     pub fn unreadable(&mut self, id: RequestId) {
         if let Some(pending) = self.pending.remove(&id) {
             reach!("replica: sessions: a read that no replica can answer");
@@ -327,12 +328,13 @@ impl Sessions {
         self.out.push_back((to, ClientAnswer { session, stream, number, answer }));
     }
 
-    /// The next thing to say. What is [`vouched for`](vouches) only under the lease.
+    /// The next answer to send. One that is [`vouched for`](vouches) may be sent only under the
+    /// lease.
     pub fn poll(&mut self) -> Option<(NodeId, ClientAnswer)> {
         self.out.pop_front()
     }
 
-    /// Whether an answer says what holds only under the lease of the primary (R10).
+    /// Whether an answer is true only under the lease of the primary (R10).
     #[must_use]
     pub fn vouches(answer: &ClientAnswer) -> bool {
         matches!(answer.answer, Answered::Done | Answered::Data(_))
