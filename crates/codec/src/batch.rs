@@ -482,7 +482,7 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, De
     Ok(EntryDesc { kind, range, payload_at, payload: Bytes::new(), payload_crc: crc, session, request })
 }
 
-/// Whether a snapshot is not the last entry of its batch: what it keeps ends where a batch does.
+/// Whether a snapshot is not the last entry of its batch. Snapshots hold whole batches.
 fn snapshot_within(entries: &[EntryDesc]) -> bool {
     let before_last = entries.split_last().map_or(&[][..], |(_, before)| before);
     before_last.iter().any(|entry| matches!(entry.kind, EntryKind::Snapshot | EntryKind::Rollback))

@@ -75,7 +75,7 @@ impl Ask {
     }
 }
 
-/// Primary to client. Session, stream and number are those of what is answered.
+/// Primary to client. Session, stream and number are those of the question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientAnswer {
     pub session: SessionId,
@@ -106,7 +106,7 @@ pub enum Refusal {
     NotServing,
     /// The session is over.
     Over,
-    /// The log does not hold what was acknowledged. The session is over.
+    /// The log does not hold acknowledged changes. The session is over.
     Lost,
 }
 

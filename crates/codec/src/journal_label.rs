@@ -1,4 +1,5 @@
-//! The label of a journal that does not lie beside its superblock: whose it is. One block after the end of the ring.
+//! Label of a journal that does not lie beside its superblock: it names the replica. One block
+//! after the end of the ring.
 //!
 //! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 

@@ -159,9 +159,11 @@ pub enum Message {
         version: Index,
         at: Index,
         data: Bytes,
-        /// Blocks that no replica has whole, by their place in the extent, ascending. What `data` has there means nothing.
+        /// Blocks that no replica holds whole, by their place in the extent, ascending. The bytes
+        /// of `data` in their place mean nothing.
         damaged: Vec<u32>,
-        /// Blocks that are at the replica what they are here, by their place in the extent, ascending. They are not among `data`.
+        /// Blocks that the target holds with the same content as the source, by their place in the
+        /// extent, ascending. They are not among `data`.
         kept: Vec<u32>,
     },
     /// R→P: installed (not necessarily flushed).
@@ -175,7 +177,7 @@ pub enum Message {
     },
     /// R→P: flushed, consistent, and recorded so durably.
     CopyEndReply,
-    /// R→P: what this replica holds in the range of the scrub entry `at`, as of that entry.
+    /// R→P: sums of this replica's blocks in the range of the scrub entry `at`, as of that entry.
     ScrubSums {
         at: Index,
         held: BlockSums,

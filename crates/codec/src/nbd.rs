@@ -1,16 +1,18 @@
 //! The server's side of the NBD protocol: how a volume is offered to clients that Mainstay did not write.
 //!
-//! Layouts and numbers are those of the protocol's document (`doc/proto.md` of the NetworkBlockDevice project), and,
-//! unlike everything else in this crate, big-endian. [`handshake`] is the haggling over options, a state machine: bytes
-//! in, bytes out; [`transmission`] has the requests and replies that follow it.
+//! Layouts and numbers are those of the protocol's document (`doc/proto.md` of the
+//! NetworkBlockDevice project). They are big-endian, unlike everything else in this crate.
+//! [`handshake`] is the negotiation of options, a state machine: bytes in, bytes out.
+//! [`transmission`] has the requests and replies that follow it.
 //!
-//! What is spoken: the fixed newstyle handshake with `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`,
-//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT` and `SET_META_CONTEXT` (`base:allocation`); the commands `READ`, `WRITE`,
-//! `DISC`, `FLUSH`, `TRIM`, `WRITE_ZEROES` and `BLOCK_STATUS`. What is not: the experimental extensions (`RESIZE`,
-//! extended headers), `CACHE`, and the oldstyle handshake.
+//! Supported: the fixed newstyle handshake with `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`,
+//! `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT` and `SET_META_CONTEXT` (`base:allocation`); the
+//! commands `READ`, `WRITE`, `DISC`, `FLUSH`, `TRIM`, `WRITE_ZEROES` and `BLOCK_STATUS`. Not
+//! supported: the experimental extensions (`RESIZE`, extended headers), `CACHE`, and the oldstyle
+//! handshake.
 //!
-//! What is guaranteed: nothing that a client sends makes this panic, or allocate more than a small multiple of it
-//! (R25).
+//! Guarantee: no bytes of a client make this panic, or allocate more than a small multiple of their
+//! length (R25).
 
 pub mod handshake;
 pub mod transmission;

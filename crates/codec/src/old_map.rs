@@ -1,8 +1,9 @@
-//! The map of a snapshot that is kept without clones of files: which chunks of a volume were put aside, as they were when it was taken,
-//! before something else was written there. A header block, then sectors of bits, whole blocks of them.
+//! Map of a snapshot that is kept without clones of files. It tells which chunks of a volume were
+//! put aside before something else was written there, as they were when the snapshot was taken. A
+//! header block, then sectors of bits in whole blocks.
 //!
-//! Bits are only ever set. So a write of sectors that a power cut tears leaves a map that says what it said before, what it was to say, or
-//! something between, and never less than before.
+//! Bits are only ever set. A power cut may tear a write of sectors. The map then has the old bits,
+//! the new ones or something between, and never lacks a bit that was set before.
 //!
 //! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
@@ -82,7 +83,7 @@ impl OldMapHeader {
     }
 }
 
-/// Appends the sector of this number. `words`: at most [`OLD_MAP_WORDS`]; what is missing is zero.
+/// Appends the sector of this number. `words`: at most [`OLD_MAP_WORDS`]; missing words are zero.
 ///
 /// # Panics
 /// When there are more.

@@ -1,4 +1,5 @@
-//! Sums of the blocks of a volume, as they lie in its file of sums: four bytes for each block, in its order, and nothing else.
+//! Sums of the blocks of a volume, as they lie in its file of sums: four bytes for each block, in
+//! the order of the blocks.
 
 use crate::crc32c;
 use mainstay_types::BLOCK_BYTES;
@@ -11,8 +12,8 @@ pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / SUM_BYTES;
 /// CRC-32C of a block of zeroes.
 const CRC_OF_ZEROES: u32 = 0x98f9_4189;
 
-/// Content that is written in the place of a block that, as far as is known, no replica has any
-/// more. It is not zeroes, because a lost page of sums would take zeroes for right.
+/// Content that is written in the place of a block that no replica is known to have any more. It is
+/// not zeroes, because a lost page of sums would take zeroes for right.
 pub static DAMAGED_BLOCK: [u8; BLOCK_BYTES as usize] = {
     let text = b"MAINSTAY: LOST. ";
     let mut block = [0; BLOCK_BYTES as usize];

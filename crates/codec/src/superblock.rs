@@ -108,7 +108,7 @@ pub struct Superblock {
     pub versions_root: u64,
     /// Ascending; at the checkpoint.
     pub snapshots: Vec<SnapshotRecord>,
-    /// The last change that a client asked for, as of what was applied.
+    /// The last change that a client asked for, as of the applied entries.
     pub client: ClientMark,
 }
 

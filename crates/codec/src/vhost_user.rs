@@ -66,7 +66,7 @@ pub struct RingAddresses {
     pub available: u64,
 }
 
-/// The shared memory in which the back-end notes what it has taken and not answered.
+/// The shared memory in which the back-end notes the requests that it has taken and not answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InflightArea {
     pub bytes: u64,
@@ -232,7 +232,7 @@ impl InflightArea {
 }
 
 impl Message {
-    /// `body` is as long as the header says. What is behind the last field is not looked at.
+    /// `body` is as long as the header says. Bytes behind the last field are ignored.
     ///
     /// # Errors
     /// When the body is too short for its request, or states something impossible.

@@ -1,7 +1,8 @@
-//! The block device of virtio: what a guest's driver is told of the disk, and what it asks of it.
+//! The block device of virtio: what a guest's driver learns of the disk, and its requests to the
+//! disk.
 //!
-//! Layouts and numbers are those of section 5.2 of the virtio specification, version 1.2. Nothing that a guest sends makes
-//! this panic or allocate (R25).
+//! Layouts and numbers are those of section 5.2 of the virtio specification, version 1.2. No
+//! request of a guest makes this panic or allocate (R25).
 
 /// Unit of offsets and lengths, in bytes; also the logical block size, which firmware wants to boot from.
 pub const SECTOR_BYTES: u64 = 512;

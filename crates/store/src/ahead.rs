@@ -35,7 +35,8 @@ impl Ahead {
         }
     }
 
-    /// The extent has come: of its blocks `first..end`, counted from the start of the volume, those that were not written, as stretches.
+    /// Takes the bits of an extent that has come. Returns those of its blocks `first..end` that
+    /// were not written, as stretches. Blocks count from the start of the volume.
     pub fn take(&mut self, volume: VolumeId, extent: u32, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
         let bits = self.0.remove(&(volume, extent)).unwrap_or_default();
         let start = u64::from(extent) * BLOCKS;

@@ -61,7 +61,8 @@ pub struct Tuning {
     /// write that waits for room in a full journal waits for one pass, so more parts make its wait
     /// shorter; each costs a checkpoint. 1: a pass frees all that there is.
     pub pass_parts: u64,
-    /// A part is not smaller than this, unless it would be more than half of the journal: a checkpoint costs the same however little it is of.
+    /// Smallest part, unless it would be more than half of the journal: a checkpoint costs the same
+    /// for a small part as for a large one.
     pub pass_bytes_min: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,
@@ -175,7 +176,8 @@ pub struct OpId(pub u64);
 #[error("{detail}")]
 pub struct IoFailure {
     pub detail: String,
-    /// The pool has no space for what was to be written to a volume. Nothing else is in doubt, see [`crate::Store::retry`].
+    /// The pool has no space for a write to a volume. Nothing else is in doubt, see
+    /// [`crate::Store::retry`].
     pub no_space: bool,
     /// Whether it failed because the pool has no space, whatever was to be written.
     pub full: bool,
@@ -208,8 +210,8 @@ pub enum Source {
     Zero,
 }
 
-/// Payloads of the journal that are read at once for one read or one write of a volume (R18). Not the parts
-/// that are wanted: a part may be a block of a payload of [`REQUEST_BYTES_MAX`].
+/// Payloads of the journal that are read at once for one read or one write of a volume (R18).
+/// Payloads are read whole, even if only one block of a payload of [`REQUEST_BYTES_MAX`] is wanted.
 pub const PAYLOADS_READ_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX;
 
 /// The payload of one entry as it lies in the journal. It is read whole, because its checksum is one of the whole.
@@ -244,7 +246,7 @@ impl Payload {
     }
 }
 
-/// R12: what was durable in the journal cannot be read back.
+/// R12: an entry that was durable in the journal cannot be read back.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 #[error("the journal record of entry {} is damaged", index.0)]
 pub struct Damaged {
@@ -334,16 +336,16 @@ pub enum Output {
         volume: VolumeId,
         offset: u64,
         len: u64,
-        /// Its space goes back to the pool, where that is possible. Otherwise it is allocated afterwards, so that what is
-        /// written there later needs none.
+        /// Its space goes back to the pool, where that is possible. Otherwise the range is
+        /// allocated afterwards, so that later writes to it need no new space.
         free: bool,
     },
     VolumeFlush {
         op: OpId,
         volume: VolumeId,
     },
-    /// Make the file of a volume as large as `bytes` and [`Area::Meta`] as large as `meta_bytes`, if they are smaller; what is
-    /// new reads as zeroes. Completion means durable.
+    /// Make the file of a volume as large as `bytes` and [`Area::Meta`] as large as `meta_bytes`,
+    /// if they are smaller. The new part reads as zeroes. Completion means durable.
     VolumeGrow {
         op: OpId,
         volume: VolumeId,
@@ -384,8 +386,8 @@ pub enum Output {
     Durable {
         index: Index,
     },
-    /// The promise is durable (R1), and so is everything that was appended before. What could not be,
-    /// because the journal is full, is dropped. `log_state` tells where the log ends now.
+    /// The promise is durable (R1), and so is everything that was appended before. Batches for
+    /// which the full journal had no room are dropped. `log_state` tells where the log ends now.
     Promised {
         epoch: Epoch,
     },

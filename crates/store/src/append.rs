@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 /// A journal write whose entries are not durable yet: it is in flight, or it has ended before one that came first.
 ///
-/// They end in any order and become durable in that of the log. So the `durable_before` of a record, which is what had become durable when its
-/// write was issued, is true whatever the disk did first. What was in flight with it is called durable only by records of later writes.
+/// The writes end in any order, and become durable in the order of the log. `durable_before` of a
+/// record is the end of the durable log when its write was issued. So it is true in whatever order
+/// the disk works. Entries that were in flight with the record are called durable only by the
+/// records of later writes.
 #[derive(Debug)]
 pub struct JournalInFlight {
     op: OpId,
@@ -116,8 +118,8 @@ impl Store {
         self.room() < self.batch_bytes_max()
     }
 
-    /// Journal bytes that epoch starts may use now. What is appended within this never waits in the queue for a
-    /// checkpoint.
+    /// Journal bytes that epoch starts may use now. A batch that is appended within this room never
+    /// waits in the queue for a checkpoint.
     #[must_use]
     pub fn room_with_reserve(&self) -> u64 {
         if self.failed { 0 } else { self.journal.free_bytes().saturating_sub(self.queue_bytes) }
@@ -147,11 +149,11 @@ impl Store {
         self.journal_writes.is_empty() && self.queue.front().is_none_or(|batch| batch.last() > limit)
     }
 
-    /// Takes back what is queued and not yet submitted.
+    /// Takes back the queued batches that are not yet submitted.
     pub(crate) fn drop_queue(&mut self) {
         for _ in self.queue.drain(..) {
             reach!("store: a queued batch is taken back");
-            // What is queued is the end of what is pending.
+            // The queue is the end of the pending batches.
             self.pending.pop_back();
         }
         self.queue_bytes = 0;
@@ -278,8 +280,8 @@ impl Store {
         self.evict();
     }
 
-    /// Moves what is committed and durable into the overlay, whole batches only: a commit index is always the
-    /// end of one, because batches are what is acknowledged.
+    /// Moves committed and durable entries into the overlay, in whole batches only: a commit index
+    /// is always the end of a batch, because batches are acknowledged as a whole.
     pub(crate) fn apply(&mut self) {
         let committed = if planted(Bug::UncommittedApplied) { self.durable } else { self.commit };
         let to = committed.min(self.durable);
@@ -291,7 +293,8 @@ impl Store {
                 return;
             }
             let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else {
-                // What is durable has a place. Were it not so, everything from here on would read as it was before.
+                // A durable entry has a place. Otherwise all blocks from here on would read as they
+                // were before.
                 return self.fail(format!("entry {} is durable and not in the journal", batch.first));
             };
             for (n, entry) in batch.entries.iter().enumerate() {
@@ -301,7 +304,7 @@ impl Store {
             if self.failed {
                 return;
             }
-            // Along the log they rise, but what a superblock says may be ahead.
+            // The marks rise along the log, but the mark of a superblock may be ahead.
             if let Some((_, mark)) = batch.last_of_client() {
                 self.client = self.client.max(mark);
             }
@@ -395,7 +398,7 @@ pub fn note_epoch(epochs: &mut Vec<(Epoch, Index)>, epoch: Epoch, last: Index) {
     }
 }
 
-/// Shortens an epoch history to what it is up to `end`.
+/// Shortens an epoch history to the part up to `end`.
 pub fn cut_epochs(epochs: &mut Vec<(Epoch, Index)>, end: Index) {
     while epochs.len() >= 2 && epochs[epochs.len() - 2].1 >= end {
         epochs.pop();

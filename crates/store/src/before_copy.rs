@@ -55,7 +55,8 @@ impl Store {
         }
     }
 
-    /// Whether a restart, for which everything else is ready, need not wait for what is to be kept; sees to that it is taken.
+    /// Whether a restart, for which everything else is ready, need not wait for the kept state.
+    /// Begins to take that state if it is due.
     pub(crate) fn kept_before_restart(&mut self) -> bool {
         match self.kept {
             Kept::Taken(_) => return true,
@@ -123,7 +124,7 @@ impl Store {
         }
     }
 
-    /// Its files are not there, whatever the superblock says.
+    /// Notes that the files of the kept state are gone, whatever the superblock says.
     pub(crate) fn kept_lost(&mut self) {
         if self.kept == Kept::Held {
             reach!("store: what was kept is lost");

@@ -37,7 +37,8 @@ pub struct Install {
     data: Bytes,
     /// Blocks that no replica holds whole, by their place in the extent, ascending.
     damaged: Vec<u32>,
-    /// Blocks that are in the volume as they are to be, in the same manner. They are not among `data`.
+    /// Blocks that the volume already holds as they should be, in the same manner. They are not
+    /// among `data`.
     kept: Vec<u32>,
 }
 
@@ -123,7 +124,8 @@ fn contents(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) ->
 }
 
 impl Store {
-    /// Extents that may have changed after `index`, in order; also by what is committed and has to wait until the volumes are rolled back.
+    /// Extents that may have changed after `index`, in order. Committed entries that wait for a
+    /// rollback of the volumes count too.
     #[must_use]
     pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
         let mut extents = self.versions.newer_than(index);
@@ -189,8 +191,9 @@ impl Store {
         }
         self.queue.clear();
         self.queue_bytes = 0;
-        // Of what is committed some may have to wait until the volumes are rolled back. The primary was told that it is here, so it is applied
-        // and destaged like the rest before the log restarts.
+        // Some committed entries may have to wait until the volumes are rolled back. The primary
+        // was told that they are here. So they are applied and destaged like the rest before the
+        // log restarts.
         let committed = self.known_committed();
         if committed > self.applied {
             reach!("store: a restart waits for what waits for a rollback");
@@ -248,13 +251,17 @@ impl Store {
         self.outputs.push_back(Output::Restarted { at });
     }
 
-    /// Writes a copied extent to its volume; empty `data` means zeroes. Longer zeroes become holes. `version` is the version-table
-    /// entry that belongs to the content. Blocks of `damaged`, by their place in the extent and ascending, are damaged here as they are
-    /// everywhere: what is read there does not fit its sum until it is written anew. Those of `kept`, in the same manner, stay as they are in the volume and are
-    /// not among `data`. Answered by [`Output::ExtentInstalled`], not flushed.
+    /// Writes a copied extent to its volume. Empty `data` means zeroes. Longer zeroes become holes.
+    /// `version` is the version-table entry that belongs to the content.
+    ///
+    /// Blocks of `damaged`, by their place in the extent and ascending, are damaged here as they
+    /// are on every replica: a read of such a block does not fit its sum until the block is written
+    /// anew. Blocks of `kept`, in the same manner, stay as they are in the volume and are not among
+    /// `data`. Answered by [`Output::ExtentInstalled`], not flushed.
     ///
     /// # Panics
-    /// Outside of a copy, or if `data` is neither empty nor exactly the extent without what is kept; with damage where there are no sums, or beyond the extent.
+    /// If no copy is under way. If `data` is neither empty nor exactly the extent without the kept
+    /// blocks. If blocks are damaged and there are no sums, or they are beyond the extent.
     pub fn install_extent(
         &mut self,
         volume: VolumeId,

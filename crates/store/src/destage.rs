@@ -52,7 +52,7 @@ pub(crate) enum Stage {
     Sums {
         from: PageAt,
     },
-    /// The volumes hold what a snapshot is to keep, and it is being taken.
+    /// The volumes hold the content of a snapshot, and the snapshot is being taken.
     Snapshot,
     /// From this page on the version table is still to be written.
     Table {
@@ -178,8 +178,10 @@ impl Store {
         let checkpoint = self.superblock.checkpoint;
         let snapshot = layer.map(|layer| layer.snapshot);
         let whole = self.destage_forced || restart_waits || finish;
-        // As they are where it ends: after a crash what follows a snapshot is applied anew, from these sizes on. A pass that frees a part only may
-        // record a size that a resize behind it gave: it is met again, changes nothing then, and no snapshot lies between, for passes end at these.
+        // The sizes are those at the end of the pass: after a crash the entries behind a snapshot
+        // are applied anew, from these sizes on. A pass that frees only a part may record the size
+        // of a later resize. That resize is applied again after a crash, and then changes nothing.
+        // No snapshot lies between them, because passes end at snapshots.
         let volumes = layer.map_or(&self.config.volumes, |layer| &layer.volumes).clone();
         let (to, chain) = self
             .journal
@@ -193,7 +195,7 @@ impl Store {
         if !(finish || progress) {
             return None;
         }
-        // What is wanted is a checkpoint of everything, not one that ends at a snapshot.
+        // A checkpoint of everything is wanted, not one that ends at a snapshot.
         self.destage_forced &= snapshot.is_some();
         let announced = self.superblock_write.is_none() && self.superblock.commit >= to.index;
         reach!("store: a pass begins");
@@ -258,7 +260,8 @@ impl Store {
         let start = tuning.destage_start_bytes;
         let journal = self.config.journal_bytes;
         let (runs, runs_max) = (self.runs() as u64, tuning.runs_max as u64);
-        // What a pass is due for, as far beyond that as it has come, and where it is not to come to.
+        // For each measure: its present value, the value at which a pass is due, and how far beyond
+        // that it may go.
         let urgency = [
             (self.overlay.data_bytes(), start, start),
             (self.overlay.hole_bytes(), start, start),
@@ -398,7 +401,8 @@ impl Store {
         Filling::Data(pieces)
     }
 
-    /// While extents are being copied: remembers what is written into those that are still to come.
+    /// While extents are being copied: remembers the blocks that are written into extents still to
+    /// come.
     fn note_ahead(&mut self, volume: VolumeId, first: u64, end: u64) {
         if self.copying && !self.all_extents_came() {
             reach!("store: entries are destaged beside a copy");
@@ -526,7 +530,8 @@ impl Store {
         if finish {
             self.superblock.data = DataState::Consistent;
         }
-        // Of what is applied, which may be more: that is in the journal, and is never cut.
+        // The mark is the one of the applied entries, which may be more: they are in the journal,
+        // and are never cut.
         self.superblock.client = self.client;
         if !planted(Bug::SnapshotNotRecorded) {
             self.superblock.snapshots = self.snapshot_records(to.index);

@@ -63,7 +63,8 @@ pub struct FoundEntry {
 /// Looks at a replica that no store has open.
 ///
 /// # Errors
-/// When nothing can be said: the media cannot be read, or there is no superblock. Damage is a part of what is told.
+/// If the media cannot be read, or there is no superblock. Damage is no error: the inspection tells
+/// it.
 pub fn inspect(media: &mut dyn Media) -> Result<Inspection, RecoverError> {
     let copies = superblock_copies(media)?;
     let sequences = copies.iter().map(|copy| copy.as_ref().map(|superblock| superblock.sequence)).collect();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub enum Held {
     /// In memory, while it lasts.
     Memory(Arc<Batch>),
-    /// Only in the ring. What is read back is checked against these, in order.
+    /// Only in the ring. Content that is read back is checked against these sums, in order.
     Ring(Sums),
 }
 
@@ -209,8 +209,9 @@ impl Journal {
         }
         self.live = self.live.min(self.placed.len());
         self.memory_from = self.memory_from.min(end.next());
-        // The batch that was cut may have been the one that went to offset 0; the next one continues
-        // behind the last that is left, or where the checkpoint says: recovery takes what it finds elsewhere for damage.
+        // The batch that was cut may have been the one that went to offset 0. So the next one
+        // continues behind the last that is left, or where the checkpoint says. Recovery takes a
+        // batch in another place for damage.
         self.head = self.placed.back().map_or(self.start, |last| last.offset + last.len);
     }
 
@@ -312,16 +313,18 @@ impl Journal {
         last.map(|placed| placed.last)
     }
 
-    /// Where the last batch that ends at or before `index` ends. The next one is there or, if it did not fit there, at
-    /// the start. Not where it is now: it may be cut, and what comes instead may fit.
+    /// Where the last batch that ends at or before `index` ends. The next one is there or, if it
+    /// did not fit there, at the start. The present place of the next batch does not count: it may
+    /// be cut, and the batch that comes instead may fit.
     pub fn offset_after(&self, index: Index) -> u64 {
         let at = self.position(index.next());
         let before = at.checked_sub(1).and_then(|at| self.placed.get(at));
         before.map_or(self.head, |placed| placed.offset + placed.len)
     }
 
-    /// Drops the oldest batch from memory if more than `max` bytes are held; never one after `durable`,
-    /// for that is still being written. Returns what it dropped.
+    /// Drops the oldest batch from memory if more than `max` bytes are held. It drops no batch
+    /// after `durable`, because that is still being written. Returns the first index of the dropped
+    /// batch.
     pub fn evict(&mut self, max: u64, durable: Index) -> Option<Index> {
         while self.memory_bytes > max {
             let at = self.position(self.memory_from);
@@ -357,8 +360,9 @@ mod tests {
     }
 
     proptest! {
-        /// However the ring came to be as it is: what there is room for has a place without another trim. (Once the room of
-        /// an empty ring was all of it, wherever the head was, and of two batches the second could find no place.)
+        /// In whatever state the ring is, a batch for which there is room has a place without
+        /// another trim. (Once an empty ring had all its bytes as room, wherever the head was. Then
+        /// the second of two batches could find no place.)
         #[test]
         fn what_there_is_room_for_has_a_place(
             ring in 8u64..40,
@@ -374,7 +378,7 @@ mod tests {
                     let offset = journal.place_for(len);
                     prop_assert!(offset.is_some(), "{blocks} blocks of {room} bytes in {:?}", journal.free());
                     journal.place(offset.unwrap_or_default(), batch(last, blocks));
-                    // What was promised stays promised.
+                    // Promised room stays promised.
                     prop_assert!(journal.free_bytes() >= room - len, "{:?}", journal.free());
                     room -= len;
                 }

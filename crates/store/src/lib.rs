@@ -89,7 +89,7 @@ use volume_op::{Group, GroupId};
 
 /// See the top of this crate.
 pub struct Store {
-    /// With the sizes of the volumes as of what is applied.
+    /// With the sizes of the volumes as of the applied entries.
     config: StoreConfig,
     /// Sizes of the volumes at the end of the log.
     end_volumes: Vec<u64>,
@@ -104,8 +104,8 @@ pub struct Store {
     grow_due: bool,
     tuning: Tuning,
 
-    /// The superblock as it was last submitted. What it says counts only once it is durable; fields that
-    /// others look at are therefore kept again below.
+    /// The superblock as it was last submitted. Its fields count only once it is durable. So fields
+    /// that other parts look at are kept again below.
     superblock: Superblock,
     superblock_write: Option<SuperblockWrite>,
     /// Waiting for their turn to change the superblock.
@@ -260,7 +260,7 @@ impl Store {
             Some(Op::SnapshotTake(SnapshotId::BEFORE_COPY)) => return self.kept_taken(&result.map(|_| ())),
             Some(Op::SnapshotTake(id)) => return self.snapshot_taken(id, result.map(|_| ())),
             Some(Op::SnapshotRestore(id)) => return self.snapshot_restored(id, result.map(|_| ())),
-            // What is left of one is removed when the replica is opened.
+            // The files that are left of one are removed when the replica is opened.
             Some(Op::SnapshotDrop(SnapshotId::BEFORE_COPY)) => return self.kept_dropped(),
             Some(Op::SnapshotDrop(_)) => return,
             _ => {}

@@ -41,7 +41,8 @@ impl Store {
 
     /// The committed content of a range as consecutive segments that cover it.
     ///
-    /// A segment in the volume may be read at leisure: what changes there meanwhile was committed meanwhile.
+    /// A segment in the volume may be read at leisure: blocks that change there meanwhile hold
+    /// entries that were committed meanwhile.
     #[must_use]
     pub fn read(&self, range: Range) -> Segments {
         // Beyond the end of the file, while it is being made larger, there is nothing yet.
@@ -150,13 +151,14 @@ impl Store {
         if pieces.is_empty() { Err(Gone) } else { Ok(pieces) }
     }
 
-    /// Whether the ring still holds this payload where it was, so that it is damaged if what was read is not it.
+    /// Whether the ring still holds this payload in its place. If so, a read that does not fit
+    /// means damage.
     #[must_use]
     pub fn holds(&self, payload: &Payload) -> bool {
         self.journal.payload(payload.index, payload.offset) == Some(*payload)
     }
 
-    /// Whether the ring still holds the batch with this entry, so that what was read of it is what it was.
+    /// Whether the ring still holds the batch with this entry, so that a read of it was valid.
     #[must_use]
     pub fn retains(&self, index: Index) -> bool {
         self.journal.find(index).is_some()

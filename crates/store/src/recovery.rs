@@ -134,7 +134,7 @@ impl Store {
         Ok(config_of(&read_superblock(media)?.0))
     }
 
-    /// Brings back what was durable.
+    /// Brings back the durable state of a replica.
     ///
     /// # Errors
     /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself failed.
@@ -159,7 +159,8 @@ impl Store {
             reach!("store: the files are an older copy");
             return Err(RecoverError::Older { end: log.end.index, known });
         }
-        // What a process that died left in the device's cache was found as well. It counts as durable from now on.
+        // Records that a process that died left in the device's cache were found as well. They
+        // count as durable from now on.
         media.flush(Area::Journal)?;
         reach!("store: a replica is recovered");
         if superblock.data != DataState::Consistent {

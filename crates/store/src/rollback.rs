@@ -34,7 +34,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach};
 
 impl Store {
-    /// Whether an entry that rolls back is applied and the volumes do not hold yet what it says. Nothing is to be read then.
+    /// Whether a rollback is applied and the volumes do not hold its content yet. They must not be
+    /// read then.
     #[must_use]
     pub fn rolling_back(&self) -> bool {
         self.layers.iter().any(|layer| layer.from.is_some())
@@ -46,7 +47,8 @@ impl Store {
         held.map(|(id, _)| *id)
     }
 
-    /// Whether a batch drops what the volumes are being rolled back to, or asks what they hold then.
+    /// Whether a batch drops the snapshot that the volumes are being rolled back to, or scrubs them
+    /// meanwhile.
     pub(crate) fn waits_for_rollback(&self, batch: &Batch) -> bool {
         // Asked for every batch, and there are hardly ever layers.
         if self.layers.is_empty() {
@@ -65,7 +67,7 @@ impl Store {
         ends || scrubs
     }
 
-    /// Whether what a scrub is reading would be gone.
+    /// Whether a rollback must wait, because it would take away the content that a scrub reads.
     pub(crate) fn restore_waits(&self) -> bool {
         let restores = self.layers.front().is_some_and(|layer| layer.from.is_some());
         let waits = restores && self.any_pinned();

@@ -61,7 +61,8 @@ impl Store {
         })
     }
 
-    /// Snapshots that the superblock says are here. Files of others are what a crash has left, unless they are being taken.
+    /// Snapshots that the superblock names as held. Files of other snapshots are left from a crash,
+    /// unless they are being taken.
     pub fn snapshots_on_disk(&self) -> impl Iterator<Item = SnapshotId> {
         let kept = match self.superblock.data {
             DataState::Inconsistent { kept: true, .. } => Some(SnapshotId::BEFORE_COPY),
@@ -111,8 +112,10 @@ impl Store {
             reach!("store: a snapshot is there already, or one too many");
             return;
         }
-        // While the pass that ends a copy is under way, what comes later is of a whole replica: its superblock will say so, and after a crash
-        // this entry is met again by one. Were it missing now, passes would not end at it, and then it would be taken with newer content.
+        // While the pass that ends a copy is under way, the entries after it are those of a whole
+        // replica. Its superblock will say so, and after a crash a whole replica applies this entry
+        // again. If the snapshot were missing now, passes would not end at it, and then it would be
+        // taken with newer content.
         let whole = self.data == DataState::Consistent || self.ends_copy();
         let again = id <= self.last_snapshot;
         self.last_snapshot = id.max(self.last_snapshot);
@@ -170,7 +173,8 @@ impl Store {
         self.outputs.push_back(Output::SnapshotsChanged);
     }
 
-    /// The volumes hold exactly what the log says up to the snapshot's entry, durably. Whether anything was issued.
+    /// Issues the snapshot: the volumes durably hold exactly the content of the log up to its
+    /// entry. Returns whether anything was issued.
     pub(crate) fn issue_snapshot(&mut self, id: SnapshotId) -> bool {
         if self.layers.front().is_some_and(|layer| layer.snapshot == id && layer.from.is_some()) {
             self.issue_restore();
@@ -210,7 +214,7 @@ impl Store {
             let layer = self.layers.pop_front();
             self.outputs.push_back(Output::SnapshotsChanged);
             if layer.is_some_and(|layer| layer.from.is_some()) {
-                // What had to wait.
+                // Applies the entries that had to wait.
                 self.apply();
             }
         }
@@ -242,7 +246,7 @@ impl Store {
         listed.iter().map(record).collect()
     }
 
-    /// The log has restarted with what the superblock says.
+    /// The log has restarted with the list of the superblock.
     pub(crate) fn snapshots_restarted(&mut self, at: Position) {
         self.layers.clear();
         let snapshots = self.superblock.snapshots.iter().map(on_record).collect();

@@ -25,7 +25,7 @@ pub const ZEROES_BLOCKS_MAX: u64 = 64 * SUMS_PER_PAGE;
 /// Pages that are looked at for one that can be given up.
 const LOOKED_AT_MAX: usize = 64;
 
-/// A block of a volume is not what was written there last.
+/// A block of a volume does not hold its last written content.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 #[error("block {block} of volume {} is damaged", volume.0)]
 pub struct DamagedBlock {
@@ -87,7 +87,8 @@ fn sum_in(page: &[u8], block: u64) -> u32 {
 }
 
 impl Store {
-    /// Pages of sums that must be read to check what is read of the range: none if all are in memory, or there are no sums.
+    /// Pages of sums that must be read to check a read of the range. None if all are in memory, or
+    /// if there are no sums.
     pub fn sums_to_read(&self, range: Range) -> impl Iterator<Item = u64> {
         let pages = if self.config.sums { pages_of(range.first_block(), range.end_block()) } else { 0..0 };
         pages.filter(move |&page| !self.sums.pages.contains_key(&(range.volume, page)))
@@ -122,8 +123,8 @@ impl Store {
         self.give_up_pages();
     }
 
-    /// Compares what was read of a volume from block `first` on with its sums. `stamp`: from before the read; `pages`: those of
-    /// [`Store::sums_to_read`].
+    /// Compares blocks that were read of a volume, from block `first` on, with their sums. `stamp`:
+    /// from before the read; `pages`: those of [`Store::sums_to_read`].
     #[must_use]
     pub fn check_blocks(
         &self,
@@ -161,9 +162,10 @@ impl Store {
         Some(sum_in(read, block))
     }
 
-    /// Which blocks of what was read of a *pinned* extent ([`Store::scrub_ended`]) do not fit their sums, by their numbers in the volume. Nothing is written to
-    /// what lies in the volume there, so the read cannot have been overtaken. `pages`: those of [`Store::sums_to_read`], and those that were in memory when the
-    /// read began.
+    /// Returns the blocks of a *pinned* extent ([`Store::scrub_ended`]) that do not fit their sums,
+    /// by their numbers in the volume. The volume is not written there, so no write can have
+    /// overtaken the read. `pages`: those of [`Store::sums_to_read`], and those that were in memory
+    /// when the read began.
     pub fn damaged_blocks(
         &self,
         (volume, first): (VolumeId, u64),
@@ -236,7 +238,7 @@ impl Store {
             Piece::InJournal(_) => None,
         });
         let written = here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum);
-        // What has no pieces is zeroes, or lost.
+        // A block without pieces is zeroes, or lost.
         let rest = match &group.operation {
             Some(Filling::Damaged) if planted(Bug::DamageCopiedAsContent) => block_sum(&DAMAGED_BLOCK),
             Some(Filling::Damaged) => DAMAGED_SUM,
@@ -257,8 +259,8 @@ impl Store {
         self.give_up_pages();
     }
 
-    /// The files of sums hold what a snapshot kept of them: what is in memory is of before. All that had changed was written, and no write to
-    /// a volume is under way.
+    /// The files of sums hold the sums of a snapshot, and the pages in memory are from before. All
+    /// changed pages were written, and no write to a volume is under way.
     pub(crate) fn sums_restored(&mut self) {
         self.volume_changes();
         if !planted(Bug::SumsOutlastRollback) {

@@ -94,7 +94,8 @@ impl Versions {
         }
     }
 
-    /// Versions for volumes of these sizes from now on. What was never there was changed by nothing.
+    /// Versions for volumes of these sizes from now on. No entry has changed the extents that are
+    /// new.
     pub fn fit(&mut self, volumes: &[u64]) {
         for (volume, &bytes) in volumes.iter().enumerate() {
             let table = &mut self.tables[volume];
@@ -115,7 +116,7 @@ impl Versions {
             .is_some_and(|table| table.iter().all(|version| *version == Index(0)))
     }
 
-    /// The tables lay in `old` and are to lie in `new`: the pages that are not on disk so lag.
+    /// The tables lay in `old` and are to lie in `new`. So the pages that are not on disk lag.
     pub fn relaid(&mut self, old: &[TablePlace], new: &[TablePlace]) {
         for (volume, (old, new)) in old.iter().zip(new).enumerate() {
             let unchanged = match (old.first_page == new.first_page, old.extents == new.extents) {
@@ -132,7 +133,8 @@ impl Versions {
         }
     }
 
-    /// Takes one page from what is on disk where page `number` is to be. Afterwards the slot agrees with memory there.
+    /// Takes one page from the content on disk in the place of page `number`. Afterwards the slot
+    /// agrees with memory there.
     pub fn load_page(
         &mut self,
         slot: u8,

@@ -120,7 +120,8 @@ impl Store {
         if whole { self.submit_whole(id) } else { self.gather_group(id) }
     }
 
-    /// Reads what is in the journal, as much as may be read at once, and submits the group when all of it is here.
+    /// Reads from the journal, as much as may be read at once. Submits the group when all of it is
+    /// here.
     fn gather_group(&mut self, id: GroupId) {
         while let Some(group) = self.groups.get_mut(&id) {
             let piece = group.next;
@@ -149,7 +150,8 @@ impl Store {
     pub(crate) fn piece_read(&mut self, id: GroupId, piece: usize, bytes: Bytes) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Piece::InJournal(Part { payload, offset, len }) = group.pieces[piece] else { return };
-        // No need to ask whether the ring still holds it: what a pass writes is not behind the checkpoint.
+        // The ring still holds it for certain: a pass writes only entries that are not behind the
+        // checkpoint.
         match payload.part(&bytes, offset, len) {
             Ok(part) => {
                 group.pieces[piece] = Piece::Here(part);
@@ -214,8 +216,9 @@ impl Store {
         }
     }
 
-    /// The pool has no space for a group. What it was to write is in the journal, or comes from another replica: nothing is in
-    /// doubt but the blocks of the group, and those are written whole when there is space again.
+    /// The pool has no space for a group. Its content is in the journal, or comes from another
+    /// replica. So only the blocks of the group are in doubt, and they are written whole when there
+    /// is space again.
     pub(crate) fn group_stalled(&mut self, id: GroupId) {
         reach!("store: a write waits for space in the pool");
         if let Some(group) = self.groups.get_mut(&id) {

@@ -46,8 +46,8 @@ impl Histogram {
         self.buckets == [0; HISTOGRAM_BUCKETS]
     }
 
-    /// For each power of two the bound and how many values were not greater, ascending. What is greater than the last bound is only
-    /// in [`count`](Self::count).
+    /// For each power of two the bound, and how many values were not greater, ascending. Values
+    /// above the last bound are only in [`count`](Self::count).
     pub fn up_to(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets[..LAST].iter().enumerate().scan(0, |sum, (power, count)| {
             *sum += count;

@@ -70,8 +70,8 @@ id!(
     Incarnation(u64), "d"
 );
 id!(
-    /// One opening of a replica by a process: random, new each time, because what was only in memory is gone with the last one.
-    /// 0: not known, and never counted on.
+    /// One opening of a replica by a process. Random and new each time, because content that was
+    /// only in memory is gone with the last opening. 0: not known, and never counted on.
     Opening(u64), "o"
 );
 id!(

@@ -4,7 +4,8 @@
 /// log is a whole number of blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Largest payload of one request, in bytes. Frontends advertise this as maximum; NBD cuts what is longer.
+/// Largest payload of one request, in bytes. Frontends advertise this as maximum. NBD cuts longer
+/// requests.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in tests of the cores, so
@@ -42,8 +43,8 @@ pub const REPLICAS_MAX: usize = 32;
 /// Smallest journal, in bytes: two of the largest batches and the reserve.
 pub const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 
-/// Most writes to the journal of one replica in flight. Few, because no record calls durable yet what was in flight with the newest: if it decays it
-/// looks like a torn tail.
+/// Most writes to the journal of one replica in flight. It is small, because no record yet calls
+/// the newest writes in flight durable. If one of them decays, it looks like a torn tail.
 pub const JOURNAL_WRITES_MAX: usize = 4;
 
 /// Most bytes of them together, unless one batch is larger.

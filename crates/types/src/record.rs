@@ -37,7 +37,8 @@ pub enum Mode {
     C,
 }
 
-/// How far a follower may be behind in mode A before writes wait for it. One that is gone, or stands still, does not count.
+/// How far a follower may be behind in mode A before writes wait for it. A follower that is gone or
+/// stands still does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LagLimits {
     /// Bytes in the journal that it has not made durable.
@@ -127,24 +128,27 @@ pub struct ResourceRecord {
     /// Counts in mode A.
     #[serde(default)]
     pub lag: LagLimits,
-    /// In mode A, one of those that are `near` takes over by itself when the primary is lost. What it lacks is the price, and `lag`
-    /// bounds it.
+    /// In mode A, one of the `near` followers takes over by itself when the primary is lost. The
+    /// writes that it lacks are then lost; `lag` bounds them.
     #[serde(default)]
     pub takeover: bool,
-    /// With `takeover`: followers that lack no more than `lag` allows of what is acknowledged, sorted by node. The primary sees to it as long
-    /// as it does not know that they are out (as R3), and from before they are in (as R4).
+    /// With `takeover`: followers that lack no more acknowledged writes than `lag` allows, sorted
+    /// by node. The primary ensures this from before they are in the list (as R4) until it knows
+    /// that they are out of it (as R3).
     #[serde(default)]
     pub near: Vec<Member>,
     /// Nodes whose replicas are to be in sync although the mode is A, because the primary, or a replica, moves there.
     #[serde(default)]
     pub called: Vec<NodeId>,
-    /// Replicas that were there when a promotion was forced (R11): they may hold, and may have in their volumes, what the
-    /// history has not any more. A primary feeds them only after it has seen that they do not.
+    /// Replicas that were there when a promotion was forced (R11). Their logs and volumes may hold
+    /// entries that are no longer in the history. A primary feeds one only after it has seen that
+    /// it holds none.
     #[serde(default)]
     pub doubtful: Vec<Member>,
-    /// Members of the in-sync set whose memory counts, each in the opening in which it does: in another one it may lack what was
-    /// acknowledged, and is not to be promoted. What a member that is not named here has acknowledged is durable there. Empty
-    /// unless the mode is B, or was and not everything is durable yet.
+    /// Members of the in-sync set whose memory counts, each with the opening in which it does. In
+    /// another opening the member may lack acknowledged writes, and must not be promoted. A member
+    /// that is not named here holds its acknowledged writes durably. Empty unless the mode is B, or
+    /// was B and some entries are not durable yet.
     #[serde(default, with = "pairs")]
     pub openings: BTreeMap<NodeId, Opening>,
     #[serde(default)]
@@ -205,8 +209,8 @@ impl ResourceRecord {
     }
 }
 
-/// A map as a list of pairs. Keys of JSON objects are texts, and where serde has to look for the kind of a message first it does not make numbers
-/// of them again.
+/// A map as a list of pairs. Keys of JSON objects are texts. Where serde first has to look for the
+/// kind of a message, it does not make numbers of them again.
 mod pairs {
     use crate::{NodeId, Opening};
     use serde::{Deserialize, Deserializer, Serializer};

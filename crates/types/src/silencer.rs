@@ -5,8 +5,8 @@
 //!   holds also when engine and agent are both dead.
 //! - While the engine's guard acts in time the silencer does nothing.
 //! - It ends when there is no engine and nothing to silence.
-//! - What is left is tried again for as long as the lease is not renewed, at first often and then
-//!   at leisure.
+//! - It tries again to silence the rest for as long as the lease is not renewed, at first often and
+//!   then at leisure.
 
 use crate::Time;
 use crate::simulation::{Bug, planted};
@@ -43,7 +43,7 @@ pub enum SilencerDoes {
 #[must_use]
 pub fn silencer_does(now: Time, sees: SilencerSees, guard_margin_ms: u64) -> SilencerDoes {
     let before_end = |ms: u64| Time(sees.lease_until.0.saturating_sub(ms * 1000));
-    // What was silenced from the moment on at which the guard acts was silenced for this lease.
+    // If all was silenced after the moment at which the guard acts, it was silenced for this lease.
     let done = sees.silenced >= before_end(guard_margin_ms);
     let acts_at = before_end(SILENCER_MARGIN_MS.min(guard_margin_ms));
     let later = now.plus_ms(SILENCER_LOOKS_MS);

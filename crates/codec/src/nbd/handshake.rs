@@ -21,8 +21,9 @@
 //! the client, and so an attacker on the way, choose whether to encrypt. This server does not offer
 //! it.
 //!
-//! Answers are in the order of the options. A client waits for the answer to one option before it sends the next, so
-//! the caller takes no more bytes while answers are waiting to be sent, which bounds both (R18).
+//! Answers are in the order of the options. A client waits for the answer to one option before it
+//! sends the next. So the caller takes no more bytes while answers are waiting to be sent. That
+//! bounds both (R18).
 
 use super::{Fields, STRING_BYTES_MAX, flags};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX};
@@ -33,7 +34,7 @@ pub const GREETING_BYTES: usize = 18;
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 /// Length of an option without its data.
 const OPTION_HEADER_BYTES: usize = 16;
-/// The longest input that is needed at once: what a caller must be able to keep.
+/// Longest input that is needed at once. A caller must be able to keep this many bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX;
 /// Most options of one client.
 pub const OPTIONS_MAX: u32 = 4096;
@@ -84,7 +85,8 @@ pub struct Export {
     pub bytes: u64,
     /// Without `SEND_DF`, which comes with structured replies.
     pub flags: u16,
-    /// In bytes: what may be asked for at all, what is fast, and the longest payload that is.
+    /// In bytes: the smallest block that a client may ask for, the block size that is fast, and the
+    /// longest payload that is fast.
     pub block_bytes_min: u32,
     pub block_bytes_preferred: u32,
     pub payload_bytes_max: u32,
@@ -130,14 +132,15 @@ pub enum Tls {
 /// How a handshake ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
-    /// TLS begins after what is still to be sent has been sent. Behind it the handshake goes on: see
+    /// TLS begins after the remaining answers have been sent. Behind it the handshake goes on: see
     /// [`Handshake::tls_is_up`].
     StartTls,
-    /// Requests follow, after what is still to be sent has been sent.
+    /// Requests follow, after the remaining answers have been sent.
     Transmit(Negotiated),
-    /// The client has said that it goes; close when what is still to be sent has been sent.
+    /// The client has said that it goes. Close when the remaining answers have been sent.
     Closed,
-    /// Close at once: what came is no handshake, or asked for what cannot be refused in another way.
+    /// Close at once: the bytes are no handshake, or ask for something that cannot be refused
+    /// otherwise.
     Refused(&'static str),
 }
 
@@ -181,9 +184,10 @@ impl Handshake {
         out
     }
 
-    /// Takes one step with what has been received and not been consumed, and appends the answer to `out`. Says how
-    /// many bytes were consumed, zero when more are needed (never more than [`INPUT_BYTES_MAX`] in all), and whether
-    /// it was the last step. To be called until it consumes nothing, each time with the exports of that moment.
+    /// Takes one step with the bytes that were received and not consumed, and appends the answer to
+    /// `out`. Returns how many bytes it consumed, and whether this was the last step. Zero bytes:
+    /// it needs more, never more than [`INPUT_BYTES_MAX`] in all. Call it until it consumes
+    /// nothing, each time with the present exports.
     pub fn step(&mut self, input: &[u8], exports: &[Export], out: &mut Vec<u8>) -> (usize, Option<End>) {
         if !self.greeted {
             return self.client_flags(input);
@@ -345,7 +349,7 @@ impl Handshake {
 
     fn contexts(&mut self, set: bool, data: &[u8], exports: &[Export], answer: &mut Answer<'_>) {
         if set {
-            // Also when what follows fails.
+            // Also when the rest fails.
             self.allocation = None;
         }
         if !self.structured {
@@ -409,7 +413,7 @@ fn find<'a>(name: &[u8], exports: &'a [Export]) -> Option<&'a Export> {
     }
 }
 
-/// The name, and the numbers of what is to be told, as they were sent.
+/// The name, and the numbers of the details that the client asks for, as they were sent.
 fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut fields = Fields(data);
     let name = fields.string().filter(|name| name.len() <= STRING_BYTES_MAX)?;

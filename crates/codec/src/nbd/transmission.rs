@@ -185,8 +185,9 @@ pub fn error_chunk(out: &mut impl Extend<u8>, cookie: u64, error: NbdError, word
     out.extend(words.iter().copied());
 }
 
-/// Appends the last chunk of a status request: lengths in bytes and `STATE_` bits, one after the other from the
-/// offset that was asked about. At least one, at most [`EXTENTS_MAX`]; what exceeds that is left out.
+/// Appends the last chunk of a status request: lengths in bytes and `STATE_` bits, one after the
+/// other from the offset of the request. At least one, at most [`EXTENTS_MAX`]; further ones are
+/// left out.
 pub fn status_chunk(out: &mut impl Extend<u8>, cookie: u64, context: u32, extents: &[(u32, u32)]) {
     let extents = &extents[..extents.len().min(EXTENTS_MAX)];
     out.extend(chunk(true, TYPE_BLOCK_STATUS, cookie, 4 + 8 * extents.len() as u32));
