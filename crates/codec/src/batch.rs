@@ -2,8 +2,9 @@
 //! replication and of acknowledgement. A batch is sealed once, by the primary, and is then the same
 //! bytes in every journal and on every connection.
 //!
-//! A header block (4096 bytes in a journal; only the used front travels on the wire), then the payloads in entry order, each a whole number of
-//! blocks. `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
+//! First comes a header block: 4096 bytes in a journal, only the used front of it on the wire. Then
+//! the payloads follow in entry order, each a whole number of blocks. `docs/internals/formats.md`
+//! has the layout, which a test compares with the encoded bytes.
 
 use crate::wire::{DecodeError, Reader};
 use crate::{crc32c, crc64};
@@ -55,8 +56,8 @@ pub enum EntryKind {
     /// Every replica that applies this entry reports the content of the range, which is one extent,
     /// as of this entry (R17). The entry changes nothing.
     Scrub,
-    /// All volumes hold from here on what the snapshot `to` holds, and this content is kept as the snapshot `mark` as well; both numbers
-    /// are in the range's offset ([`rollback_range`]).
+    /// All volumes hold from here on the content of the snapshot `to`, which is kept as the
+    /// snapshot `mark` as well. Both numbers are in the range's offset ([`rollback_range`]).
     Rollback,
 }
 
@@ -101,9 +102,13 @@ impl EntryKind {
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub kind: EntryKind,
-    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0;
-    /// for snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]); for [`EntryKind::Scrub`]: an extent, the last one of
-    /// a volume perhaps shorter; for [`EntryKind::Rollback`]: [`rollback_range`].
+    /// Its parts depend on the kind:
+    ///
+    /// - [`EntryKind::EpochStart`]: volume 0, offset 0, length 0.
+    /// - [`EntryKind::Resize`]: the new size as offset, length 0.
+    /// - Snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]).
+    /// - [`EntryKind::Scrub`]: an extent. The last one of a volume may be shorter.
+    /// - [`EntryKind::Rollback`]: [`rollback_range`].
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
@@ -118,8 +123,8 @@ pub const fn snapshot_range(id: SnapshotId) -> Range {
     Range { volume: VolumeId(0), offset: id.0 as u64, len: 0 }
 }
 
-/// The range of an entry that rolls back: volume 0, length 0, as offset the number of the snapshot it rolls back to and, in the upper half,
-/// that of the one it takes.
+/// The range of an entry that rolls back: volume 0, length 0. The offset has the number of the
+/// snapshot that it rolls back to and, in the upper half, that of the snapshot that it takes.
 #[must_use]
 pub const fn rollback_range(to: SnapshotId, mark: SnapshotId) -> Range {
     Range { volume: VolumeId(0), offset: to.0 as u64 | (mark.0 as u64) << 32, len: 0 }

@@ -1,10 +1,12 @@
-//! How a message travels on a byte stream: a fixed 64-byte header with its own checksum, then `meta`
-//! (checksummed, small), then `payload` (checksummed by what `meta` says, large, block-aligned in length).
+//! A message on a byte stream: a fixed 64-byte header with its own checksum, then `meta`, then
+//! `payload`. `meta` is small and has a checksum. `payload` is large and block-aligned in length,
+//! and `meta` has its checksum.
 //!
-//! `docs/internals/formats.md` has the layout and the meta of every kind, which a test compares with what is encoded here.
+//! `docs/internals/formats.md` has the layout and the meta of every kind, which a test compares
+//! with the encoded bytes.
 //!
-//! A receiver reads the header, learns both lengths (bounded), reads meta and payload into buffers of
-//! exactly these sizes, and hands all three to [`decode`].
+//! A receiver reads the header and learns both lengths, which are bounded. It reads meta and
+//! payload into buffers of exactly these sizes, and hands all three to [`decode`].
 
 use crate::batch::BATCH_FIXED_BYTES;
 use crate::client::{ClientAnswer, ClientAsk};

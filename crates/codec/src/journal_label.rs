@@ -1,7 +1,7 @@
 //! Label of a journal that does not lie beside its superblock: it names the replica. One block
 //! after the end of the ring.
 //!
-//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
+//! `docs/internals/formats.md` has the layout, which a test compares with the encoded bytes.
 
 use crate::crc32c;
 use crate::wire::{DecodeError, Put, Reader};

@@ -1,11 +1,14 @@
 //! Wire messages and on-disk records: encode, decode, checksum. No I/O.
 //!
 //! Everything that comes from a disk or a socket passes through here. Decoding is by length-checked
-//! fixed layouts: it never panics and never allocates more than it was given (R25). All integers but those of [`nbd`] are
-//! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
-//! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
-//! [`superblock`], [`versions`], [`journal_label`] and [`old_map`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
-//! [`vhost_user`] and [`virtio_blk`] what virtual machines do.
+//! fixed layouts: it never panics and never allocates more than it was given (R25). All integers
+//! but those of [`nbd`] are little-endian.
+//!
+//! - [`batch`] is the unit of the log, the same bytes in every journal and on every connection.
+//! - [`message`] has the messages between engines, and [`frame`] carries them.
+//! - [`superblock`], [`versions`], [`journal_label`] and [`old_map`] are a replica's own metadata.
+//! - [`nbd`] is the protocol of the clients of volumes, [`vhost_user`] and [`virtio_blk`] those of
+//!   virtual machines.
 
 pub mod batch;
 pub mod client;

@@ -1,4 +1,5 @@
-//! The server's side of the NBD protocol: how a volume is offered to clients that Mainstay did not write.
+//! The server's side of the NBD protocol, which offers a volume to clients that Mainstay did not
+//! write.
 //!
 //! Layouts and numbers are those of the protocol's document (`doc/proto.md` of the
 //! NetworkBlockDevice project). They are big-endian, unlike everything else in this crate.

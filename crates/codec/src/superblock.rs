@@ -1,7 +1,7 @@
-//! The superblock: what a replica must know before it can read its own journal. One block; several
-//! copies of it are kept and the valid one with the highest sequence counts (R14).
+//! The superblock: the state that a replica must know before it can read its own journal. It is one
+//! block. Several copies are kept, and the valid one with the highest sequence counts (R14).
 //!
-//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
+//! `docs/internals/formats.md` has the layout, which a test compares with the encoded bytes.
 
 use crate::crc32c;
 use crate::frame::EPOCHS_MAX;

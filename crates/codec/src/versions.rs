@@ -1,8 +1,9 @@
-//! The version table on disk: for every extent the index of the last entry that changed it, in pages
-//! of one block, each with a checksum of its own, so that a checkpoint rewrites only what changed. The superblock holds the *root*
-//! of the pages that count, so that a page which is as it was before is noticed.
+//! The version table on disk: for every extent the index of the last entry that changed it. It lies
+//! in pages of one block, each with a checksum of its own, so that a checkpoint rewrites only
+//! changed pages. The superblock holds the *root* of the pages that count. So a page with an older
+//! content is noticed.
 //!
-//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
+//! `docs/internals/formats.md` has the layout, which a test compares with the encoded bytes.
 
 use crate::wire::{DecodeError, Put, Reader};
 use crate::{crc32c, crc64};

@@ -1,5 +1,6 @@
-//! The tables of docs/internals/formats.md: written from the constants of this crate, field by field against what it encodes. A field that
-//! moves, grows or gets another meaning fails here, and so does a page that says anything else.
+//! The tables of docs/internals/formats.md. They are written from the constants of this crate, and
+//! compared field by field with the encoded bytes. The test fails if a field moves, grows or gets
+//! another meaning. It also fails if the page says anything else.
 //!
 //! `MAINSTAY_BLESS=1 cargo test -p mainstay-codec --test formats` writes the tables anew; see the head of golden.rs first.
 

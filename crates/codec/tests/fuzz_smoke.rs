@@ -1,6 +1,7 @@
-//! A short fuzz run with fixed seeds: random bytes, and valid frames and records with a few bytes changed
-//! and their checksums mended, so that the mutation reaches the decoders behind them. Nothing may panic,
-//! and nothing may allocate more than a small multiple of what it was given (R25).
+//! A short fuzz run with fixed seeds. Its inputs are random bytes, and valid frames and records
+//! with a few bytes changed. The checksums of the latter are mended, so that the change reaches the
+//! decoders behind them. No decoder may panic, or allocate more than a small multiple of its input
+//! (R25).
 //!
 //! `MAINSTAY_FUZZ_SEED=<n>` repeats one round, `MAINSTAY_FUZZ_ROUNDS=<n>` runs more of them.
 
@@ -51,8 +52,8 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// Runs `decode` and asserts that no allocation in it exceeds what it was given, up to the size of the
-/// decoded form of the same number of bytes (a 40-byte descriptor becomes an `EntryDesc`).
+/// Runs `decode` and asserts that each allocation in it is bounded by the input. Decoded forms may
+/// be larger than their bytes (a 40-byte descriptor becomes an `EntryDesc`).
 fn bounded<T>(given: usize, decode: impl FnOnce() -> T) -> T {
     LARGEST.with(|largest| largest.set(0));
     let out = decode();

@@ -1,8 +1,10 @@
 //! Becoming primary, and ceasing to be it (R5, R6).
 //!
-//! A record that names this replica primary in an epoch that is higher than everything it has promised makes it
-//! promise that epoch durably, attach every replica, append an epoch start to its log, and serve once the epoch
-//! start is committed on the whole required set. Every member that attaches cuts what the new log does not hold.
+//! A record may name this replica primary in an epoch that is higher than everything it has
+//! promised. Then the replica promises that epoch durably, attaches every other replica, and
+//! appends an epoch start to its log. It serves once the epoch start is committed on the whole
+//! required set. Every member that attaches cuts the part of its log that the new log does not
+//! hold.
 //!
 //! The epoch start is appended at once if the journal has room for it, be it in the reserve (R18).
 //! A series of failed promotions may have filled the journal with epoch starts that were never

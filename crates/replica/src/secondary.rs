@@ -1,12 +1,14 @@
 //! Following a primary: promise, cut, append, acknowledge, commit (R1, R7).
 //!
-//! Everything that a primary says is checked before it reaches the journal (P63): epoch, incarnation, continuity,
-//! chain, ranges. What does not fit is refused with the reason; nothing from outside makes a replica panic.
+//! The replica checks everything that a primary says before it reaches the journal (P63): epoch,
+//! incarnation, continuity, chain, ranges. A message that does not fit is refused with the reason.
+//! No message from outside makes a replica panic.
 //!
-//! A session ends with its replica. Connections are those of the node, and outlive a replica that
-//! is closed and opened anew beside others. So the replica says that it is being closed, and one
-//! that hears a primary in a session that it does not know says so: the primary then forgets what
-//! was acknowledged in that session, and attaches the replica as after a lost connection.
+//! A session ends with its replica. The connections belong to the node. They outlive a replica that
+//! is closed and opened anew beside others. So a replica says that it is being closed. And a
+//! replica that hears a primary in a session that it does not know says so. The primary then
+//! forgets the acknowledgements of that session, and attaches the replica as after a lost
+//! connection.
 
 use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica};

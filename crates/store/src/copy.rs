@@ -62,10 +62,12 @@ fn parts(install: &Install, first: u64, (from, to): (u64, u64), holes_min: u64) 
     out
 }
 
-/// The blocks `from..to` of an extent whose copy, `data`, begins with block `first`, as stretches that are written and such
-/// that become holes: of at least `holes_min` blocks of zeroes. No `data`: all of it is zero.
+/// Cuts the blocks `from..to` of an extent into stretches that are written and stretches that
+/// become holes. A hole is at least `holes_min` blocks of zeroes. The copy of the extent, `data`,
+/// begins with block `first`. Without `data` all of it is zero.
 ///
-/// Those of `damaged` are held as such. `left_out`: blocks of the extent before these are not among the data.
+/// Blocks of `damaged` are held as damaged. `left_out`: number of blocks of the extent before these
+/// that are not among the data.
 ///
 /// Zeroes that were allocated at the source become a hole here. The only loss is the promise of
 /// space. To keep that promise, an operator preallocates, and then nothing becomes a hole.
@@ -166,14 +168,16 @@ impl Store {
         extents
     }
 
-    /// Restarts the log, empty, after `at`, and marks the replica inconsistent; answered by
-    /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before, so that every
-    /// extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches may be
-    /// appended after `at` at once; extents only after the answer. `volumes`: the sizes of the volumes at `at`; `snapshots`: which
-    /// there are, in ascending order; `client`: the last change that a client asked for.
+    /// Restarts the log, empty, after `at`, and marks the replica inconsistent. Answered by
+    /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before. So
+    /// every extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches
+    /// may be appended after `at` at once, extents only after the answer.
+    ///
+    /// `volumes`: sizes of the volumes at `at`. `snapshots`: the snapshots there, in ascending
+    /// order. `client`: the last change that a client asked for.
     ///
     /// # Panics
-    /// When these are not as many volumes as there are.
+    /// When the number of `volumes` is not that of this replica.
     pub fn restart(
         &mut self,
         at: Position,

@@ -5,15 +5,16 @@
 //! applied ─▶ the file is made larger ─▶ Grown ─▶ … ─▶ the next checkpoint records the size
 //! ```
 //!
-//! - What is read beyond the end of the file, between the first two, is zeroes and what the overlay holds.
-//! - No pass begins while a file is being made larger, so nothing is written beyond the end of one, and the version
-//!   table has the room that it needs then.
-//! - A superblock names a size only after the file has it. After a crash before that the entry is applied again, and the
-//!   file, which is perhaps larger already, is made larger again.
-//! - A pool without space for it is tried again, as for a write ([`Store::retry`]): the entry is committed, so that giving up the
-//!   store would cost one replica after the other.
-//! - The target of a copy takes over the sizes that the volumes have where its log restarts. Its files are made larger
-//!   before that is recorded.
+//! - A read beyond the end of the file, between the first two steps, gets zeroes and the content of
+//!   the overlay.
+//! - No pass begins while a file is being made larger. So nothing is written beyond the end of a
+//!   file, and the version table has the room that it then needs.
+//! - A superblock names a size only after the file has it. After a crash before that the entry is
+//!   applied again. The file, which may already be larger, is made larger again.
+//! - If the pool has no space, growing is tried again, as for a write ([`Store::retry`]). The entry
+//!   is committed, so to give up the store would cost one replica after the other.
+//! - The target of a copy takes over the sizes that the volumes have where its log restarts. Its
+//!   files are made larger before that is recorded.
 
 use crate::recovery::table_offset;
 use crate::superblock::Job;
@@ -95,7 +96,8 @@ impl Store {
         }
     }
 
-    /// Tries anew what found no space in the pool. Until there is some no pass begins, and the journal fills.
+    /// Tries the growth again that found no space in the pool. Until there is space no pass begins,
+    /// and the journal fills.
     pub(crate) fn retry_grows(&mut self) {
         for volume in std::mem::take(&mut self.grow_stalled) {
             self.growing.remove(&volume);

@@ -1,7 +1,8 @@
 //! The storage core of one replica: a journal in front of a backing store, as a pure state machine.
 //!
-//! Methods go in, [`Store::poll`] tells what to do, [`Store::complete`] tells what became of it. Operations in
-//! flight may complete in any order. No clock, no I/O; [`Media`] is used by formatting and recovery only.
+//! The caller calls methods. [`Store::poll`] tells it which operations to carry out, and
+//! [`Store::complete`] takes their results. Operations in flight may complete in any order. No
+//! clock, no I/O; [`Media`] is used by formatting and recovery only.
 //!
 //! Guarantees, for any disks that do not lie about a completed durable write:
 //! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can
@@ -31,10 +32,11 @@
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
 //! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
 //!
-//! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
-//! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
-//! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `before_copy` (what a target held as a whole), `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
+//! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage`
+//! (a *pass* up to one position: writes, flushes, version table, superblock), `superblock`
+//! (promise, cut, restart: everything that waits for a superblock), `copy` (the target of an extent
+//! copy), `grow` (volumes that get larger), `before_copy` (the last whole content of a target),
+//! `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;

@@ -120,8 +120,9 @@ impl Overlay {
     /// Lays `run` over everything older that starts at `block`.
     pub fn insert(&mut self, volume: VolumeId, block: u64, run: Run) {
         let (key, end) = (Key::new(volume, block), Key::new(volume, block + run.blocks));
-        // Of the runs that begin before the end only the last can overlap if none does, and it alone does if it is the same
-        // stretch: nearly every write of a database is one or the other.
+        // Looks at the last of the runs that begin before the end. If it does not overlap, none
+        // does. If it is the same stretch, it alone overlaps. Nearly every write of a database is
+        // one of these cases.
         match self.runs.range_mut(..end).next_back() {
             Some((&at, old)) if Key(at.0 + old.blocks) > key => {
                 if at == key && old.blocks == run.blocks {

@@ -9,7 +9,7 @@ use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, SnapshotId, V
 
 const KEPT: SnapshotId = SnapshotId::BEFORE_COPY;
 
-/// A replica that holds ones in its first block and lacks what the log says afterwards.
+/// A replica that holds ones in its first block and lacks the later entries of the log.
 fn behind() -> (Lab, Log) {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 2, 1)]);
@@ -37,7 +37,7 @@ fn finish(lab: &mut Lab, log: &Log) {
     lab.check(log);
 }
 
-/// Ends what is under way until this comes, and says where it is among what is under way.
+/// Ends operations until this one comes, and returns its place among those under way.
 fn until(lab: &mut Lab, what: impl Fn(&Doing) -> bool) -> usize {
     lab.pump();
     loop {
@@ -137,7 +137,8 @@ fn it_is_given_up_for_the_space_that_the_copy_needs() {
     let write = until(&mut lab, |doing| matches!(doing, Doing::Volatile { .. }));
     lab.fail_for_space(write);
     assert!(lab.store.is_stalled() && !is_kept(&lab));
-    // First nothing says any more that it is there: a crash before its files are gone leaves what is removed when the replica is opened.
+    // First the superblock stops naming the kept state. If a crash comes before its files are gone,
+    // they are removed when the replica is opened.
     let drop = until(&mut lab, |doing| matches!(doing, Doing::Drop { id: KEPT }));
     let mut other = Lab::new();
     other.recover_from(lab.disk.clone()).expect("no corruption");

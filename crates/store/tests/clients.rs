@@ -36,7 +36,7 @@ fn it_is_found_in_the_journal_and_in_the_superblock_after_any_crash() {
         lab.crash(&mut random).expect("nothing is damaged");
         let ahead = lab.store.clients_ahead().last().map(|(_, mark)| mark);
         assert_eq!(ahead.unwrap_or(lab.store.client()), mark(6, 1), "after {completed} operations");
-        // What is trimmed is known from the superblock.
+        // The mark of trimmed entries is known from the superblock.
         lab.store.commit(log.end().index);
         lab.store.destage_now();
         lab.settle();

@@ -32,7 +32,7 @@ fn a_size_counts_when_it_is_committed_and_goes_with_a_tail_that_is_cut() {
     let old = size(&lab);
     let first = append(&mut lab, &mut log, vec![write(0, 1, 1)]);
     append(&mut lab, &mut log, vec![resize(0, old + BLOCK_BYTES)]);
-    // What comes after it may lie in what is new.
+    // A later write may lie in the new part.
     append(&mut lab, &mut log, vec![write(old / BLOCK_BYTES, 1, 2)]);
     lab.settle();
     assert_eq!((size(&lab), grown(&lab).len()), (old, 0));
@@ -61,7 +61,8 @@ fn what_is_new_can_be_read_and_written_before_the_file_has_grown_and_is_not_dest
     lab.pump();
     let file = lab.disk.areas[&Area::Volume(V)].len() as u64;
     assert_eq!((lab.doing.len(), file), (1, old), "nothing but the growth is under way");
-    // Content is compared with the model: zeroes beyond the end of the file, and what was written.
+    // The content is compared with the model: zeroes beyond the end of the file, and the written
+    // blocks.
     lab.check(&log);
     lab.settle();
     lab.check(&log);
@@ -90,7 +91,7 @@ fn a_version_table_that_moves_is_found_again_after_any_crash() {
         lab.store.destage_now();
         lab.settle();
         assert_eq!(size(&lab), 3 * page, "after {completed} operations");
-        // What a checkpoint has recorded counts without the log.
+        // A size that a checkpoint has recorded counts without the log.
         let disk = std::mem::take(&mut lab.disk);
         lab.recover_from(disk).expect("nothing is damaged");
         assert_eq!((size(&lab), lab.store.config().volumes[1]), (3 * page, EXTENT_BYTES));
@@ -122,7 +123,7 @@ fn the_target_of_a_copy_takes_over_the_sizes_before_it_is_marked() {
         (size(&lab), lab.disk.areas[&Area::Volume(V)].len() as u64),
         (old + EXTENT_BYTES, old + EXTENT_BYTES)
     );
-    // An entry behind the restart may lie in what is new.
+    // An entry behind the restart may lie in the new part.
     let batch = log.seal(1, log.end().index, vec![write(old / BLOCK_BYTES, 1, 3)]);
     lab.store.append(batch.clone());
     lab.settle();

@@ -162,7 +162,7 @@ fn a_volume_without_space_is_tried_again() {
         lab.settle();
         assert!(!lab.store.is_stalled());
         lab.check(&log);
-        // What was appended after the pass had begun.
+        // Entries that were appended after the pass had begun.
         lab.store.destage_now();
         lab.settle();
         for (n, model) in log.content(&lab.config.volumes, log.end().index).iter().enumerate() {

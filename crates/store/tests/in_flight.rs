@@ -125,7 +125,8 @@ fn writes_end_in_any_order_and_are_durable_in_that_of_the_log() {
     }
 }
 
-/// R13: what is in flight with a write that fails is not told any more, whether it came before or after and however it ends.
+/// R13: a write in flight with one that fails is not told as durable any more, whether it came
+/// before or after and however it ends.
 #[test]
 fn a_write_that_fails_ends_it_for_those_in_flight_with_it() {
     for (ended, failed) in [(None, 0), (None, 1), (None, 2), (Some(1), 0), (Some(2), 0), (Some(0), 0)] {
@@ -148,8 +149,9 @@ fn a_write_that_fails_ends_it_for_those_in_flight_with_it() {
     }
 }
 
-/// R12: whatever of them a power cut leaves, the log ends before the first that is not whole, nothing is taken for damage, and nothing behind
-/// it comes back when the log goes on with the same bytes.
+/// R12: a power cut leaves any part of the writes in flight. The log ends before the first that is
+/// not whole, and nothing is taken for damage. Nothing behind it comes back when the log goes on
+/// with the same bytes.
 #[test]
 fn what_a_crash_leaves_of_writes_in_flight_is_a_prefix() {
     let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());
@@ -222,7 +224,8 @@ fn damage_has_a_witness_in_what_began_later() {
     assert_eq!(damaged(&lab, 3).expect("nothing says that it was durable"), 3);
 }
 
-/// R7: what is cut may still be in flight; nothing is written in its place before it has ended and the cut is durable.
+/// R7: a batch that is cut may still be in flight. Nothing is written in its place before it has
+/// ended and the cut is durable.
 #[test]
 fn a_cut_waits_for_all_that_is_in_flight() {
     let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());

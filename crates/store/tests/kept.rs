@@ -67,7 +67,7 @@ fn what_is_kept_stays_and_the_rest_goes_to_its_place() {
 fn kept_damaged_and_zero_blocks_of_one_extent() {
     let (mut lab, log) = target(true);
     let (kept, damaged) = (vec![0, 1], vec![5]);
-    // Long zeroes become a hole, and what follows them is in its place.
+    // Long zeroes become a hole, and the blocks after them are in their place.
     let data = rest(&kept, |block| if (8..13).contains(&block) { 0 } else { 7 });
     lab.store.install_extent(VOLUME, 0, log.end().index, data, damaged, kept);
     finish(&mut lab, &log);

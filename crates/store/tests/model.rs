@@ -128,7 +128,8 @@ impl Life {
                 let to = ends[self.random.below(ends.len())];
                 self.before_cut = Some(self.log.clone());
                 self.lab.store.cut(to);
-                // The store may cut more: what it had not submitted. It says how far it went.
+                // The store may cut more: batches that it had not submitted. It says how far it
+                // went.
                 self.log.truncate(to.index);
                 let kept =
                     self.lab.store.log_plan(Index(to.index.0 + 1), 1).is_ok_and(|plan| plan.is_empty());
@@ -221,7 +222,7 @@ proptest! {
         life.hear();
         life.lab.store.commit(life.log.end().index);
         life.hear();
-        // What is read holds up what would change it, and that may hold up the next that is to be read.
+        // An extent that is read holds up changes to it, and these may hold up the next extent.
         loop {
             while !life.scrubs.is_empty() {
                 life.end_scrub();

@@ -48,7 +48,7 @@ fn a_pass_frees_a_part_and_what_is_written_again_and_again_stays() {
     let destaged: Vec<_> = (0..=half).filter(|block| in_volume(&lab, *block) != 0).collect();
     assert_eq!(destaged, (2..=part).step_by(2).collect::<Vec<_>>());
     lab.check(&log);
-    // What wants everything gets everything.
+    // A forced pass destages everything.
     lab.store.destage_now();
     lab.settle();
     assert_eq!(u64::from(in_volume(&lab, 0)), half + 1);

@@ -83,7 +83,7 @@ fn a_write_that_is_torn_between_words_leaves_a_prefix() {
     let (offset, data) = write.expect("one journal write is in flight");
     let before = lab.disk.clone();
     let (last, mut random) = (log.end().index, Random(11));
-    // What the header's unused bytes hold does not matter.
+    // The content of the header's unused bytes does not matter.
     let used = log.batches.last().expect("sealed above").header.len();
     let matters = |word: usize| word * WORD < used || word * WORD >= BLOCK - 64;
     let mut found = [0; 2];
@@ -193,8 +193,9 @@ fn where_a_recovery_or_a_cut_has_ended_the_log_is_known_to_be_durable() {
     }
 }
 
-/// Only what does not fit before the end of the ring goes to its start. The write of a record has landed there: what follows it must not be taken for a
-/// torn tail. Seed 930030.
+/// Only a batch that does not fit before the end of the ring goes to its start. Here the write of a
+/// record has landed there by mistake. The records after it must not be taken for a torn tail. Seed
+/// 930030.
 #[test]
 fn a_record_that_was_written_at_the_start_of_the_ring_by_mistake_is_damage() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
@@ -220,8 +221,9 @@ fn a_record_that_was_written_at_the_start_of_the_ring_by_mistake_is_damage() {
     }
 }
 
-/// The process ends while its journal write is under way: the device has it in its cache, where recovery finds it. What
-/// recovery tells to be durable must survive a power cut from then on (S8).
+/// The process ends while its journal write is under way: the device has it in its cache, where
+/// recovery finds it. A record that recovery tells to be durable must survive a power cut from then
+/// on (S8).
 #[test]
 fn what_was_found_in_a_cache_after_the_end_of_a_process_is_durable_once_it_was_recovered() {
     let mut lab = Lab::new();
@@ -459,9 +461,10 @@ fn a_full_journal_keeps_the_reserve_and_takes_what_waits_once_entries_are_commit
     assert_eq!(lab.store.log_state().end, log.end(), "a checkpoint made room for what waited");
 }
 
-/// A checkpoint says where the log goes on. The batch after it may lie at the start of the ring because it did not fit at
-/// the end, and then be cut, and what comes instead may fit. (Found by the simulator: recovery looked at the start only,
-/// and everything after the checkpoint was lost or taken for damaged.)
+/// A checkpoint says where the log goes on. The batch after it may lie at the start of the ring
+/// because it did not fit at the end. It may then be cut, and the batch that comes instead may fit.
+/// (Found by the simulator: recovery looked at the start only. Everything after the checkpoint was
+/// lost or taken for damaged.)
 #[test]
 fn a_log_goes_on_at_the_end_of_the_ring_after_a_cut_at_its_start() {
     for reopened in [false, true] {

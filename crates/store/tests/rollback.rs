@@ -68,7 +68,7 @@ fn all_volumes_hold_what_the_snapshot_holds_and_what_comes_after_lies_over_it() 
 #[test]
 fn one_goes_back_and_forth_between_snapshots() {
     let (mut lab, mut log) = with_snapshot();
-    // As an operator does: what is given up is kept first.
+    // Like an operator, it takes a snapshot of the content that is given up.
     lab.append(&mut log, vec![snapshot(2)]);
     lab.append(&mut log, vec![rollback(1, 3)]);
     lab.append(&mut log, vec![write(0, 1, 7)]);
@@ -169,7 +169,8 @@ fn what_waits_for_a_rollback_is_not_lost_with_a_copy() {
     assert!(waited > 0, "nothing had to wait");
 }
 
-/// A primary copies to another what has changed since that one left, also what it has committed and not applied. Seed 3163911.
+/// A primary copies to another replica everything that has changed since that one left. Entries
+/// that are committed and not applied count too. Seed 3163911.
 #[test]
 fn what_waits_for_a_rollback_is_listed_as_changed() {
     let mut waited = 0;
@@ -284,7 +285,8 @@ fn checked(lab: &Lab, block: u64) -> Checked {
     lab.checked(VOLUME, offset, lab.disk.slice(Area::Volume(VOLUME), offset, BLOCK_BYTES))
 }
 
-/// Sums come back with what they are of, so what has rotted in the snapshot is no less damaged afterwards.
+/// Sums come back with the blocks that they are of. So a block that has rotted in the snapshot is
+/// damaged afterwards too.
 #[test]
 fn what_has_rotted_in_the_snapshot_is_damaged_afterwards_and_nothing_else() {
     let (mut lab, mut log) = with_snapshot();
@@ -381,8 +383,9 @@ fn scrubs_see_what_was_before_a_rollback_or_what_comes_after_it() {
     assert!(lab.store.scrub_ended(*at));
 }
 
-/// A replica of another resource that is made with clones of a snapshot's files (docs/adr/0017-clones.md): what the log says before the
-/// rollback is nothing, and after any crash the volumes hold nothing, or what the snapshot holds.
+/// A replica of another resource that is made with clones of a snapshot's files
+/// (docs/adr/0017-clones.md). Its log before the rollback is empty. After any crash the volumes
+/// hold nothing, or the content of the snapshot.
 #[test]
 fn a_replica_that_begins_with_a_snapshot_is_rolled_back_to_it() {
     let (source, _) = with_snapshot();

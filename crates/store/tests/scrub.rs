@@ -78,7 +78,7 @@ fn only_so_many_extents_are_pinned_and_none_by_recovery() {
     assert!(told.iter().all(|(at, ..)| !lab.store.scrub_ended(*at)));
 }
 
-/// R16: what such a replica holds is that of no entry.
+/// R16: the content of such a replica is that of no entry.
 #[test]
 fn the_target_of_a_copy_says_nothing_and_a_restart_ends_all() {
     let (mut lab, mut log) = (Lab::new(), Log::default());

@@ -90,7 +90,7 @@ fn sums_that_are_damaged_or_older_are_never_taken_for_data() {
     disk.areas.get_mut(&Area::Sums(VOLUME)).expect("exists")[4 * 6] ^= 1;
     lab.recover_from(disk).expect("sums are not looked at");
     assert_eq!(checked(&lab, 6, 1), damaged(6));
-    // What is written anew is well, and so is its sum.
+    // A block that is written anew is well, and so is its sum.
     lab.append(&mut log, vec![write(3, 4, 9)]);
     lab.settle();
     lab.store.destage_now();
@@ -98,7 +98,8 @@ fn sums_that_are_damaged_or_older_are_never_taken_for_data() {
     assert_eq!(checked(&lab, 0, 8), Checked::Well);
 }
 
-/// After any crash in the middle of a pass what is read from the volume fits its sums; the rest is in the overlay.
+/// After any crash in the middle of a pass, content that is read from the volume fits its sums. The
+/// rest is in the overlay.
 #[test]
 fn a_crash_at_any_moment_of_a_pass_leaves_no_block_that_seems_damaged() {
     // In another extent than the rest, whatever the size of extents in this build.

@@ -1,13 +1,14 @@
 //! IP addresses on the interfaces of one node: which of them Mainstay has added.
 //!
 //! Guarantees (R22)
-//! - An address is Mainstay's only if it carries Mainstay's mark. No other address is ever removed, by an undo, a kill, a sweep
-//!   or the guard, and no other address is taken for a service's.
-//! - The mark is in the kernel, beside the address. So it outlives both daemons, goes with an interface that gets another name,
-//!   and ends with the address.
+//! - An address is Mainstay's only if it carries Mainstay's mark. An undo, a kill, a sweep and the
+//!   guard remove no other address. No other address is taken for a service's.
+//! - The mark is in the kernel, beside the address. So it outlives both daemons, goes with an
+//!   interface that gets another name, and ends with the address.
 //!
-//! The mark has two parts, and either of them counts: the address's protocol (`IFA_PROTO`, kept by Linux from 5.18 on) and the
-//! end of its label, which every kernel keeps, but only IPv4 has and only an interface name of up to 10 bytes has room for.
+//! The mark has two parts, and either of them counts. One is the address's protocol (`IFA_PROTO`,
+//! kept by Linux from 5.18 on). The other is the end of its label. Every kernel keeps the label,
+//! but only IPv4 has one, and only an interface name of up to 10 bytes leaves room for the mark.
 
 use crate::simulation::{Bug, planted};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
-//! When the silencer of a node acts: the small process that outlives engine and agent (R19).
+//! When the silencer of a node acts. The silencer is the small process that outlives engine and
+//! agent (R19).
 //!
 //! Guarantees
-//! - A node whose engine cannot act any more, because it is dead or stands still, is silenced before its lease ends. So this
-//!   holds also when engine and agent are both dead.
+//! - The silencer silences a node whose engine cannot act any more before its lease ends. Such an
+//!   engine is dead or stands still. This holds also when engine and agent are both dead.
 //! - While the engine's guard acts in time the silencer does nothing.
 //! - It ends when there is no engine and nothing to silence.
 //! - It tries again to silence the rest for as long as the lease is not renewed, at first often and

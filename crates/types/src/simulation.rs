@@ -1,8 +1,9 @@
 //! Hooks for the simulator in the cores: they leave a rule out, and report which places of the code
 //! were reached.
 //!
-//! Without the feature `simulation`, which only tests and the simulator turn on, a planted bug is the constant `false`
-//! and a mark is nothing. `mainstay-tests` proves that the product is built without it.
+//! Only tests and the simulator turn on the feature `simulation`. Without it a planted bug is the
+//! constant `false` and a mark is nothing. `mainstay-tests` proves that the product is built
+//! without it.
 
 /// A bug that can be planted to prove that it would be caught. The number is its place in [`BUGS`].
 pub use bugs::{BUGS, Bug, BugInfo};

@@ -1,5 +1,5 @@
-//! One of each: what the golden files hold, and what the page of formats is checked with. Values differ from field to field, so
-//! that none can stand in another's place unseen.
+//! One sample of each message and record: the content of the golden files, and the samples for the
+//! page of formats. Values differ from field to field, so that a swap of two fields is seen.
 
 use super::pattern;
 use bytes::Bytes;

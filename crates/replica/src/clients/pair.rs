@@ -1,4 +1,4 @@
-//! A client and its primary, and nothing between them that goes wrong.
+//! A client and its primary, with a faultless connection between them.
 
 use super::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 use crate::{Op, RequestError, RequestId};
@@ -46,7 +46,7 @@ impl Pair {
         self.handle(ClientEvent::Request { id: RequestId(id), op });
     }
 
-    /// The client asks again for what was not answered.
+    /// The client asks again for requests that were not answered.
     fn later(&mut self) {
         let due = self.client.next_deadline().expect("it waits");
         self.client.handle(due, ClientEvent::Tick);

@@ -1,5 +1,6 @@
-//! Both machines against a model of everything between them: logs that lose their tails, primaries that come and go, connections that
-//! break and deliver late, clients that die, move and are told late. What users saw is compared with the order of the last log.
+//! Both machines against a model of everything between them: logs that lose their tails, primaries
+//! that come and go, connections that break and deliver late. Clients die, move and hear of it
+//! late. The results that users saw are compared with the order of the last log.
 //!
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed_of_clients -- --nocapture`.
 
@@ -88,7 +89,7 @@ impl Connection {
 struct Lab {
     random: Option<Random>,
     now_ms: u64,
-    /// Counts events, for the order of what users see.
+    /// Counts events, for the order of the results that users see.
     moment: u64,
     record: Option<ResourceRecord>,
     servers: BTreeMap<u32, Server>,
@@ -170,7 +171,7 @@ impl Lab {
         }
     }
 
-    /// Another server is to lead. It has everything that was committed, and some of what was not.
+    /// Another server is to lead. It has all committed changes, and some that are not committed.
     fn promote(&mut self) {
         let record = self.record.clone().expect("set at the start");
         let old = record.primary.expect("always one").0;
@@ -485,7 +486,7 @@ impl Lab {
             2 if self.one_in(4) => self.attach(Some(client)),
             3 if self.one_in(8) => self.attach(None),
             4 | 5 => self.connect(client, server),
-            // It loses what is under way.
+            // The connection loses everything that is under way.
             6 if self.one_in(2) => {
                 for connection in self.connections.values_mut().filter(|connection| !connection.up) {
                     connection.there.clear();
@@ -548,7 +549,8 @@ impl Lab {
             }
             let Some(at) = at else { continue };
             for before in asked.iter().filter(|before| before.block == one.block) {
-                // What has ended before it began comes before it, or is what it reads.
+                // A request that ended before this one began comes before it in the log. If this one
+                // is a read, it may also return the earlier request's content.
                 if before.end.is_none_or(|end| end >= one.start) {
                     continue;
                 }

@@ -142,7 +142,7 @@ pub struct Lab {
     /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless they are about that.
     background: BackgroundLimits,
     pub slow: SlowLimits,
-    /// How long a disk takes to read what a repair needs, in milliseconds.
+    /// How long a disk takes to read the content for a repair, in milliseconds.
     pub repair_read_ms: u64,
     /// A disk was damaged: replicas may be found to differ.
     pub rotten: bool,
@@ -150,7 +150,8 @@ pub struct Lab {
     pub sums: bool,
     /// Limit for replicas that start from now on.
     pub copy_extents_max: usize,
-    /// How long a disk takes to read what is scrubbed, in milliseconds, if that is not left to chance.
+    /// How long a disk takes to read an extent that is scrubbed, in milliseconds, if that is not
+    /// left to chance.
     pub scrub_ms: BTreeMap<NodeId, u64>,
     /// Outcome of each mend, in order: the node that read, the volume, the extent, the end.
     pub mended: Vec<(NodeId, VolumeId, u32, Mended)>,
@@ -236,7 +237,7 @@ impl Lab {
         lab
     }
 
-    // What scenarios do.
+    // Actions of scenarios.
 
     pub fn start(&mut self, node: NodeId) {
         let record = self.record.clone();
@@ -264,7 +265,7 @@ impl Lab {
         self.connect();
     }
 
-    /// Power cut: what was not durable may or may not have reached the journal.
+    /// Power cut: entries that were not durable may or may not have reached the journal.
     pub fn crash(&mut self, node: NodeId) {
         let survivors = self.random.below(3) as usize;
         let n = self.nodes.get_mut(&node).expect("known node");
@@ -340,7 +341,7 @@ impl Lab {
         self.publish();
     }
 
-    /// R5: what the control plane does once it has decided.
+    /// R5: does as the control plane once it has decided.
     pub fn promote(&mut self, node: NodeId) {
         assert!(self.record.iss_member(node).is_some(), "not eligible");
         let old = self.record.primary.filter(|old| *old != node);
@@ -360,7 +361,7 @@ impl Lab {
         self.publish();
     }
 
-    /// A forced promotion has taken out of the history what follows `end` (R11).
+    /// A forced promotion has taken the entries after `end` out of the history (R11).
     pub fn fork(&mut self, end: Index) {
         self.truth.retain(|index, _| *index <= end);
         self.model.retain(|_, (index, _)| *index <= end);
@@ -456,7 +457,7 @@ impl Lab {
         (status.role == Role::Primary && status.epoch == self.record.epoch).then_some(primary)
     }
 
-    /// After healing all replicas hold the same, and it is what the committed log says.
+    /// After healing all replicas hold the same content, and it is that of the committed log.
     pub fn assert_equal(&self) {
         let expected: Image = self.model.iter().map(|(at, (_, value))| (*at, *value)).collect();
         for (id, node) in &self.nodes {
@@ -576,7 +577,7 @@ impl Lab {
         self.event(node, event);
     }
 
-    /// Gives an event to a replica and carries out what it wants.
+    /// Gives an event to a replica and carries out its effects.
     pub fn event(&mut self, node: NodeId, event: Event) {
         let now = self.now;
         let n = self.nodes.get_mut(&node).expect("known node");
@@ -814,7 +815,7 @@ impl Lab {
         self.record.openings.retain(|node, _| iss.iter().any(|member| member.node == *node));
     }
 
-    // What must always hold.
+    // Invariants.
 
     fn fault(&mut self, what: String) {
         self.wrong.get_or_insert(what);
@@ -942,8 +943,9 @@ impl Lab {
         }
     }
 
-    /// A read returns committed content only; on the primary of the newest epoch nothing older than what was
-    /// acknowledged when it was asked. (On others freshness is the lease's task, R10.)
+    /// A read returns committed content only. On the primary of the newest epoch it returns nothing
+    /// older than the content that was acknowledged when it was asked. (On others freshness is the
+    /// lease's task, R10.)
     fn execute_read(&mut self, node: NodeId, id: RequestId, range: Range) {
         let Some(asked) = self.requests.remove(&id) else { return };
         let content = self.nodes[&node].store.read(range);

@@ -184,7 +184,7 @@ fn a_member_that_was_opened_anew_is_not_promoted_until_it_is_proven() {
     lab.run_ms(50);
     assert_eq!(lab.role(B), Role::Fenced, "{:?}", lab.record);
     assert!(lab.nodes[&B].replica.as_ref().is_some_and(|replica| replica.reopened().is_some()));
-    // C has everything. What B had is on its way back to it.
+    // C has everything. The entries that B had are on their way back to it.
     lab.promote_beside(C);
     lab.settle();
     assert_eq!(lab.role(C), Role::Primary);

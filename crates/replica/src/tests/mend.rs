@@ -27,7 +27,7 @@ fn what_another_replica_has_is_written_anew_before_it_is_read_again() {
         let mut lab = with_sums(nodes);
         let right = holds(&lab, A, VOLUME, 1);
         lab.rot(A, VOLUME, 1);
-        // Not what was asked for, and damaged too: known by the way.
+        // This block was not asked for, and is damaged too: it is learnt by the way.
         lab.rot(B, VOLUME, 0);
         lab.mend(A, VOLUME);
         while lab.mended.is_empty() {
@@ -131,7 +131,8 @@ fn in_mode_a() -> (Lab, u64) {
     (lab, right)
 }
 
-/// The connection to the follower is lost after it was asked for what it holds, or for the content. Seed 901281.
+/// The connection to the follower is lost after it was asked for its sums, or for the content. Seed
+/// 901281.
 #[test]
 fn a_follower_that_is_away_for_a_moment_is_waited_for() {
     for (at_ms, away_ms) in (0..60).step_by(5).flat_map(|at| [(at, 1), (at, 5_000)]) {

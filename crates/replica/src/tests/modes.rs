@@ -42,7 +42,8 @@ fn disk_ms(lab: &mut Lab, node: NodeId, ms: u64) {
     lab.nodes.get_mut(&node).expect("known node").disk_ms = ms;
 }
 
-/// A forced promotion, as the control plane does it. What the others committed beyond `node`'s log is lost.
+/// A forced promotion, as the control plane does it. Entries that the others committed beyond the
+/// log of `node` are lost.
 fn force(lab: &mut Lab, node: NodeId) {
     let end = lab.status(node).end.index;
     let record = &mut lab.record;
@@ -224,7 +225,8 @@ fn a_follower_that_stands_still_or_is_gone_holds_up_writes_for_a_second_at_most(
     }
 }
 
-/// R11: the old primary has committed what the new history lacks, and its volumes have it.
+/// R11: the old primary has committed entries that the new history lacks, and its volumes have
+/// them.
 #[test]
 fn after_a_forced_promotion_the_old_primary_is_parted_with_and_the_loss_is_told() {
     let mut lab = lab(Mode::A);
@@ -254,7 +256,7 @@ fn after_a_forced_promotion_the_old_primary_is_parted_with_and_the_loss_is_told(
     lab.run_ms(500);
     let told = parted(&lab);
     assert_eq!(told.len(), 1, "{told:?}");
-    // What was not durable when A lost its power was not acknowledged.
+    // Entries that were not durable when A lost its power were not acknowledged.
     assert!(told[0].0.node == A && told[0].1 == common && told[0].2 > common && told[0].2 <= end, "{told:?}");
     assert!(lab.record.replica(A).is_none() && lab.record.doubtful.is_empty());
     assert_eq!(lab.wrong, None);
@@ -278,8 +280,8 @@ fn after_a_forced_promotion_who_had_no_more_is_trusted_and_fed() {
     lab.assert_equal();
 }
 
-/// Its copy was interrupted before it was recorded that it has nothing that the history has not, and half a copy looks like another
-/// history. Found by seed 271574.
+/// The follower's copy was interrupted before the record said that the follower holds nothing
+/// outside the history. Half a copy looks like another history. Found by seed 271574.
 #[test]
 fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
     let mut lab = Lab::new(3, 4, 1);
@@ -412,7 +414,7 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
         mainstay_codec::ReplicaData::Consistent,
         "its disk does not know yet"
     );
-    // What the record says is judged elsewhere; here only what the replica makes of it.
+    // The content of the record is judged elsewhere. Here only the replica's reaction to it is.
     let mut record = lab.record.clone();
     let to = record.replica(C).expect("a replica");
     (record.version, record.epoch) = (record.version.next(), record.epoch.next());

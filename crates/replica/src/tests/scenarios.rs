@@ -170,7 +170,8 @@ fn an_old_primary_is_fenced_by_epochs() {
     assert_eq!(lab.role(B), Role::Primary);
 }
 
-/// R6: what the old primary acknowledged is there before the new one answers its first read.
+/// R6: the acknowledged writes of the old primary are there before the new one answers its first
+/// read.
 #[test]
 fn a_new_primary_serves_after_its_epoch_start() {
     let mut lab = three();
@@ -213,8 +214,9 @@ fn nobody_leads_on_after_a_gap_between_leases() {
     assert_eq!(lab.role(A), Role::Primary);
 }
 
-/// R18: promotions that commit nothing fill the journal with epoch starts. What they left behind is committed once the
-/// members are attached, and makes room for the one that serves.
+/// R18: promotions that commit nothing fill the journal with epoch starts. The entries that they
+/// left behind are committed once the members are attached. That makes room for the promotion that
+/// serves.
 #[test]
 fn promotions_that_commit_nothing_leave_room_for_one_that_does() {
     let mut lab = two();
@@ -256,7 +258,7 @@ fn a_tail_that_nobody_else_has_is_cut() {
     lab.assert_equal();
 }
 
-/// R9: what a replica says as another disk content than the recorded one does not count.
+/// R9: messages of a replica with another disk content than the recorded one do not count.
 #[test]
 fn a_replaced_disk_joins_empty() {
     let mut lab = two();
@@ -431,7 +433,7 @@ fn a_member_with_a_failed_store_leaves() {
     assert_eq!(lab.iss(), [A]);
 }
 
-/// A planned switch loses no request: what was admitted is finished first.
+/// A planned switch loses no request: admitted requests are finished first.
 #[test]
 fn a_demotion_finishes_what_was_admitted() {
     let mut lab = two();

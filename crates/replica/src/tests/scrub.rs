@@ -232,7 +232,8 @@ fn a_limit_is_kept_to() {
     assert_eq!(lab.report(A).state, ScrubState::Done);
 }
 
-/// The right content was read; before it is written, all of it is rolled back. What it is now is for the next scrub to say.
+/// The right content was read. Before it is written, all of it is rolled back. The next scrub
+/// judges the content after that.
 #[test]
 fn a_repair_does_not_take_back_a_rollback() {
     let mut lab = written(3);

@@ -137,8 +137,8 @@ impl Store {
     }
 
     pub fn destage(&mut self) {
-        // While extents are awaited nothing is destaged: they would overwrite what is newer. After the last
-        // one the journal must empty, or a full one could never reach the end of the copy.
+        // While extents are awaited nothing is destaged: it would overwrite newer content. After
+        // the last one the journal must empty, or a full one could never reach the end of the copy.
         if self.data == ReplicaData::Inconsistent && self.finish.is_none() {
             return;
         }
@@ -183,7 +183,8 @@ impl Store {
             self.destage();
             self.base = self.commit;
         }
-        // What had been committed on the way of an earlier copy is older than what this one sends.
+        // Entries that had been committed during an earlier copy are older than the content that
+        // this one sends.
         self.overlay.clear();
         self.data = ReplicaData::Inconsistent;
         self.journal.clear();
@@ -265,7 +266,8 @@ impl Store {
         (range.first_block()..range.end_block()).map(|block| self.block(range.volume, block)).collect()
     }
 
-    /// A crash: what was durable stays, and the first `survivors` of the appended batches that were not.
+    /// A crash: durable batches stay, and so do the first `survivors` of the appended batches that
+    /// were not durable.
     pub fn crash(&mut self, survivors: usize) {
         let durable = self.durable;
         let pending = self.journal.iter().filter(|batch| batch.last() > durable).count();

@@ -85,7 +85,7 @@ pub struct Disk {
     /// Blocks that a crash may change, where they differ from `areas`: first the content that would
     /// certainly survive, then the later contents that might.
     volatile: BTreeMap<(Area, u64), Vec<Vec<u8>>>,
-    /// The files of snapshots: what each volume held.
+    /// The files of snapshots: the content of each volume.
     pub snapshots: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
     /// The sums of that.
     pub kept_sums: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
@@ -583,7 +583,8 @@ impl Lab {
         self.pump();
     }
 
-    /// Ends every write to a volume for want of space, and everything else well. True if there was such a write.
+    /// Ends every write to a volume for want of space, and everything else well. Returns whether
+    /// there was such a write.
     pub fn settle_without_space(&mut self) -> bool {
         let mut met = false;
         self.pump();
@@ -600,7 +601,7 @@ impl Lab {
         met
     }
 
-    /// Appends one batch, and what follows from it.
+    /// Appends one batch, and runs the operations that follow from it.
     pub fn append(&mut self, log: &mut Log, entries: Vec<NewEntry>) {
         let batch = log.seal(1, log.end().index, entries);
         self.store.append(batch.clone());
@@ -787,7 +788,7 @@ impl Lab {
         assert!(self.disk.snapshots[&id] == content, "what is kept is not the log up to {}", kept.at);
     }
 
-    /// Snapshots are those that the log has, and what is here of them is what it says.
+    /// Checks that the snapshots are those of the log, and that the files here have their content.
     pub fn check_snapshots(&self, log: &Log) {
         let expected = log.snapshots(self.store.applied());
         let found: Vec<_> = self.store.snapshots().collect();
