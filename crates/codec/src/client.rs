@@ -106,7 +106,7 @@ pub enum Refusal {
     NotServing,
     /// The session is over.
     Over,
-    /// The log does not hold acknowledged changes. The session is over.
+    /// The log lacks acknowledged changes. The session is over.
     Lost,
 }
 

@@ -1,6 +1,6 @@
 //! A message on a byte stream: a fixed 64-byte header with its own checksum, then `meta`, then
-//! `payload`. `meta` is small and has a checksum. `payload` is large and block-aligned in length,
-//! and `meta` has its checksum.
+//! `payload`. `meta` is small and has a checksum. `payload` is large and block-aligned in length.
+//! Its checksums are in `meta`.
 //!
 //! `docs/internals/formats.md` has the layout and the meta of every kind, which a test compares
 //! with the encoded bytes.
