@@ -1,14 +1,24 @@
-//! A model of the control plane's log: not Raft itself, but what Raft promises and every liberty that it takes.
+//! Model of the control plane's log. It is not Raft itself: it keeps the promises of Raft, and
+//! takes every liberty that Raft leaves.
 //!
-//! Promised: committed entries have one order; everybody learns them in that order and none is lost; nothing is committed
-//! without a majority that the leader reaches both ways; who becomes leader holds everything that is committed.
+//! Promises:
+//! - Committed entries have one order. Every node learns them in that order, and no committed entry
+//!   is lost.
+//! - The leader commits an entry only while it reaches a majority in both directions.
+//! - A node that becomes leader holds every committed entry.
 //!
-//! Liberties: a proposal gets lost, is late, or is committed by a later leader although its proposer is gone; two nodes
-//! take themselves for the leader; nodes learn late, in bursts, or by a snapshot that skips entries; a restarted node
-//! begins with an older state than it had before. A proposal takes effect at most once, as in `agent/src/raft/driver.rs`,
-//! whose constants are used here.
+//! Liberties:
+//! - A proposal gets lost or arrives late. A later leader may commit it although its proposer is
+//!   gone.
+//! - Two nodes may each take themselves for the leader.
+//! - Nodes learn late, in bursts, or by a snapshot that skips entries.
+//! - A restarted node begins with an older state than it had before.
 //!
-//! Nobody is asked for an answer: agents find out from the state, as they do after `ConsensusLog::submit`.
+//! A proposal takes effect at most once, as in `agent/src/raft/driver.rs`, whose constants are used
+//! here.
+//!
+//! The log sends no answer to a proposer. Agents find out from the state, as they do after
+//! `ConsensusLog::submit`.
 
 mod lead;
 
@@ -176,7 +186,7 @@ pub struct Answer {
 }
 
 impl Consensus {
-    /// The log of `voters`, at most 64, who all have `state`.
+    /// Returns the log of `voters`, at most 64. All of them begin with `state`.
     #[must_use]
     pub fn new(voters: Vec<NodeId>, latency_us: u64, state: State, random: Random) -> Self {
         assert!(voters.len() <= 64, "copies are counted in 64 bits");
@@ -268,7 +278,7 @@ impl Consensus {
                 self.tally.lost += 1;
                 return;
             }
-            // It is somewhere on the way, and nobody repeats it.
+            // The proposal is somewhere on the way, and its proposer does not send it again.
             arrives_us += self.random.between(100_000, 3_000_000);
             proposal.patience_us = at_us;
         }
@@ -327,7 +337,8 @@ impl Consensus {
     /// Starts the agent of `node` again, which had applied entries up to `applied` before. Returns
     /// the entries in its log, and the state that it begins with.
     pub fn restarted(&mut self, node: NodeId, applied: u64) -> (Log, State) {
-        // Nobody repeats what the former process proposed. What is on its way may still arrive.
+        // The new process does not repeat the proposals of the former one. A proposal that is on
+        // its way may still arrive.
         for (_, proposal) in self.travelling.iter_mut().filter(|(_, proposal)| proposal.from == node) {
             proposal.patience_us = 0;
         }
@@ -438,7 +449,7 @@ impl Consensus {
                 let commit_at_us = at_us + self.random.around(2 * self.latency_us);
                 let after_us = self.appended.back().map_or(0, |last| last.commit_at_us);
                 let commit_at_us = commit_at_us.max(after_us);
-                // The leader may be gone before it has come to everybody.
+                // The leader may be gone before it has sent the entry to every voter.
                 let copies = 1 << leader | self.random.next() & self.heard_by(leader, links);
                 self.appended.push_back(Appended { proposal, commit_at_us, copies });
             } else if proposal.patience_us > at_us && links.running(from) {
@@ -470,7 +481,7 @@ impl Consensus {
         }
     }
 
-    /// Keeps every version of every record, for those who judge them.
+    /// Keeps every version of every record, for the oracles.
     fn watch_records(&mut self) {
         for resource in self.state.resources.values() {
             let record = &resource.record;

@@ -471,8 +471,8 @@ impl Disk {
         let place = &self.regions[region];
         let old = &place.now[block as usize];
         if old.bytes.is_none() && content.bytes.is_none() && !old.bad && !content.bad {
-            // Zeroes over zeroes: nothing that anybody can see, now or after a power cut, unless something
-            // else is still volatile there.
+            // Zeroes over zeroes: neither a read nor a power cut shows a difference, unless other
+            // content is still volatile there.
             if place.unflushed.is_empty() || !place.unflushed.contains_key(&block) {
                 return;
             }

@@ -188,7 +188,8 @@ pub struct Hosted {
     batch_bytes_max: u64,
     /// The highest limit of the lag until now.
     lag_bytes_max: u64,
-    /// To be closed once its device is gone and its disk rests, by the numbers of who asked for it.
+    /// Numbers of the agent's steps that wait for this replica to close. It closes when its device
+    /// is gone and its disk rests.
     closing: Vec<u64>,
     /// Where the newest batches were placed in the journal.
     placed: VecDeque<PlacedBatch>,
@@ -241,7 +242,7 @@ impl Hosted {
                 break;
             }
             found.push((offset, len));
-            // What was cut proves nothing, and nobody needs it.
+            // A record that was cut off proves nothing, and the replica does not need it.
             let counts = last < next;
             // What a write holds is called durable by one that began later, which must itself be durable.
             let of = if counts && last <= called_durable { &mut needed } else { &mut others };
@@ -416,7 +417,7 @@ impl Engine {
         }
         let replica = hosted.host.replica();
         let peers = replica.status().peers;
-        // Who is wanted as a copy may stay, whoever else is there (ADR 18).
+        // A member that is wanted as a copy may stay, even when more members are there (ADR 18).
         let recorded = 1 + peers.iter().filter(|peer| peer.in_iss).count();
         let kept = replica.copies().is_some_and(|(_, wanted)| wanted > 1 && recorded <= wanted);
         let gone = peers.into_iter().find(|peer| {
@@ -546,7 +547,7 @@ impl Engine {
                 self.with(now, resource, disks, oracle, |host, _| host.resume(now));
             }
             EngineIn::Digest(resource) => {
-                // While one is being made nobody waits for another.
+                // While one digest is being made, the replica does not begin another one.
                 self.with(now, resource, disks, oracle, |host, shop| host.start_digest(shop).is_ok());
             }
             EngineIn::Scrub(resource, order) => {
@@ -613,8 +614,8 @@ impl Engine {
                 oracle.answered_up_to(resource, (self.node, incarnation), when, replica.answered());
             }
             if let Some(lag) = replica.lag_limits() {
-                // What is decided before a batch is sealed knows nothing of that batch.
-                // Nor does who has sealed more under a limit that was lowered since.
+                // A decision that was made before the batch was sealed does not know of that batch.
+                // A batch may also have been sealed under a higher limit that was lowered since.
                 hosted.lag_bytes_max = hosted.lag_bytes_max.max(lag.bytes);
                 oracle.followed(resource, &hosted.host, hosted.lag_bytes_max + hosted.batch_bytes_max);
             }
@@ -644,7 +645,8 @@ impl Engine {
             });
             self.touched.remove(&resource);
             self.report(resource);
-            // What is under way would end in whoever opens the files next. Seed 2832629.
+            // A write that is under way must not end in the engine that opens the files next. Seed
+            // 2832629.
             let rests = disks.get(&resource).is_none_or(|disk| disk.in_flight() == 0);
             let closed =
                 |hosted: &Hosted| rests && !hosted.closing.is_empty() && hosted.device == Device::None;

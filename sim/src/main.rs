@@ -1,5 +1,5 @@
-//! `mainstay-sim`: runs seeds, explains one, hunts planted bugs. What it does is in the library; here are arguments, the
-//! time of day and the pages that people read.
+//! `mainstay-sim`: runs seeds, explains one, hunts planted bugs. The library does the work. This
+//! file has the arguments, the time of day and the pages that people read.
 
 #![allow(
     clippy::disallowed_types,
@@ -24,7 +24,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Prints a line; ends quietly when nobody reads on, as under `| head`.
+/// Prints a line. Ends the program quietly when the reader has closed the output, as under `|
+/// head`.
 macro_rules! say {
     ($($part:tt)*) => {
         if writeln!(std::io::stdout(), $($part)*).is_err() {
@@ -38,7 +39,7 @@ const SHRINK_RUNS: usize = 2000;
 /// The same when a plan is made smaller unasked, and the time that it may take.
 const SHRINK_RUNS_UNASKED: usize = 500;
 const SHRINK_MINUTES_UNASKED: f64 = 3.0;
-/// A campaign ends after so many violations: more of the same says nothing new.
+/// Number of violations that end a campaign: more of the same say nothing new.
 const VIOLATIONS_MAX: u64 = 20;
 
 /// Runs whole clusters of Mainstay's cores in one thread, from a seed.

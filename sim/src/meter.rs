@@ -30,7 +30,8 @@ fn ticks() -> Option<u64> {
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
-/// Whether so much time has passed from now on.
+/// Returns a check of whether `minutes` have passed since this call. Without a limit it is always
+/// false.
 pub fn deadline(minutes: Option<f64>) -> impl Fn() -> bool + Sync {
     let start = Instant::now();
     let limit = minutes.map(|minutes| Duration::from_secs_f64((minutes * 60.0).clamp(0.0, 1e9)));

@@ -1,7 +1,10 @@
-//! The engines' connections: in order, or broken. Mirrors `engine/src/transport`: each node opens one connection to each
-//! other; a peer from which nothing came for a second is down; what was in flight on a dead connection is gone.
+//! The engines' connections: they deliver in order, or break. Mirrors `engine/src/transport`.
 //!
-//! Pings are not sent: a direction that is open counts as heard, one that is blocked as silent since then.
+//! Each node opens one connection to each other node. A peer counts as down when nothing has come
+//! from it for a second. Frames in flight on a dead connection are lost.
+//!
+//! The model sends no pings. An open direction counts as heard, and a blocked direction as silent
+//! since it was blocked.
 
 use crate::random::Random;
 use bytes::Bytes;
@@ -94,7 +97,7 @@ pub struct Flight {
     pub connection: u64,
     number: u64,
     pub arrives_us: u64,
-    /// The frame is under way for so long that its receiver gives the connection up.
+    /// The frame stays under way until its receiver gives the connection up.
     pub late: bool,
     pub frame: Frame,
 }

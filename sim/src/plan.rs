@@ -230,7 +230,7 @@ pub enum Fault {
     },
 }
 
-/// When a trap springs. At each there is one who acts and a peer with whom it does.
+/// Moment at which a trap springs. Each has an actor, and a peer on which the actor acts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     /// The primary proposes to record a member, or to remove one: the peer (R3, R4).

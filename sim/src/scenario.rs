@@ -1,4 +1,5 @@
-//! Stories about a cluster, told in a few lines. Every step runs until what it says is so, or panics with what is not.
+//! Stories about a cluster, told in a few lines. Every step runs until its expectation is true, and
+//! panics with the expectation that failed.
 //!
 //! ```
 //! use mainstay_sim::scenario::Scenario;
@@ -39,7 +40,7 @@ impl Shape {
                 destage_start_blocks: 8,
                 memory_blocks: 16,
                 window_blocks: 32,
-                // Stories about who is gone are not about who is slow.
+                // Stories about a node that is gone are not about a member that is slow.
                 slow: SlowLimits {
                     ack_ms: 0,
                     quiet_ms: 3_000,
@@ -375,7 +376,7 @@ impl Scenario {
 
     fn attach_or_take(&mut self, node: u32, wait_ms: u64, take_over: bool) {
         let node = NodeId(node);
-        // Whoever was asked may not reach the others.
+        // The agent that was asked may be cut off from the others.
         for _ in 0..20 {
             self.ask(Command::AttachResource { resource: ResourceId(1), node, wait_ms, take_over });
             self.run_ms(20);

@@ -249,7 +249,7 @@ impl Services {
         self.call_off(service, act, force);
         let blocked = self.is_blocked(service, act, force);
         let known = entry(&mut self.services, service);
-        // Only what is courteous hangs: SIGKILL and a lazy detach need nobody's consent.
+        // Only a step without force can hang: SIGKILL and a lazy detach wait for no other process.
         let hangs = !force && std::mem::take(&mut known.faults.hangs_next);
         let (delay, fails) = match act {
             Act::Run(step) => {

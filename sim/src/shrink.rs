@@ -1,18 +1,22 @@
-//! Makes a failing plan smaller: fewer faults, fewer operations, fewer nodes, shorter. What is left is read by a person.
+//! Makes a failing plan smaller: fewer faults, fewer operations, fewer nodes, a shorter time. A
+//! person reads the plan that is left.
 //!
-//! Delta debugging (Zeller and Hildebrandt, 2002) over the steps, after the big pieces: whole kinds of steps, whole
-//! resources, nodes, features of the shape. A smaller plan counts only if it ends with the same violation, and only if
-//! it keeps to the fault budget as the original did: taking a node away must not make damage unsurvivable. Its seed, from
-//! which latencies come, may become another one; the steps are data and stay.
+//! The method is delta debugging (Zeller and Hildebrandt, 2002) over the steps. Before that the
+//! shrinker tries to leave out big pieces: whole kinds of steps, whole resources, nodes, features
+//! of the shape.
+//!
+//! A smaller plan counts only if it ends with the same violation. It must also keep to the fault
+//! budget if the original did: taking a node away must not make damage unsurvivable. The seed of
+//! the plan decides latencies, and the shrinker may replace it. The steps are data and stay.
 
 use crate::budget;
 use crate::oracle::Violation;
 use crate::plan::{Action, Away, Fault, Plan, Step, Target};
 use mainstay_types::NodeId;
 
-/// One part in so many of the steps is much.
+/// Denominator of a large change: one that leaves out at least this fraction of the steps.
 const MUCH: usize = 16;
-/// How many other seeds much is tried with.
+/// Number of further seeds that a large change is tried with.
 const OTHER_SEEDS: u64 = 3;
 
 /// The smallest plan that was found within `runs` runs; `plan` itself if it does not fail.
@@ -56,8 +60,9 @@ impl Shrinker<'_> {
         self.try_plan_with(plan, 0)
     }
 
-    /// The same, with up to so many other latencies: what is left out shifts everything after it, so that a plan that has all it
-    /// takes may pass by chance. Worth its runs where much is left out at once.
+    /// Takes `plan` if it fails in the same way, and tries up to `other_seeds` further seeds.
+    /// Leaving steps out shifts everything after them, so a plan that still holds the cause may
+    /// pass by chance. The extra runs are worth it when a change leaves out many steps at once.
     fn try_plan_with(&mut self, mut plan: Plan, other_seeds: u64) -> bool {
         if plan == self.best || (self.keeps_budget && budget::check(&plan).is_err()) {
             return false;

@@ -251,7 +251,7 @@ fn power_cut(draw: &mut Draw, random: &mut Random, at: u64) {
     if let Target::Node(_) = target {
         draw.fault(on, Fault::PowerOn(target));
     } else {
-        // Nobody knows by then who it was.
+        // By then the target may name another node, so all nodes get power.
         draw.fault(on, Fault::PowerOnAll);
     }
 }
@@ -365,7 +365,7 @@ fn isolate(draw: &mut Draw, random: &mut Random, at: u64) {
 }
 
 fn partition(draw: &mut Draw, random: &mut Random, at: u64) {
-    // With somebody on each side, where there are two.
+    // At least one node is on each side, where there are two nodes.
     let side = random.between(1, ((1 << draw.shape.nodes) - 2).max(1));
     until_healed(draw, random, at, Fault::Partition(side));
 }
@@ -509,8 +509,9 @@ fn isolate_slowest(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(at + random.between(2000, 6000), Fault::Heal);
 }
 
-/// R19: a lease ends while the engine with its guard is not there, and the address cannot be removed at once. Only where
-/// nobody else could take over: without a watchdog what is left there would be an overlap.
+/// R19: a lease ends while the engine with its guard is not there, and the address cannot be
+/// removed at once. This is done only where no other node could take over. Elsewhere the address
+/// that is left would be an overlap, which only a watchdog prevents.
 fn unguarded_end(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = resource(draw, random);
     let shape = &draw.shape.resources[resource];

@@ -1,10 +1,14 @@
-//! The event loop: machines, what happens to them and in which order. One thread, one queue, ordered by true time.
+//! The event loop: machines, and the order of events on them. One thread runs one queue, ordered by
+//! true time.
 //!
-//! The world decides nothing that a core decides. It carries what cores want from one place to another, takes the time
-//! that this takes, and lets the plan interfere. Files: `world/events.rs` (what happens and to whom), `world/wishes.rs`
-//! (what engines and agents want), `world/links.rs` (connections), `world/faults.rs`, `world/traps.rs` and
-//! `world/operator.rs` (the plan), `world/settle.rs`
-//! (healing, convergence, the last look), `world/verdict.rs` (what has become of each resource).
+//! The world makes none of the decisions of a core. It carries messages and wishes from one core to
+//! another, takes the time that this needs, and lets the plan interfere. Its files:
+//! - `world/events.rs`: delivery of events.
+//! - `world/wishes.rs`: wishes of engines and agents.
+//! - `world/links.rs`: connections.
+//! - `world/faults.rs`, `world/traps.rs`, `world/operator.rs`: the plan.
+//! - `world/settle.rs`: healing, convergence, the last look.
+//! - `world/verdict.rs`: the state of each resource at the end.
 
 mod events;
 mod faults;
@@ -612,7 +616,8 @@ impl World {
         }
     }
 
-    /// The control plane's log looks at who leads and who reaches whom.
+    /// Links have changed: the control plane's log looks again at which node leads and which nodes
+    /// reach each other.
     pub(crate) fn links_changed(&mut self) {
         self.consensus.links_changed(self.now_us);
         self.arm_consensus();
@@ -699,7 +704,7 @@ impl World {
             if let (Some(old), Some(new)) = (dead, record.primary) {
                 self.oracle.promoted(record.resource, old, new);
             }
-            // Whoever is in sync with a new disk is whole again.
+            // A member that is in sync with a new disk is whole again.
             for member in &record.iss {
                 let machine = self.machines.get_mut(&member.node).expect("members are nodes");
                 let other =

@@ -1,5 +1,7 @@
-//! Every planted bug but a few that are named is caught: by one of the seeds that caught it when `planted_seeds.txt` was written, or, as every change
-//! of the simulator or of a core gives its seeds other runs, by one of the first few hundred. `make sim-bugs` writes the file.
+//! Every planted bug is caught, but for a few that are named. First the test tries the seeds that
+//! caught the bug when `planted_seeds.txt` was written. Every change of the simulator or of a core
+//! gives its seeds other runs. So the test then tries the first few hundred seeds. `make sim-bugs`
+//! writes the file.
 
 use mainstay_control::State;
 use mainstay_control::members::{Genuine, genuine, is_recorded_here};
@@ -211,8 +213,8 @@ const STORIES: &[Story] = &[
     ),
 ];
 
-/// Without a message nobody tells the primary that the session of a replica has ended: the node's
-/// connections stay.
+/// No connection breaks, so only a message can tell the primary that the session of a replica has
+/// ended. The bug leaves this message out.
 fn a_replica_that_is_opened_anew_is_fed_again() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
@@ -226,8 +228,9 @@ fn a_replica_that_is_opened_anew_is_fed_again() {
     sim.settle();
 }
 
-/// R19, seed 2418267: a replica cannot be opened, its node says so, and that is long under way. Meanwhile it can be opened after all. Nobody knows
-/// whether the node is primary still, so it asks to be promoted before it starts anything.
+/// R19, seed 2418267: a replica cannot be opened. The report of its node is under way for seconds,
+/// and meanwhile the replica can be opened after all. The node cannot know whether it is still
+/// primary. So it asks to be promoted before it starts the service.
 fn who_gave_its_role_up_starts_nothing_on_that_record() {
     let mut sim = Scenario::with_service();
     let [p, s, _] = sim.cast();
@@ -338,15 +341,14 @@ fn a_primary_that_stood_still_does_not_lead_by_a_new_lease() {
     }
 }
 
-/// The machine stands still while a write is under way, and for so long that another history
-/// begins.
+/// The machine stands still while a write is under way, and another history begins meanwhile.
 fn a_write_that_outlives_the_lease_is_not_acknowledged() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.mode_a(24, 5_000);
     sim.write(1);
     sim.run_ms(500);
-    // Nobody else gets it, so the other history is one without.
+    // No other replica gets the write, so the other history is one without it.
     sim.cut(p, s);
     sim.cut(p, t);
     sim.disk(p, DiskFault::Late { what: DiskOp::JournalWrite, ms: 50 });
@@ -359,8 +361,8 @@ fn a_write_that_outlives_the_lease_is_not_acknowledged() {
     sim.run_ms(10_000);
 }
 
-/// A primary that is cut off from everybody cannot have it recorded that its followers are far. So it writes no more than they may
-/// lack when one of them takes over.
+/// A primary that is cut off from all other nodes cannot record that its followers are far. So it
+/// writes no more than they may lack when one of them takes over.
 fn who_is_gone_and_may_take_over_is_waited_for() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
@@ -499,7 +501,7 @@ fn what_was_written_during_a_digest_is_not_in_it() {
     let mut sim = Scenario::three();
     let [p, ..] = sim.cast();
     sim.write(1);
-    // So many that the first one is not in memory any more.
+    // Enough writes that the first one is not in memory any more.
     for block in 300..320 {
         sim.write(block);
     }

@@ -1,4 +1,5 @@
-//! Stories that come to places of the cores where the smoke seeds come hardly ever or not at all (`coverage/told.rs`).
+//! Stories that reach places of the cores which the smoke seeds seldom or never reach
+//! (`coverage/told.rs`).
 
 #![allow(clippy::disallowed_types, reason = "tests of one process take turns; the cores know nothing of it")]
 
@@ -82,7 +83,8 @@ fn an_older_copy_leads_until_it_hears_of_what_it_lacks() {
     reaches("replica: a peer knows to be committed what the own log lacks", || with_an_older_copy(true));
 }
 
-/// R5: the record is as it was, and so is who is named; but its node counts as dead again.
+/// R5: the record is as it was, and so is the node that the promotion names. But that node counts
+/// as dead again.
 #[test]
 fn a_promotion_whose_node_died_again_does_not_count() {
     reaches("control: a promotion by a dead node", || {
@@ -102,8 +104,8 @@ fn a_promotion_whose_node_died_again_does_not_count() {
     });
 }
 
-/// R5: all replicas are empty and in sync without a copy, so a first promotion waits for everybody who can come. While this one is on its
-/// way a node comes back.
+/// R5: all replicas are empty and in sync without a copy, so a first promotion waits for every node
+/// that can come. While this promotion is on its way a node comes back.
 #[test]
 fn a_node_comes_back_before_the_first_promotion_counts() {
     reaches("control: a first promotion comes too early", || {
@@ -147,7 +149,7 @@ fn a_promotion_of_what_broke_meanwhile_does_not_count() {
     });
 }
 
-/// R9: another member takes over, until somebody has removed what does not belong there.
+/// R9: another member takes over, until an operator has removed the files that do not belong there.
 #[test]
 fn files_of_another_replica_are_not_used() {
     reaches("control: the files of a replica are not what its label says", || {
@@ -212,7 +214,7 @@ fn a_cut_outlasts_the_connection_that_it_was_asked_on() {
         let mut sim = Scenario::three();
         let [p, s, t] = sim.cast();
         sim.write(1);
-        // What nobody else gets.
+        // Writes that no other replica gets.
         sim.fault(Fault::CutEngines(n(p), n(s)));
         sim.fault(Fault::CutEngines(n(p), n(t)));
         for block in 0..4 {
@@ -439,7 +441,7 @@ fn rot(sim: &mut Scenario, node: u32) {
     }
 }
 
-/// The next reads of its disk take so long.
+/// The next reads of its disk take `ms` milliseconds.
 fn reads_come_late(sim: &mut Scenario, node: u32, ms: u64) {
     for _ in 0..4 {
         sim.disk(node, DiskFault::Late { what: DiskOp::Read, ms });
@@ -506,7 +508,8 @@ fn a_replica_with_damage_that_another_may_have_fails() {
     reaches("host: others may have what is damaged", a_member_says_nothing);
 }
 
-/// S195: it has said what it holds, is started again, and does not know yet that so much is committed when it is asked for the block.
+/// S195: a replica has said what it holds, and is started again. When it is asked for the block, it
+/// does not know yet that its entries are committed.
 fn it_was_started_again() {
     for step in 0..60 {
         let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
@@ -552,7 +555,8 @@ fn a_flush_fails_when_what_it_flushes_lacks_a_copy() {
     });
 }
 
-/// ADR 18: who has the block does not answer and stays, so nothing that is written anew would be committed.
+/// ADR 18: the replica that has the block is a member, and does not answer. So no new write would
+/// be committed.
 fn damage_is_read_while_a_copy_is_missing() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();

@@ -109,7 +109,7 @@ impl Runner {
             Effect::Run { ticket, step, .. } => {
                 self.work.insert(ticket, Work::Run(step));
                 if let Step::StartProcess { process } = step {
-                    // The process belongs into the saved state before anybody may forget it.
+                    // The saved state must name the process before the agent can end and forget it.
                     self.running.insert(process);
                     self.save(name, durable);
                 }

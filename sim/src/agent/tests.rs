@@ -417,7 +417,8 @@ fn agents_elect_and_replace_a_primary() {
         let settings = Settings { lease_ms: LEASE_MS, heartbeat_ms: 200, margin_ms: MARGIN_MS };
         lab.submit(Command::InitCluster { id: 1, name: "sim".into(), settings });
         for n in 1..=3 {
-            // A voter is added only after everybody has taken notice of the one before.
+            // The control plane adds a voter only after every voter has taken notice of the one
+            // before.
             let added = (0..50).any(|_| {
                 lab.submit(initial::add_node(n));
                 lab.reach(100_000, |lab| lab.truth().nodes.contains_key(&NodeId(n)))
@@ -536,7 +537,8 @@ fn nothing_starts_before_the_engine_has_confirmed_the_guard() {
     let asked = lab.nodes[&node].guards.clone();
     assert!(asked.len() > 1);
     for number in asked {
-        // As long as more is on its way to the engine nobody knows what it will silence.
+        // While more lists are on their way to the engine, the agent cannot tell which services the
+        // engine will silence.
         assert_eq!(lab.nodes[&node].steps, ["sweep s0"], "the list before number {number} is confirmed");
         lab.handle(node, In::GuardConfirmed(number));
     }

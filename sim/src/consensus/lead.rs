@@ -69,7 +69,7 @@ impl Consensus {
                 self.lead(at_us, place, links);
                 return;
             }
-            // Nobody can. A leader that misses its majority gives up by itself.
+            // No node can lead. A leader that misses its majority gives up by itself.
             if let Some(old) = self.leader.take() {
                 self.tally.quorums_lost += 1;
                 self.members[old].corrected_at_us.get_or_insert(at_us);

@@ -1,6 +1,8 @@
-//! Writes that never happened or landed elsewhere, and reads of what was there before (F2, F3, F4), in the journal, in the
-//! version table and in one copy of the superblock. A write is made lost when it is certain that others followed it: what a lost write leaves is what was there before, and
-//! nobody can tell when that came about.
+//! Writes that never happened or landed elsewhere, and reads of older content (F2, F3, F4): in the
+//! journal, in the version table and in one copy of the superblock.
+//!
+//! The disk loses a write only after later writes have followed it. A lost write leaves the older
+//! content in its place, and no reader can tell when that came about.
 
 use super::region::Block;
 use super::{Disk, Record};

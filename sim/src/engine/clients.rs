@@ -16,7 +16,8 @@ pub struct HostedClient {
     pub client: Client,
     pub device: Device,
     generation: u64,
-    /// To be closed once its device is gone, by the numbers of who asked for it.
+    /// Numbers of the agent's steps that wait for this client to close. It closes when its device
+    /// is gone.
     closing: Vec<u64>,
     reported: Option<ClientSeen>,
 }

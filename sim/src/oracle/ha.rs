@@ -1,23 +1,31 @@
-//! Services in true time: what must hold of them, under the ids of `faults.md`.
+//! Services in true time: the rules that hold for them, under the ids of `faults.md`.
 //!
-//! - H1: never, not for a microsecond, a mount or a process of one service on two nodes.
-//! - H2: never its address on two nodes; it is taken only after a probe in the same epoch has found nobody, since it was last
-//!   off that node (R22). Which process asked does not matter, nor whether the engine was started again since: what was
-//!   found is as true as before.
-//! - H3: a step of a start is begun only on the node that was the last to serve as primary, and in the epoch in which it
-//!   serves: after its epoch start and before anybody else's; and not again in an epoch in which the guard silenced it there,
-//!   also not by an agent that was stopped or not there when that happened. A service that was deleted, of which nothing was
-//!   left, and that is made anew is another one: nothing that was begun for the old one is under way (R19).
-//! - H4: a stop goes in the reverse order of the start, and each step is proven gone before the next is undone. Only
-//!   where everything is killed at once need nothing be waited for, and then the order of the orders counts.
-//! - H5: no step of a start is begun while anything of the service is left on another node, whosever lease has ended.
-//! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within [`WINDOW_US`], and after an operator has
-//!   cleared its failures, which may come later.
-//! - H8: an address that an administrator has set on a node is there until the administrator takes it away (R22); the world sees to this one.
+//! - H1: two nodes never have a mount or a process of one service at the same time, not for a
+//!   microsecond.
+//! - H2: two nodes never have its address at the same time. A node takes the address only after a
+//!   probe in the same epoch has found it free. The probe must come after the node last gave the
+//!   address up (R22). Any process may have sent the probe, and the engine may have restarted
+//!   since: the result stays true.
+//! - H3: a step of a start begins only on the node that was the last to serve as primary, and in
+//!   the epoch in which it serves. That is after its own epoch start, and before the epoch start of
+//!   another node. The step does not begin again in an epoch in which the guard silenced the
+//!   service there. This binds an agent that was stopped or absent at that moment as well. A
+//!   service that was deleted without a rest, and is made anew, counts as another one: nothing that
+//!   was begun for the old one is under way (R19).
+//! - H4: a stop goes in the reverse order of the start. Each step is proven gone before the next is
+//!   undone. When everything is killed at once, no step needs to wait, and then only the order of
+//!   the commands counts.
+//! - H5: no step of a start begins while anything of the service is left on another node, whichever
+//!   lease has ended.
+//! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within
+//!   [`WINDOW_US`]. When an operator clears its failures later, the count begins anew.
+//! - H8: an address that an administrator has set on a node stays there until the administrator
+//!   takes it away (R22). The world checks this rule.
 //!
-//! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing: what is on it does not count
-//! meanwhile. When it goes on, its guard needs a moment, [`WAKE_US`], that only a watchdog could take away; this is the
-//! one overlap that is allowed, and it is what `guard.rs` says that it does not guarantee.
+//! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing. What
+//! is on it does not count meanwhile. When it goes on, its guard needs a moment, [`WAKE_US`], which
+//! only a watchdog could take away. This is the one overlap that is allowed, and `guard.rs` names
+//! it as not guaranteed.
 
 use super::Violation;
 use crate::service::Presence;
@@ -353,7 +361,7 @@ impl HaOracle {
 
     fn check_overlap(&self, at_us: u64, service: ResourceId) -> Result<(), Violation> {
         let Some(known) = self.services.get(&service) else { return Ok(()) };
-        // Whoever is excused cannot be one of two.
+        // A node that is excused cannot be one of two.
         let mut counted = known.nodes.iter().filter(|(node, _)| !self.awake.contains_key(node));
         let (mut exclusive, mut address) = (None, None);
         counted.try_for_each(|(node, there)| {

@@ -1,5 +1,5 @@
-//! Leases in true time (R10, S10): nobody takes over from a dead node before its lease has truly ended, whatever the clocks
-//! of both say, and no read completes on a node afterwards.
+//! Leases in true time (R10, S10). No node takes over from a dead node before the dead node's lease
+//! has truly ended, even when a clock says so. No read completes on the dead node after that.
 
 use super::Violation;
 use mainstay_types::{NodeId, ResourceId};

@@ -4,9 +4,12 @@
 //! known by its last index and its chain, which covers everything before it. Of its payload only the number at the
 //! beginning of each block is kept.
 //!
-//! Who tells what, in the order in which it happens: the replica core's effects `Append`, `Commit`, `Cut`, `Restart` when
-//! they are carried out; the store's outputs `Durable`, `Promised`, `CutDone`, `Restarted`, `CopyFinished` when they
-//! come out; `recovered` after each start of an engine.
+//! The oracle hears of events in the order in which they happen:
+//! - from the replica core, its effects `Append`, `Commit`, `Cut` and `Restart`, when they are
+//!   carried out;
+//! - from the store, its outputs `Durable`, `Promised`, `CutDone`, `Restarted` and `CopyFinished`,
+//!   when they come out;
+//! - `recovered`, after each start of an engine.
 
 use super::Violation;
 use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
@@ -202,8 +205,9 @@ impl LogOracle {
     /// A primary has made this batch. `appended` calls it for a batch that is new, so it need not be called.
     ///
     /// # Errors
-    /// S7: somebody else makes entries in that epoch, or itself did before a restart (R5), or the position was given away
-    /// before, or the control plane did not name this node. S19: its own promise of the epoch is not durable (R1).
+    /// S7: another replica makes entries in that epoch, or this one did before a restart (R5). Or
+    /// the position was given away before, or the control plane did not name this node. S19: its
+    /// own promise of the epoch is not durable (R1).
     pub fn sequenced(&mut self, node: NodeId, incarnation: Incarnation, batch: &Batch) -> Check {
         let epoch = batch.epoch;
         if let Some(record) = &self.record
@@ -261,7 +265,7 @@ impl LogOracle {
             let index = Index(batch.first.0 + place as u64);
             let volume = entry.range.volume.0;
             if entry.kind == EntryKind::Resize {
-                // Blocks that nobody comes to have are blocks that nobody writes.
+                // A block that the growth adds counts as a block that was never written.
                 if let Some(blocks) = self.model.get_mut(usize::from(volume)) {
                     let more = (entry.range.offset / BLOCK_BYTES) as usize;
                     blocks.resize(blocks.len().max(more), Vec::new());

@@ -2,20 +2,24 @@
 //! fit into one order that respects real time (S1, S2, S3, S5, S9, S10, S18; the wrong data of
 //! S16).
 //!
-//! Values are unique, so a write and the reads that returned its value stand together in any such order. Of each
-//! such group two moments matter: `first_end`, when the first of its operations completed, and `last_start`, when
-//! the last one began. If the first end of group v lies before the last start of group u, v comes before u. A
-//! history fits if and only if no two groups must each come before the other (Gibbons and Korach, "Testing shared
-//! memories", 1997). The groups are kept while it goes on; one that no future read may return any more is dropped,
-//! which leaves a few per block.
+//! Values are unique, so a write and the reads that returned its value stand together in any such
+//! order. They form a group. Two moments of a group matter: `first_end`, when the first of its
+//! operations completed, and `last_start`, when the last one began. If the first end of group v
+//! lies before the last start of group u, v comes before u. A history fits if and only if no two
+//! groups must each come before the other (Gibbons and Korach, "Testing shared memories", 1997).
 //!
-//! Two things go beyond that paper. A write whose outcome is unknown was given its place in the log, if any, before
-//! its outcome became unknown: so it comes before every write that was asked for later (S3), although it may become
-//! visible only after reads that were asked for later. And zeroes are written by many: such a read counts only
-//! if a single write can have made them, else nothing is concluded from it beyond that some write can.
+//! The oracle keeps the groups while the history goes on. It drops a group that no future read may
+//! return any more, which leaves a few per block.
 //!
-//! Time is the order of the calls. The caller tells a request before anybody acts on it, and its completion when it
-//! reaches the client.
+//! Two things go beyond that paper:
+//! - A write whose outcome is unknown got its place in the log, if any, before its outcome became
+//!   unknown. So it comes before every write that was asked for later (S3). Yet it may become
+//!   visible only after reads that were asked for later.
+//! - Many writes write zeroes. A read of zeroes counts only if a single write can have made them.
+//!   Otherwise the oracle concludes only that some write can have made them.
+//!
+//! Time is the order of the calls. The caller announces a request before any replica acts on it,
+//! and its completion when it reaches the client.
 
 use super::Violation;
 use std::collections::BTreeMap;
@@ -178,7 +182,8 @@ impl Registers {
         let now = self.tick();
         for block in asked.blocks {
             let register = self.register(asked.volume, block);
-            // It may have been dropped: seen by somebody and replaced before its completion.
+            // The group may have been dropped already: a read saw it, and another write replaced
+            // it, before its completion.
             if let Some(group) = register.groups.iter_mut().find(|group| group.start == asked.start) {
                 *group = group.with(asked.start, now);
                 group.acknowledged = true;
@@ -281,7 +286,7 @@ impl Registers {
         }
     }
 
-    /// The write was refused before anybody acted on it: it has not happened and never will.
+    /// The write was refused before any replica acted on it: it has not happened and never will.
     pub fn refused(&mut self, request: u64) {
         let Some(asked) = self.requests.remove(&request) else { return };
         for block in asked.blocks {
@@ -310,10 +315,13 @@ impl Registers {
         self.asked_back.entry(resource).or_insert(now);
     }
 
-    /// R17: the resource was rolled back to a snapshot at this moment, as if somebody had written to every block what it held then. Writes that
-    /// were given up after that was asked for may come later all the same: they wait in the engine until it is done.
+    /// R17: the resource was rolled back to a snapshot at this moment. It is as if a client had
+    /// written to every block the content of the snapshot. A client may have given up a write after
+    /// the rollback was asked for. Such a write may still take effect later, because it waits in
+    /// the engine until the rollback is done.
     ///
-    /// `blocks`: of each volume, where a block may come to hold something that no client of this resource has written.
+    /// `blocks`: for each volume, the number of blocks that may come to hold content which no
+    /// client of this resource has written.
     pub fn put_back(&mut self, resource: usize, blocks: &[usize], value_at: impl Fn(u16, u64) -> u64) {
         for (volume, blocks) in (0..).zip(blocks) {
             let registers = self.volumes.entry((resource, volume)).or_default();

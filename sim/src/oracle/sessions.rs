@@ -1,6 +1,8 @@
-//! S18: a change that a client asks for is in a log once, and writers follow each other as the record says.
+//! S18: a change that a client asks for is in a log once, and writers follow each other as the
+//! record says.
 //!
-//! Every batch is judged when it is first seen, by what the log before it held; a log is known by its chain.
+//! The oracle judges every batch when it first sees it, by the content of the log before it. It
+//! knows a log by its chain.
 
 use super::Violation;
 use mainstay_codec::Batch;
@@ -65,7 +67,8 @@ impl SessionsOracle {
                 }
                 let held = if end.mark.session == mark.session { end.mark.number } else { 0 };
                 let (told, epoch) = self.told.get(&mark.session).copied().unwrap_or_default();
-                // One that has been replaced may still add to its own log; nobody is ever told of that.
+                // A primary that was replaced may still add to its own log, and no client is ever
+                // told of that.
                 if held < told && batch.epoch >= epoch {
                     let text = format!(
                         "entry {at} is change {mark:?}; the client was told of {told}, which is lost, and its session goes on"
@@ -75,7 +78,7 @@ impl SessionsOracle {
                 end.mark = mark;
                 self.changes.insert(mark);
             }
-            // A scrub repairs whoever writes.
+            // A repair by a scrub belongs to no client, so any client may be the writer.
             if entry.kind.changes_blocks() && mark != ClientMark::REPAIR {
                 end.version = self.admitted(at, mark.session, end.version)?;
             }

@@ -20,7 +20,8 @@ const CLOCK_PERCENT: u64 = 98;
 pub struct SlowOracle {
     limits: SlowLimits,
     records: VecDeque<ResourceRecord>,
-    /// Members whose removal was proposed for their slowness: by whom, on which version, and when first.
+    /// Members that a primary proposed to remove for their slowness: the primary, the version of
+    /// the record, and the time of the first proposal.
     asked: BTreeMap<Member, (NodeId, ConfigVersion, u64)>,
     out: BTreeMap<Member, Out>,
     /// When a primary's connection to a node was last broken or made, by both.
@@ -86,7 +87,7 @@ impl SlowOracle {
     /// `primary` proposes a change.
     ///
     /// # Errors
-    /// P12, when too few copies would remain; P11, when who was slow returns too early.
+    /// P12, when too few copies would remain; P11, when a member that was slow returns too early.
     pub fn proposed(&mut self, at_us: u64, primary: NodeId, proposal: &Proposal) -> Result<(), Violation> {
         match proposal {
             Proposal::Shrink { version, remove, why: ShrinkReason::Slow, .. } => {

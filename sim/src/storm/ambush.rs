@@ -1,5 +1,6 @@
-//! Faults that wait for their moment: the situations between two steps of a protocol that a fault by the clock hits once in
-//! thousands of runs. Each brings about what it waits for, and springs in the middle of it.
+//! Faults that wait for their moment. Each brings about a situation between two steps of a
+//! protocol, and strikes in the middle of it. A fault at a random time hits such a moment once in
+//! thousands of runs.
 
 use super::victim;
 use crate::plan::{
@@ -40,12 +41,13 @@ pub(super) fn join_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
         _ => Deed::KillEngine { whom: Side::Peer, restart_after_ms: gone_ms },
     };
     trap(draw, at, resource, Moment::Grow, deed);
-    // Somebody leaves, so that somebody joins.
+    // A secondary loses its engine, so that a member leaves and joins again.
     let target = Target::Secondary(resource, random.below(4));
     draw.fault(at + 1, Fault::KillEngine { target, restart_after_ms: random.between(600, 2000) });
 }
 
-/// F46, F47: a change of a record is late, or its proposer or whom it names goes in the middle, or the leader.
+/// F46, F47: a change of a record is late. Or its proposer, the node that it names, or the leader
+/// goes away in the middle of it.
 pub(super) fn change_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let moment = [Moment::Grow, Moment::Shrink, Moment::Promote, Moment::StepDown][random.below(4) as usize];
@@ -78,8 +80,9 @@ pub(super) fn proposal_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// R5: a promotion is under way for seconds, and who proposes it dies meanwhile, after having been dead before: of a lone
-/// replica the death changes nothing in the record, so that only its being dead stands against it.
+/// R5: a promotion is under way for seconds, and its proposer dies meanwhile, after it had been
+/// dead before. The death of a lone replica's node changes nothing in the record. So only the node
+/// being dead stands against the promotion.
 pub(super) fn promotion_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let replicas = draw.shape.resources[resource].replicas.clone();
@@ -167,7 +170,7 @@ pub(super) fn cut_and_gone(draw: &mut Draw, random: &mut Random, at: u64) {
         let second = deed(random);
         trap_after(draw, at, resource, Moment::CutReply, 1, second);
     }
-    // A primary that nobody hears any more writes what nobody else gets, and dies.
+    // A primary without connections makes writes that no secondary receives, and dies.
     let target = Target::Primary(resource);
     draw.writes(at, 300, resource, random.between(8, 24), random.between(1, 4), random);
     for other in 0..4 {
@@ -199,7 +202,7 @@ pub(super) fn journal_fills(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// R14: payloads are being read from the journal for so long that their places are given to others meanwhile.
+/// R14: reads of payloads from the journal take until later writes have reused their places.
 pub(super) fn reads_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let shape = &draw.shape.resources[resource];
@@ -220,7 +223,8 @@ pub(super) fn reads_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.writes(at + 60, ms, resource, room, 1, random);
 }
 
-/// An extent is read late for a scrub, while so much is written that its blocks are to be destaged.
+/// An extent is read late for a scrub. Meanwhile clients write enough that its blocks are to be
+/// destaged.
 pub(super) fn scrub_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let room = draw.shape.resources[resource].journal_blocks * 2;

@@ -64,7 +64,7 @@ pub(super) fn versions_lie(draw: &mut Draw, random: &mut Random, at: u64) {
         _ => DiskFault::StaleVersions { pick },
     };
     draw.disk(at, node, resource, fault);
-    // Nobody reads it before the replica is opened again.
+    // The replica does not read the page before it is opened again.
     if random.permille(800) {
         let (target, shows) = (Target::Node(node), at + 1 + random.below(50));
         match random.below(3) {
@@ -135,8 +135,8 @@ pub(super) fn disk_full(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Fills the pool for a while: sometimes for so long that a journal fills, or that a primary gives
-/// up.
+/// Fills the pool for a while. At times this lasts until a journal is full, or until a primary
+/// gives up.
 pub(super) fn pool_full(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.disk(at, node, resource, DiskFault::Full);

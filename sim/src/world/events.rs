@@ -276,7 +276,7 @@ impl World {
     pub(super) fn kill_engine(&mut self, node: NodeId) {
         let machine = self.machine(node);
         machine.note_held();
-        // Nobody can kill anything on a machine that stands still.
+        // A process on a machine that stands still cannot be killed.
         if Self::stopped(machine) || machine.engine.take().is_none() {
             return;
         }
@@ -354,7 +354,8 @@ impl World {
         let boot = process.boot;
         self.note(Some(node), Part::Engine, &[2], || "engine goes on".into());
         self.watch_frozen(node);
-        // The guard is a thread of its own: it wakes as soon as anybody, but not before everybody.
+        // The guard is a thread of its own. It may wake before the engine's other threads, or after
+        // them.
         let early = self.chance.coin();
         if early {
             self.to_engine(node, boot, EngineIn::Tick);

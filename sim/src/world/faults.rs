@@ -429,7 +429,8 @@ impl World {
     /// agent finds out by itself.
     fn operator_removes_files(&mut self, node: NodeId, resource: ResourceId) {
         let machine = &self.machines[&node];
-        // Nobody does anything on a machine that stands still, and there must be something to remove.
+        // An operator can do nothing on a machine that stands still, and there must be files to
+        // remove.
         if !machine.powered || Self::stopped(machine) || !machine.disks.contains_key(&resource) {
             return;
         }

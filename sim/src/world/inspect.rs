@@ -1,6 +1,9 @@
-//! Looks into replicas while they run: what a store would answer, block by block, and the versions of its extents, against
-//! the log. Clients see one replica only, and blocks that nobody reads show nothing. So this is done of each replica right
-//! after it was recovered, after it was copied, when it becomes primary, in turn all the time, and at the end.
+//! Looks into replicas while they run: compares their blocks, as their stores would return them,
+//! and the versions of their extents with the log.
+//!
+//! A client sees one replica only, and a block that no client reads shows no damage. So the world
+//! inspects each replica after it was recovered, after it was copied, when it becomes primary, in
+//! turn all the time, and at the end.
 
 use super::{What, World, resource_id};
 use crate::disk::{Disk, Finished};
@@ -52,9 +55,14 @@ impl World {
         }
     }
 
-    /// S4, S11 to S14: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
-    /// of the blocks that nobody ever wrote, too. S16: of a volume what a fault has made wrong counts, unless the store says that it is
-    /// damaged when it is read now, or a scrub is to find it. A copy takes over as damage what had rotted at its source (ADR 15), and nothing else.
+    /// S4, S11 to S14: compares the content of a replica with the log, if the replica is open and
+    /// its store has not given up. If `whole` is set, it also compares the blocks that no client
+    /// ever wrote.
+    ///
+    /// S16: content of a volume that a fault made wrong is a violation. There are two exceptions:
+    /// the store would report the block as damaged if it were read now, or a scrub is to find it.
+    ///
+    /// A copy takes over a block as damaged only when the block had rotted at its source (ADR 15).
     pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
         let Self { machines, oracle, scrubbed, rotted, .. } = self;
         let machine = &machines[&node];
@@ -65,14 +73,17 @@ impl World {
             return;
         };
         if let Some(reason) = hosted.host.failed() {
-            // What it holds is given to nobody any more (R13). After faults have ended only damage may lead to that.
+            // A replica that has failed serves no content any more (R13). After faults have ended
+            // only damage may lead to that.
             if whole && !machine.damaged.contains_key(&resource) {
                 let text = format!("{node} has given {resource} up, and no fault is at work: {reason}");
                 self.wrong("L2", text);
             }
             return;
         }
-        // What a failure is on its way to stands still: it answers nobody, and will have given the replica up before it does (R13). Seed 466888.
+        // The engine stands still, and the report of a failed disk operation waits in its backlog.
+        // It answers no request before it reads that report and gives the replica up (R13). Seed
+        // 466888.
         let failed = |input: &EngineIn| match input {
             EngineIn::Disk { resource: of, finished: Finished::Store { result, .. } } => {
                 *of == resource && result.is_err()
@@ -84,7 +95,7 @@ impl World {
             return;
         }
         let store = hosted.host.store();
-        // Nobody is shown a volume that is becoming again what it was.
+        // No client reads a volume while it is rolled back to a snapshot.
         if store.rolling_back() {
             self.trace.count("replica that is being rolled back");
             return;
@@ -93,7 +104,7 @@ impl World {
         let incarnation = store.config().incarnation;
         let mut read = |volume: VolumeId, block: u64| {
             let range = Range { volume, offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
-            // Damage shows as a number that nobody ever wrote.
+            // Damage shows as a number that no client ever wrote.
             let Some(segment) = store.read(range).into_iter().next() else { return Some(u64::MAX) };
             let (area, at) = match &segment.source {
                 Source::Memory(bytes) => return Some(super::wishes::value(bytes).unwrap_or(u64::MAX)),

@@ -1,7 +1,9 @@
-//! The jobs of agents, step by step: what engines and file systems do to the files of replicas, and how long that takes.
+//! The jobs of agents, step by step: the work of engines and file systems on the files of replicas,
+//! with the time that it takes.
 //!
-//! A step that was begun may be done although its agent has ended, as a system call may. A label is written and removed with
-//! the answer: the crash before that and the one after it are both met.
+//! A step that was begun may finish although its agent has ended, as a system call may. A label is
+//! written and removed together with the answer. So a run can meet the crash before that and the
+//! crash after it.
 
 use super::{JobStep, What, World, shape_of};
 use crate::agent::{self, StepError};
@@ -80,7 +82,7 @@ impl World {
             let process = &machine.agent_process;
             (process.boot != agent_boot || machine.agent.is_none(), process.paused_until_us)
         };
-        // Whoever waits for an engine that has ended hears of that by itself.
+        // An agent that waits for an engine learns by itself that the engine has ended.
         if ended {
             return;
         }
@@ -93,7 +95,8 @@ impl World {
             Step::MakeFiles(incarnation, of) => {
                 let asks = machine.agent_process.boot == agent_boot && machine.agent.is_some();
                 self.machine(node).making.remove(&resource);
-                // The engine removes what nobody waits for any more: an agent that has started again does not know of it.
+                // The engine removes files that no agent waits for any more. An agent that has
+                // started again does not know of them.
                 if !asks {
                     return;
                 }

@@ -463,7 +463,8 @@ impl World {
         Some(format!("{} has files or a label of r{resource} and is to hold no replica", stray.node))
     }
 
-    /// Proposed through any agent that runs, as an operator who gets no answer tries the next node.
+    /// Proposes the command through any agent that runs. An operator without an answer would try
+    /// the next node in the same way.
     pub(crate) fn submit(&mut self, command: Command) {
         let running: Vec<NodeId> = self
             .machines

@@ -1,5 +1,6 @@
-//! L4: where scrubs are scheduled, one comes when it is due, whole, once the cluster is well and every replica is in sync, whoever became
-//! primary before and whatever the wall clocks of nodes show.
+//! L4: a scheduled scrub comes when it is due, and covers everything. This holds once the cluster
+//! is well and every replica is in sync. Earlier changes of the primary and the wall clocks of
+//! nodes make no difference.
 
 use super::settle::ANSWER_US;
 use super::{World, resource_id};
@@ -66,7 +67,7 @@ impl World {
                 self.schedule_scrubs(resource_id(number), 0, ScrubRepair::Off);
             }
         }
-        // Nor where nobody leads, until there is another primary. Seed 1525049.
+        // A scrub also stays unfinished while the resource has no serving primary. Seed 1525049.
         let goes_on = |world: &Self| {
             (0..world.plan.shape.resources.len())
                 .map(resource_id)

@@ -1,9 +1,12 @@
-//! L4: a scrub finds what disks have damaged, and repairs it. Operators scrub while everything else happens, and then there is
-//! nothing to find. In some runs blocks of volumes rot when the cluster is well again, on fewer replicas than hold them well, and are
-//! scrubbed under writes; the last look then sees whether all of it is right.
+//! L4: a scrub finds the blocks that disks have damaged, and repairs them.
 //!
-//! Where all replicas have checksums, what rots may be the primary's, of two replicas too, and clients read it: they are told what is right, and the
-//! replica goes on (ADR 14).
+//! During the storm of faults operators scrub too, and then there is nothing to find. In some runs
+//! blocks of volumes rot when the cluster is well again. Each of them rots on fewer replicas than
+//! hold it well. Scrubs run while clients write, and the last look checks that every block is
+//! right.
+//!
+//! Where all replicas have checksums, blocks may rot on the primary, and on two replicas. Clients
+//! read such blocks: they get the right content, and the replica goes on (ADR 14).
 
 use super::settle::{ANSWER_US, SETTLE_US};
 use super::{What, World, resource_id};
@@ -118,7 +121,8 @@ impl World {
         (hosted.role == Role::Primary).then_some(node)
     }
 
-    /// L4, in some runs. Where not all replicas have checksums nobody reads meanwhile: what rots is read as it is until it is found.
+    /// L4, in some runs. Where a replica has no checksums clients do not read meanwhile: until a
+    /// scrub finds a rotten block, a read returns it as it is.
     pub(super) fn rot_and_scrub(&mut self) {
         if !self.scrubs.permille(ROTTEN) {
             return;
@@ -204,7 +208,7 @@ impl World {
             let disk = self.machines.get_mut(&node).and_then(|machine| machine.disks.get_mut(&resource));
             let hit = disk.and_then(|disk| {
                 disk.rot_volume(pick, |volume, block| {
-                    // What nobody has since before is not to be read or repaired (ADR 15).
+                    // A block that every replica lost earlier cannot be read or repaired (ADR 15).
                     !rotten.contains(&(volume, block)) && !rotted.contains(&(resource, volume, block))
                 })
             });

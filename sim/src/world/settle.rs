@@ -1,6 +1,8 @@
-//! The end of a run: faults stop, everything heals, and the cluster must come to rest in bounded time (L1 to L7). Then
-//! everything is looked at once more. In some runs only a core heals at first, a majority of the nodes, and what can go on without
-//! the others must.
+//! The end of a run: faults stop, everything heals, and the cluster must come to rest in bounded
+//! time (L1 to L7). Then the world looks at everything once more.
+//!
+//! In some runs only a majority of the nodes heals at first. These nodes must do everything that is
+//! possible without the others.
 
 use super::progress::Copies;
 use super::{Asked, World, resource_id};
@@ -211,7 +213,8 @@ impl World {
         })
     }
 
-    /// When a request must have ended. A client's of a resource that nobody leads ends by its own waiting time. Seeds 1524705, 1563614.
+    /// Time by which a request must have ended. When a resource has no serving primary, a client's
+    /// request ends after its own waiting time. Seeds 1524705, 1563614.
     pub(super) fn answer_due_us(&self, asked: &Asked) -> u64 {
         let resource = resource_id(asked.resource);
         let waits = asked.client && self.leads(resource).is_none();

@@ -1,7 +1,9 @@
-//! The small process of each machine that outlives engine and agent, and silences it when the lease ends (R19): mirrors
-//! `engine/src/silencer.rs`. What it does when is decided by `mainstay_types::silencer_does`.
+//! The small process of each machine that outlives engine and agent. It silences the machine when
+//! the lease ends (R19). Mirrors `engine/src/silencer.rs`; `mainstay_types::silencer_does` decides
+//! its acts.
 //!
-//! It stands still with its engine: a machine on which all of it stands still is the business of a watchdog.
+//! The silencer stands still together with its engine. Only a watchdog can act on a machine that
+//! stands still as a whole.
 
 use super::{What, World};
 use crate::agent::GUARD_MARGIN_MS;

@@ -49,7 +49,7 @@ impl World {
         self.spring(resource, moment, sides);
     }
 
-    /// Which moment it is, of which resource, and whom the command is about.
+    /// The moment of the command, its resource, and the node that the command is about.
     fn moment_of(&self, command: &Command) -> Option<(Moment, Option<ResourceId>, Option<NodeId>)> {
         let named = |name: &str| self.state().resource_by_name(name).map(|known| known.id);
         let on = |name: &str| named(&self.state().services.get(name)?.spec.resource);
@@ -173,7 +173,7 @@ impl World {
                 self.consensus.delay_next(ms * 1000);
             } else {
                 self.count_sprung(moment);
-                // Not now: who acts is in the middle of it.
+                // Later, and not now: the acting node is in the middle of this step.
                 self.after(0, What::Deed { resource, sides, deed: trap.deed });
             }
         }

@@ -94,7 +94,8 @@ impl World {
         self.not_whole(number).is_none()
     }
 
-    /// Whether there may be nothing that anybody could do: every disk that holds everything is damaged, gone, or away.
+    /// Whether the resource may stop for good: every disk that holds everything is damaged, gone,
+    /// or away.
     fn may_stop(&self, number: usize) -> bool {
         let id = resource_id(number);
         let damaged = |known: &Resource| {
@@ -216,7 +217,7 @@ impl World {
         match self.unfinished(number) {
             Unfinished::No => {}
             Unfinished::Gone => return None,
-            // What operators asked for may need those who are away.
+            // A change that an operator asked for may need the nodes that are away.
             Unfinished::Yes(_) if !all_here && known.is_none_or(|known| known.deleting) => return None,
             Unfinished::Yes(_) if !all_here => {}
             Unfinished::Yes(text) => return Some(("L1", text)),
@@ -286,7 +287,7 @@ impl World {
         let record = &known.record;
         let here = |node: &NodeId| !self.away.contains(node);
         let all_here = self.away.is_empty();
-        // Where a replica is on its way may be with those who are away, and the other one stays until then.
+        // The target of a move may be away. Then the old replica stays until the target is back.
         let moves = !(all_here || known.moving.is_empty() && known.leaving.is_empty());
         let expected = known.spec.replicas.iter().filter(|node| here(node)).count();
         let whole = match record.mode {

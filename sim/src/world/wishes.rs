@@ -165,7 +165,8 @@ impl World {
             && let Some(kind) = machine.disks.get(&resource).and_then(|disk| disk.kind(ticket))
             && let Some(at) = machine.late.iter().position(|(of, what, _)| (*of, *what) == (resource, kind))
         {
-            // So long, not so much longer: after a disk has stood still one operation took more than a copy may. Seed 2946138.
+            // The operation takes at least this long; the delay is not added. After a disk had
+            // stood still, one operation took longer than a copy may. Seed 2946138.
             delay = delay.max(machine.late.remove(at).2 * 1000);
         }
         delay
@@ -595,7 +596,7 @@ impl World {
 
 const ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
-/// Blocks that all say who wrote them, at both ends, with zeroes between.
+/// Blocks that each carry the number of their write at both ends, with zeroes between.
 fn payload(value: u64, blocks: u64) -> Bytes {
     let mut bytes = vec![0; (blocks * BLOCK_BYTES) as usize];
     for block in bytes.chunks_mut(BLOCK_BYTES as usize) {

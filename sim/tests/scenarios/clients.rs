@@ -153,7 +153,8 @@ fn a_damaged_block_is_mended_under_a_client() {
     }
 }
 
-/// ADR 18: what it had asked for fails when nobody is attached any more. The next client is served all the same.
+/// ADR 18: requests of a client fail once it is no longer attached. The next client is served all
+/// the same.
 #[test]
 fn the_next_client_is_served_where_writes_of_the_last_one_failed_for_want_of_copies() {
     let mut sim = Scenario::two_and_a_witness();

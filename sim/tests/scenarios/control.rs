@@ -112,7 +112,7 @@ fn two_of_three_are_off_for_long() {
     sim.settle();
 }
 
-/// H7: the command is under way for seconds; whoever asked is told when it is so.
+/// H7: the command is under way for seconds. The operator gets an answer when it is done.
 #[test]
 fn what_an_operator_proposes_is_a_moment_for_a_trap() {
     let mut sim = Scenario::three();
@@ -142,7 +142,8 @@ fn whoever_says_that_a_node_is_dead_dies_itself() {
     sim.settle();
 }
 
-/// F24: it comes back after minutes, into a history in which it is nobody, and is taken back.
+/// F24: the old primary goes on after minutes, in a history in which it is not a member. It is
+/// taken back.
 #[test]
 fn a_primary_that_stood_still_for_minutes_is_taken_back() {
     let mut sim = Scenario::three();

@@ -156,7 +156,8 @@ fn limited(max: u64, min: u64) -> Scenario {
     Scenario::new(shape, 1)
 }
 
-/// Liveness: clients never stop, so there is always somebody to yield to, and filling ends all the same.
+/// Liveness: clients never stop, so the copy always has to yield to one, and filling ends all the
+/// same.
 #[test]
 fn a_copy_under_constant_load_ends() {
     for (max, min) in [(0, 128), (0, 8), (8, 8), (64, 1000)] {
@@ -175,7 +176,7 @@ fn a_copy_under_constant_load_ends() {
     }
 }
 
-/// c-max-rate: whoever is filled is filled no faster, while nobody writes.
+/// c-max-rate: a replica is filled no faster than this, even while no client writes.
 #[test]
 fn a_copy_keeps_to_its_rate() {
     let mut took = [0, 10].map(|max| {

@@ -46,7 +46,7 @@ fn a_secondary_whose_pool_is_full_leaves_and_returns() {
     sim.settle();
 }
 
-/// A full pool that holds up nobody costs nothing: what is overwritten needs no space.
+/// A full pool costs nothing while no write needs space: overwriting needs none.
 #[test]
 fn a_full_pool_harms_nothing_that_has_its_space() {
     let mut sim = Scenario::three();
@@ -82,7 +82,7 @@ fn handed_over_for_a_full_pool() -> (Scenario, u32) {
     (sim, p)
 }
 
-/// R20: what waits for space on the primary waits for so long.
+/// R20: writes wait for space on the primary until it hands over.
 #[test]
 fn a_primary_whose_pool_is_full_hands_over() {
     let (mut sim, _) = handed_over_for_a_full_pool();
@@ -90,7 +90,7 @@ fn a_primary_whose_pool_is_full_hands_over() {
     sim.settle();
 }
 
-/// S270: nobody has to start an engine.
+/// S270: no operator has to start an engine.
 #[test]
 fn what_had_no_space_goes_on_by_itself_when_there_is_room() {
     let (mut sim, p) = handed_over_for_a_full_pool();

@@ -1,4 +1,5 @@
-//! How runs end: whole, or with a stop that is stated, and first without those who stay away.
+//! Ends of runs: everything is whole, or a resource has stopped for a stated reason. At first the
+//! nodes that stay away are left out.
 
 use mainstay_replica::BackgroundLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
@@ -69,7 +70,8 @@ fn when_the_last_complete_copy_has_a_new_disk_that_is_said() {
     assert_eq!(sim.count("unsurvivable: stopped, the last complete copy has a new disk"), 1);
 }
 
-/// The registered disk is gone and the new one cannot be opened: nobody heard of either.
+/// The registered disk is gone and the new one cannot be opened. The control plane has heard of
+/// neither.
 #[test]
 fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
     let mut sim = Scenario::three();

@@ -129,7 +129,8 @@ fn what_a_killed_engine_left_in_the_cache_counted_as_durable() {
     for seed in 1..=30 {
         let mut sim = Scenario::new(mainstay_sim::plan::Shape::small(3, 3, false), seed);
         let [p, s, t] = sim.cast();
-        // The connections fail, so that nobody can repeat what the engine forgets.
+        // The connections fail, so the primary cannot send again the entries that the engine
+        // forgets.
         sim.write(7);
         sim.write_without_waiting(8);
         sim.run_us(500);

@@ -1,4 +1,4 @@
-//! Leases and pauses: whoever cannot know that it may act does not (R10, R19).
+//! Leases and pauses: a node that cannot know whether it may act does not act (R10, R19).
 
 use mainstay_sim::plan::{ClientOp, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
@@ -124,7 +124,8 @@ fn a_restarted_agent_went_on_with_what_the_guard_had_silenced() {
 
 #[test]
 fn a_restarted_agent_forgot_which_epoch_was_silenced() {
-    // It starts with an older state, in which nobody is primary, and so has no use for what it knows of the service.
+    // The agent starts with an older state without a primary. So it does not use its knowledge of
+    // the service.
     for moment in 0..30 {
         let mut sim = Scenario::new(Shape::small(1, 1, true), moment);
         sim.expect_service_on_within_ms(1, 10_000);

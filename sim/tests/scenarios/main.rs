@@ -1,7 +1,8 @@
 //! Stories about clusters. Each is ten lines or so; `sim/src/scenario.rs` has the verbs.
 //!
-//! `cast` names who plays: the primary `p`, then another replica `s`, and a third node: another replica `t`, or the
-//! witness `w`. The network, disks and clocks are what `Shape::small` says.
+//! `cast` names the nodes of a story: the primary `p`, then another replica `s`, and a third node.
+//! The third is another replica `t`, or the witness `w`. `Shape::small` sets the network, disks and
+//! clocks.
 
 mod clients;
 mod control;

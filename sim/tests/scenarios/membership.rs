@@ -13,7 +13,8 @@ fn a_primary_waits_until_it_has_learnt_of_the_shrink() {
     sim.power_cut(s);
     sim.write_without_waiting(7);
     sim.run_ms(600);
-    // The engine will want to shrink, and nobody carries that to the control plane.
+    // The engine will ask to shrink, and its agent stands still and does not pass that on to the
+    // control plane.
     sim.fault(Fault::PauseAgent { target: n(p), ms: 1_000 });
     sim.expect_no_acknowledgement_for_ms(980);
     assert_eq!(sim.iss(), [1, 2, 3]);

@@ -1,9 +1,10 @@
-//! Mode B: what is acknowledged from memory is lost only when nobody in sync has it any more, and never what was flushed.
+//! Mode B: a write that was acknowledged from memory is lost only when no member in sync has it any
+//! more. A flushed write is never lost.
 
 use mainstay_sim::plan::{DiskFault, DiskOp, Fault};
 use mainstay_sim::scenario::Scenario;
 
-/// The next write of the journal takes so long.
+/// The next write of the journal on each of these nodes takes `ms` milliseconds.
 fn late(sim: &mut Scenario, nodes: &[u32], ms: u64) {
     for node in nodes {
         sim.disk(*node, DiskFault::Late { what: DiskOp::JournalWrite, ms });

@@ -10,8 +10,8 @@ const BLOCK: u64 = 11;
 const CUTS: u64 = 1_000;
 const CUTS_OF_A_CLUSTER: u64 = 20;
 
-/// Writes to one volume and then to the other, each after the one before was acknowledged, for so long. Returns the writes in
-/// their order, and how many of them were acknowledged.
+/// Writes to the two volumes in turn for `us` microseconds, each time after the write before was
+/// acknowledged. Returns the writes in their order, and how many of them were acknowledged.
 fn depend(sim: &mut Scenario, primary: u32, us: u64) -> (Vec<u64>, usize) {
     let (mut writes, mut acknowledged) = (Vec::new(), 0);
     let end = sim.world.now_us() + us;
@@ -27,8 +27,8 @@ fn depend(sim: &mut Scenario, primary: u32, us: u64) -> (Vec<u64>, usize) {
     (writes, acknowledged)
 }
 
-/// The power is cut between dependent writes to two volumes, of the primary or of everybody. What is found then are the first so and so
-/// many of the writes, and all that were acknowledged.
+/// The power of the primary, or of all nodes, is cut between dependent writes to two volumes. Then
+/// the volumes hold a prefix of the writes, with all that were acknowledged.
 #[test]
 fn dependent_writes_to_two_volumes_keep_their_order_through_a_thousand_power_cuts() {
     let mut unacknowledged = [0, 0];

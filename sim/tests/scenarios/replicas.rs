@@ -13,7 +13,7 @@ fn an_added_replica_is_filled_and_takes_over() {
     sim.add_replica(w);
     sim.expect_replicas_within_ms(&[1, 2, 3], 20_000);
     sim.write(7);
-    // Only the new one is left of those who have everything.
+    // Of the replicas that have everything only the new one is left.
     sim.power_cut(s);
     let mut left = [p, w];
     left.sort_unstable();
@@ -167,7 +167,7 @@ fn files_that_an_operator_removes_are_made_anew_by_the_agent_that_runs() {
     sim.settle();
 }
 
-/// Its node's connections stay, so nobody but the replica itself can tell its primary.
+/// The connections of its node stay, so only the replica itself can tell its primary.
 #[test]
 fn a_replica_that_is_opened_anew_while_clients_write_is_in_sync_again() {
     for seed in 1..=5 {

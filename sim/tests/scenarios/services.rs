@@ -44,7 +44,7 @@ fn a_service_that_ignores_the_stop_signal_is_killed() {
     let [p, s, _] = sim.cast();
     sim.service(p, ServiceFault::IgnoreStop);
     sim.move_service(s);
-    // The signal's patience is five seconds; until it is over nobody else is promoted.
+    // The process may take five seconds after the signal. Until then no other node is promoted.
     sim.run_ms(4_500);
     assert_eq!(sim.primary(), Some(p));
     sim.expect_service_on_within_ms(s, 10_000);
@@ -107,8 +107,8 @@ fn a_service_is_moved_there_and_back() {
     sim.settle();
 }
 
-/// Its node forgot in the reboot that it ran the service; the control plane did not, because the node was never dead, and waited for a
-/// stop that nobody would report.
+/// The node forgot in the reboot that it ran the service. It was never dead, so the control plane
+/// did not forget, and waited for the report of a stop that could not come.
 #[test]
 fn a_service_is_deleted_although_its_node_was_restarted() {
     let mut sim = Scenario::with_service();

@@ -52,8 +52,9 @@ fn a_narrow_link_takes_a_replica_out() {
     sim.settle();
 }
 
-/// The disk of the primary, the network of the primary, all disks: nobody else is to blame. All are above the limit of a millisecond; but of a disk
-/// that takes two, the operation that now and then takes 64 times as long (F14) is over before it counts as slow.
+/// The disk of the primary is slow, or its network, or all disks: no other member is to blame. All
+/// exceed the limit of a millisecond. An operation of a slow disk takes two, and now and then 64
+/// times as long (F14). That long one is over before its member counts as slow.
 #[test]
 fn what_slows_everybody_costs_no_member() {
     for slow in [&[0][..], &[1, 2], &[0, 1, 2]] {
@@ -101,7 +102,8 @@ fn a_slow_replica_is_taken_back_when_another_one_dies() {
     sim.settle();
 }
 
-/// R3, R5: the primary dies while the change is under way; who was slow holds everything that was acknowledged, or is not a member.
+/// R3, R5: the primary dies while the change is under way. The slow member holds everything that
+/// was acknowledged, or it is no longer a member.
 #[test]
 fn a_primary_that_dies_while_a_slow_member_leaves_loses_nothing() {
     for moment in 0..12 {

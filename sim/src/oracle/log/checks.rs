@@ -135,10 +135,12 @@ impl LogOracle {
         Ok(())
     }
 
-    /// The journal of a replica has room for so many bytes of epoch starts, less than its reserve.
+    /// The journal of a replica has room for `left` bytes of epoch starts, which is less than its
+    /// reserve.
     ///
     /// # Errors
-    /// R18: its log ends with an entry of a client, so it is clients' entries that were given a part of the reserve.
+    /// R18: its log ends with an entry of a client, so clients' entries have used a part of the
+    /// reserve.
     pub fn reserve_used(&self, node: NodeId, incarnation: Incarnation, left: u64) -> Check {
         let replica = self.replicas.get(&(node, incarnation)).filter(|replica| replica.restarting.is_none());
         let last = replica.and_then(|replica| replica.log.last());
@@ -160,7 +162,7 @@ impl LogOracle {
         self.acknowledged
     }
 
-    /// The highest index that anybody has committed.
+    /// Highest index that any replica has committed.
     #[must_use]
     pub fn highest_committed(&self) -> Index {
         Index(self.truth.len() as u64)
@@ -191,9 +193,10 @@ impl LogOracle {
         content
     }
 
-    /// S4, S11, S13: what a consistent replica shows of every block is the committed log up to `applied`, its store's
-    /// commit index. Says nothing of a replica in the middle of a copy. Blocks that nobody wrote are looked at only if
-    /// it is to be `whole`; where `read_block` knows of damage it says nothing.
+    /// S4, S11, S13: every block of a consistent replica shows the committed log up to `applied`,
+    /// its store's commit index. The check skips a replica in the middle of a copy. It looks at
+    /// blocks that no client wrote only if the replica is to be `whole`. It skips a block when
+    /// `read_block` knows of damage there.
     ///
     /// # Errors
     /// The first block that differs.

@@ -236,7 +236,8 @@ impl LogOracle {
     pub fn followed(&self, near: impl Iterator<Item = NodeId>, commit: Index, most: u64) -> Check {
         let Some(record) = &self.record else { return Ok(()) };
         for node in near {
-            // Who is not near any more, or is another one since, takes over from nobody; the primary may learn that late.
+            // A follower that is no longer near, or has another incarnation since, does not take
+            // over. The primary may learn that late.
             let Some(member) = record.near.iter().find(|member| member.node == node) else { continue };
             let Some(replica) = self.replicas.get(&(node, member.incarnation)) else { continue };
             if replica.stray || replica.damaged || replica.gone {

@@ -118,7 +118,8 @@ impl LogOracle {
         if self.epochs.contains_key(&epoch) || self.forks.pending() || self.has(node, incarnation, last, id) {
             return Ok(());
         }
-        // It learns late that it was primary. Whoever acknowledged that has promised the newer epoch (S19), and commits none of this one.
+        // It learns late that it was primary. Every replica that acknowledged the soft batch has
+        // promised the newer epoch (S19), and commits no entry of this one.
         if self.batches[id as usize].end.epoch > epoch {
             return Ok(());
         }

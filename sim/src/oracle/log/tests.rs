@@ -149,7 +149,7 @@ fn one_node_makes_the_entries_of_an_epoch() {
     assert_eq!(id(oracle.sequenced(A, D, &batch(Some(last), 2, &[]))), "S7");
     oracle.promises(B, Epoch(2));
     oracle.appended(B, D, &batch(Some(last), 2, &[])).expect("named");
-    // Also if nobody has told what the control plane says.
+    // The same holds when the oracle has not heard the record of the control plane.
     let mut oracle = LogOracle::new(RESOURCE, &[4]);
     let start = batch(None, 1, &[]);
     oracle.promises(A, Epoch(1));
@@ -181,7 +181,7 @@ fn entries_stay_within_their_volume() {
 #[test]
 fn committed_entries_agree() {
     let (mut oracle, batches) = running();
-    // C was cut off with a tail of its own, which nobody else has.
+    // C was cut off with a tail of its own, which no other replica has.
     oracle.damaged(C, D, true);
     oracle.cut(C, D, batches[1].end()).expect("it lost them");
     oracle.cut_done(C, D, batches[1].end(), batches[1].chain).expect("there");
