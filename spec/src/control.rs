@@ -6,8 +6,9 @@ use crate::rules::Mutation;
 use crate::state::{Era, NOBODY, Node, Nodes, Out, State, VERSIONS, has, with, without};
 
 impl Spec {
-    /// `NodeDead` of the primary, and `StepDown`: R5, one step from the old primary to a member of the ISS. Possible at
-    /// any time, because leases and suspicions are not modelled: whoever is declared dead may be well and not know it.
+    /// `NodeDead` of the primary, and `StepDown`: R5, one step from the old primary to a member of
+    /// the ISS. Possible at any time, because leases and suspicions are not modelled: a node that
+    /// is declared dead may be well and not know it.
     pub(crate) fn fail_over(&self, state: &State, to: u8) -> Option<State> {
         let r = state.record;
         if r.primary == NOBODY || r.epoch >= self.bounds.epochs || to == r.primary {
@@ -147,7 +148,7 @@ impl Spec {
         }
         let mut next = *state;
         next.budget.disks -= 1;
-        // Without incarnations nobody can tell the new disk from the old.
+        // Without incarnations the control plane cannot tell the new disk from the old one.
         let second = !self.planted(Mutation::IgnoreIncarnation);
         *next.node_mut(node) = Node { second, ..Node::new() };
         for talks in &mut next.talks {

@@ -309,8 +309,9 @@ impl Spec {
         Some(next)
     }
 
-    /// R2: committed is what the primary and its whole required set, attached in this epoch, hold durably, whoever sequenced
-    /// it. R6: it serves once that reaches its epoch start.
+    /// R2: an entry is committed when the primary and its whole required set, attached in this
+    /// epoch, hold it durably. The epoch in which it was sequenced does not matter. R6: the primary
+    /// serves once its commit index reaches its epoch start.
     pub(crate) fn advance_commit(&self, next: &mut State, node: u8) {
         let replica = *next.node(node);
         let epoch = replica.leads;

@@ -1,5 +1,5 @@
-//! The state of the model, small and flat because a run keeps millions of them, and what is never equal to what
-//! for a reason that matters is made equal: see [`State::settle`].
+//! The state of the model. It is small and flat, because a run keeps millions of states. States
+//! whose differences can no longer matter are made equal: see [`State::settle`].
 
 use crate::log::Log;
 use std::hash::{Hash, Hasher};
@@ -166,7 +166,8 @@ pub struct State {
     pub eras: [Era; EPOCHS],
     pub nodes: [Node; NODES],
     pub talks: [[Talk; NODES]; EPOCHS],
-    /// Everything that was committed by anybody, hence all that was acknowledged to a client.
+    /// Everything that any replica has committed, hence everything that was acknowledged to a
+    /// client.
     pub done: Log,
     /// In which epoch each of these was committed first.
     pub done_in: Log,
@@ -206,7 +207,7 @@ impl Node {
         self.copying = 0;
     }
 
-    /// On whom its commits wait, itself left out (R2).
+    /// Replicas that its commits wait for, itself left out (R2).
     #[must_use]
     pub fn required(&self) -> Nodes {
         self.in_iss | self.joining
@@ -288,9 +289,12 @@ impl State {
         self.violated = self.violated.or(Some(violation));
     }
 
-    /// Forgets what nothing can depend on any more, so that states that differ in nothing else become one.
-    /// `deaf` says that replicas refuse lower epochs than they promised; then messages to them are nothing. `once` says
-    /// that nobody leads an epoch that it has promised before; then what it could learn of that epoch is nothing.
+    /// Forgets what nothing can depend on any more, so that states that differ in nothing else
+    /// become one.
+    ///
+    /// `deaf`: replicas refuse epochs lower than they promised, so messages of these to them do
+    /// nothing. `once`: no replica leads an epoch that it has promised before. Then it has no use
+    /// for the records of that epoch that it could still learn.
     pub fn settle(&mut self, deaf: bool, once: bool) {
         for epoch in 1..=EPOCHS as u8 {
             let index = usize::from(epoch - 1);
