@@ -23,7 +23,8 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(120);
 /// Longest path of a socket, from sockaddr_un.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// A server that nobody else can reach, with its data in a directory made for it. Both are gone when this is.
+/// A server that is reachable only from here, with its data in a directory made for it. Both are
+/// gone when this is dropped.
 pub struct Temporary {
     dir: PathBuf,
     server: Option<Child>,

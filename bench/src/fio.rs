@@ -128,7 +128,8 @@ impl Run {
         words
     }
 
-    /// The command that writes all of the target once, so that nobody pays for finding space later.
+    /// The command that writes all of the target once, so that no later write has to find space
+    /// first.
     #[must_use]
     pub fn fill_words(&self) -> Vec<String> {
         let mut words = self.common("io_uring");

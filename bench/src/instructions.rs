@@ -1,9 +1,12 @@
 //! Counting instructions instead of time: the same on a busy machine as on a quiet one.
 //!
-//! A program does a fixed piece of work so many times under callgrind, and then twice as many times. The difference,
-//! divided by the number of times, is what one costs; what happens once is in neither. Counts are recorded in a file
-//! and compared with it. They depend on the compiler, on the C library and on what valgrind makes of the processor, so
-//! these are part of the record, and counts of other tools are shown and not judged.
+//! A program does a fixed piece of work a number of times under callgrind, and then twice as many
+//! times. The difference, divided by the number of times, is the cost of one. Work that happens
+//! once is in neither run's share.
+//!
+//! Counts are recorded in a file and compared with it. They depend on the compiler, on the C
+//! library and on what valgrind makes of the processor. So these are part of the record. Counts of
+//! other tools are shown and not judged.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;

@@ -109,7 +109,7 @@ impl Server {
         self.command(Workload::ReadWrite, &["--threads=2".into()], "prepare")
     }
 
-    /// The command of a run of so many seconds.
+    /// The command of a run of `seconds`.
     #[must_use]
     pub fn run(&self, load: Load, seconds: u64) -> Vec<String> {
         let more = [format!("--threads={}", load.threads), format!("--time={seconds}")];

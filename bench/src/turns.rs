@@ -33,7 +33,7 @@ pub trait SetUp {
         Ok(())
     }
 
-    /// Runs a case for so many seconds; the same seed asks for the same places.
+    /// Runs a case for `seconds`; the same seed asks for the same places.
     ///
     /// # Errors
     /// When the load fails.

@@ -8,8 +8,8 @@ use std::process::Child;
 /// Where a lab mounts the node's disk.
 pub const DISK: &str = "/var/lib/mainstay";
 
-/// A script that makes an image on the node's disk and attaches it as `$device`. The image is fully written beforehand, so
-/// that nobody pays for finding space.
+/// A script that makes an image on the node's disk and attaches it as `$device`. The image is fully
+/// written beforehand, so no later write has to find space first.
 fn attach_script(image: &str, mib: u64) -> String {
     format!(
         "mkdir -p $(dirname {image})

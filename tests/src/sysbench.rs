@@ -49,7 +49,7 @@ pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
     client(lab, &server(address)?.prepare()).map(drop)
 }
 
-/// Runs a load for so many seconds and returns its summary.
+/// Runs a load for `seconds` and returns its summary.
 ///
 /// # Errors
 /// When sysbench fails or prints something unknown.

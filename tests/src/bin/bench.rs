@@ -241,7 +241,7 @@ impl Bench {
             texts.push(Description { name: ready.name().into(), text: ready.text.clone() });
         }
         let set_ups: Vec<&dyn SetUp> = ready.iter().map(|ready| ready as &dyn SetUp).collect();
-        // A round at a time, so that there is a report of what has been run whenever somebody looks.
+        // One round at a time, so that a report of the finished rounds is there at any moment.
         for rounds in 1..=chosen.plan.rounds {
             let plan = Plan { rounds, ..chosen.plan.clone() };
             turns::run(&plan, &set_ups, log, &mut |line| println!("round {rounds}: {line}"))?;

@@ -1,7 +1,12 @@
-//! `growth [--replicas 1,2,3] [--out DIR] COUNT…`: what many resources cost while nobody writes and while a tenth of them is written to, and how long a node
-//! that serves its share of them takes to be replaced. For each number of replicas a lab of as many nodes, three at least, and in it the counts in
-//! ascending order. Prints a row of Markdown for each; with `--out` it writes them into a directory too, with plots. Each replica takes 17 MiB of disk.
-//! Ctrl-C and failures remove the lab. Needs root and fio.
+//! `growth [--replicas 1,2,3] [--out DIR] COUNT…`: how much many resources cost. It measures them
+//! while no client writes, and while a tenth of them is written to. It also measures how long the
+//! other nodes take to replace a node that serves its share of them.
+//!
+//! Each number of replicas gets a lab of as many nodes, at least three. The counts run in it in
+//! ascending order. Prints a row of Markdown for each; with `--out` it also writes them into a
+//! directory, with plots.
+//!
+//! Each replica takes 17 MiB of disk. Ctrl-C and failures remove the lab. Needs root and fio.
 
 use anyhow::{Context, Result, bail, ensure};
 use mainstay_api::rest::{EventsPage, ResourceView, StatusView};

@@ -1,7 +1,12 @@
-//! `resync [ROUNDS]`: how fast a replica that was away is copied again, and how much moves, against one stream of as many bytes between the
-//! same two nodes and disks. A volume of 4 GiB, full of what does not compress; while one of its two replicas is away a tenth of its extents is
-//! written, then, after it was away again, pages of a database all over it; both are more than the journal keeps. Nobody writes while it is
-//! copied. Prints two rows of Markdown for each round. Ctrl-C and failures remove the lab. Needs root, socat, fio and 10 GiB of disk.
+//! `resync [ROUNDS]`: how fast a returning replica is copied again, and how much data moves. The
+//! yardstick is one stream of as many bytes between the same two nodes and disks.
+//!
+//! The volume has 4 GiB and is full of data that does not compress. While one of its two replicas
+//! is away, a tenth of its extents is written. The second time, pages of a database are written all
+//! over it. Both are more than the journal keeps. No client writes during the copies.
+//!
+//! Prints two rows of Markdown for each round. Ctrl-C and failures remove the lab. Needs root,
+//! socat, fio and 10 GiB of disk.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_api::rest::{PeerView, ResourceView};

@@ -1,8 +1,15 @@
-//! `scrub [ROUNDS]`: how fast the replicas of a volume of 4 GiB, full of what does not compress, are compared, against reading their files in
-//! the same block size, past the cache, all three at once before and after: the replicas of this lab share one disk and its processors, and a scrub reads all of them
-//! at once too. Nobody writes meanwhile. Then what it costs who writes: blocks at random places, alone, beside a scrub, and alone again. Prints a row of Markdown
-//! for each round of both. Ctrl-C and failures remove the lab. Needs root and
-//! 14 GiB of disk.
+//! `scrub [ROUNDS]`: how fast a scrub compares the replicas of a volume, and how much it slows
+//! writes.
+//!
+//! The volume has 4 GiB and is full of data that does not compress. The yardstick is reading the
+//! files of all three replicas at once, before and after, in the same block size and past the
+//! cache. The replicas of this lab share one disk and its processors, and a scrub reads all of them
+//! at once too. No client writes meanwhile.
+//!
+//! Then blocks are written at random places: alone, beside a scrub, and alone again.
+//!
+//! Prints a row of Markdown for each round of both. Ctrl-C and failures remove the lab. Needs root
+//! and 14 GiB of disk.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use mainstay_tests::lab::Lab;

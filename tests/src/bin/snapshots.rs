@@ -1,7 +1,11 @@
-//! `snapshots [ROUNDS]`: what a snapshot costs whoever writes afterwards, where the pool clones files and where it cannot (ADR 20). One copy
-//! of a volume of 4 GiB that is full; blocks are written at random places before the snapshot, after it, and once more: the first write to each chunk of
-//! 16 KiB is the expensive one. Prints three rows of Markdown for each round and kind of pool. Ctrl-C and failures remove the lab. Needs root, fio and 12 GiB of
-//! disk.
+//! `snapshots [ROUNDS]`: how much a snapshot slows later writes, on a pool that clones files and on
+//! one that cannot (ADR 20).
+//!
+//! One copy of a full volume of 4 GiB. Blocks are written at random places before the snapshot,
+//! after it, and once more. The first write to each chunk of 16 KiB is the expensive one.
+//!
+//! Prints three rows of Markdown for each round and kind of pool. Ctrl-C and failures remove the
+//! lab. Needs root, fio and 12 GiB of disk.
 
 use anyhow::{Context, Result};
 use mainstay_tests::lab::Lab;

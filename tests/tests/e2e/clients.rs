@@ -100,7 +100,8 @@ pub fn one_client_at_a_time(cluster: &Cluster) -> Result<()> {
     let refused = lab.try_cli(&["resource", "attach", NAME, "n3"])?;
     ensure!(refused.stderr.contains("attached-elsewhere"), "{refused:?}");
 
-    // Who has the devices is cut off, does not hear that it has lost them, and goes on asking when it is back.
+    // The client with the devices is cut off, and does not hear that it has lost them. It goes on
+    // asking when it is back.
     lab.lab(&["isolate", "n2"])?;
     lab.cli(&["resource", "attach", NAME, "n3", "--take-over", "--wait", "3s"])?;
     let device = path(&client(&lab.resource(NAME)?)?)?;

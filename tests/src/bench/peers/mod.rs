@@ -1,6 +1,8 @@
-//! Other ways to keep copies on several machines, as far as Debian packages them. A driver sets its peer up in a lab of
-//! three nodes without Mainstay, where each has a network, mounts and a disk of its own, and says where to write or whom to
-//! ask. `lab down` ends every process, mount and device of it, so no driver tears anything down.
+//! Other ways to keep copies on several machines, as far as Debian packages them.
+//!
+//! A driver sets its peer up in a lab of three nodes without Mainstay. Each node has a network,
+//! mounts and a disk of its own. The driver says where to write, or which server to ask. `lab down`
+//! ends every process, mount and device of the lab, so no driver tears anything down.
 
 mod ceph;
 mod galera;

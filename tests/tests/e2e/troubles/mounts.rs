@@ -165,7 +165,7 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     let notes = lab.shell("n1", &format!("cat {two}.full/notes"))?;
     ensure!(notes.trim() == "theirs", "{notes}");
 
-    // Somebody mounts something there before the service comes.
+    // Another file system is mounted there before the service comes.
     let other = other_than(&node);
     lab.shell(other, &format!("mount -t tmpfs others {one} && echo theirs >{one}/notes"))?;
     let moved = lab.try_cli(&["service", "move", ONE, "--to", other])?;
@@ -298,11 +298,12 @@ fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
         let left = lab.shell(node, &format!("grep -c '{NAME}.* ext4 ' /proc/self/mountinfo || true"))?;
         ensure!(left.trim() == "0", "{left} mounts are left on {node}");
     }
-    // Back, with nobody in the way, and nothing piles up.
+    // The service comes back, with no process in the way, and no mounts pile up.
     lab.cli(&["service", "move", NAME, "--to", &node])?;
     let mounts = lab.shell(&node, &format!("grep -c '{NAME}.* ext4 ' /proc/self/mountinfo"))?;
     ensure!(mounts.trim() == "1", "{mounts} mounts");
-    // Neither a deletion nor a restart takes it away from somebody unasked.
+    // Neither a deletion nor a restart takes the mount away from a process that uses it, unless the
+    // operator forces it.
     let holder = Holder::new(lab, &node, &format!("cd {path}"))?;
     let changed = service(NAME, &path, "options = \"noatime\"");
     refused(&apply(lab, NAME, &changed, &[])?, &["device-in-use", &holder.named(), "--force"])?;

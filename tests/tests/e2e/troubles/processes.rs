@@ -261,7 +261,7 @@ fn writes_without_end(lab: &Lab) -> Result<()> {
     agent_returns(lab, &node)?;
     lab.wait_running("yes", LIMIT)?;
     ensure!(alone == 2 && number(writers)? == 2, "{alone} writers, then {}", number(writers)?);
-    // One that is killed is replaced, and nobody who writes sees it.
+    // A writer that is killed is replaced, and the processes that write do not notice.
     lab.shell(&node, "kill -9 $(pgrep -f '^/proc/self/exe log-writer')")?;
     wait_for("other writers", LIMIT, || {
         let now = number(writers)?;
@@ -287,7 +287,7 @@ fn told_by_apply(lab: &Lab) -> Result<()> {
     for words in ["exit status: 7", "the disk of the moon is full", "p.log", "on n1", "on n2", "on n3"] {
         ensure!(said.stderr.contains(words), "no `{words}` in {}", said.stderr);
     }
-    // One that never gets ready, and an operator who does not wait for long.
+    // The process never gets ready, and the operator does not wait for long.
     let slow = "name = 'told'\nresource = 'told'\n[[process]]\nname = 'p'\ncommand = ['sleep', '100000']\nready = { tcp = '127.0.0.1:1' }\n";
     let said = lab.try_cli(&["service", "apply", &write(lab, slow)?, "--wait-s", "2"])?;
     ensure!(said.code() == 3, "exit code {}: {}{}", said.code(), said.stdout, said.stderr);
