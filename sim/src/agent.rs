@@ -1,8 +1,11 @@
-//! One agent process: the real cores of the control plane, of the node's reconciler and of services, and around them what
-//! carries out their wishes. I/O is an [`Out`]; its answers are an [`In`].
+//! One agent process: the real cores of the control plane, of the node's reconciler and of
+//! services, and the code around them that carries out their wishes. A wish for I/O is an [`Out`];
+//! its answer is an [`In`].
 //!
-//! Differences to the real agent: it is one thread, so the lease is told of a new state before the reconciler acts on it;
-//! it reconciles when an input changed something, not with every renewal of the lease; it proposes no notes.
+//! Differences to the real agent:
+//! - It is one thread, so the lease hears of a new state before the reconciler acts on it.
+//! - It reconciles when an input has changed something, not with every renewal of the lease.
+//! - It proposes no notes.
 
 mod initial;
 mod jobs;
@@ -47,7 +50,8 @@ impl Durable {
         self.stored.remove(&resource);
     }
 
-    /// A suspicion has reached the disk. [`In::SuspectPersisted`] does this; on its own it is for an agent that ends in between.
+    /// A suspicion has reached the disk. [`In::SuspectPersisted`] does this too. Call it alone for
+    /// an agent that ends in between.
     pub fn suspect(&mut self, suspect: Suspect) {
         let known = self.suspects.entry(suspect.node).or_default();
         *known = suspect.generation.max(*known);
@@ -143,8 +147,9 @@ pub enum In {
         from: NodeId,
         message: LeaseMessage,
     },
-    /// The engine has said what it has: [`EngineEvent::Replica`] of every open replica has come before this.
-    /// `lease_until` is what it knows of the lease, 0 if it is fenced; `silenced` is when its guard acted the last time.
+    /// The engine has reported what it has: an [`EngineEvent::Replica`] for every open replica has
+    /// come before this. `lease_until` is the lease that the engine knows, 0 if it is fenced.
+    /// `silenced` is the time of its guard's last act.
     EngineConnected {
         lease_until: Time,
         silenced: Time,
@@ -158,7 +163,8 @@ pub enum In {
     },
     GuardConfirmed(u64),
     SuspectPersisted(Suspect),
-    /// The node has silenced all that was left of the service of this name, see [`Out::Sweep`].
+    /// The node has silenced everything that was left of the service of this name, see
+    /// [`Out::Sweep`].
     Swept(String),
     StepDone {
         service: String,
@@ -170,7 +176,7 @@ pub enum In {
         process: usize,
         status: String,
     },
-    /// The file system of a service that runs is not what it stands on any more.
+    /// A running service does not stand on its file system any more.
     MountLost {
         service: String,
         why: String,
@@ -232,8 +238,9 @@ pub struct Agent {
     replicas: BTreeMap<ResourceId, ReplicaSeen>,
     clients: BTreeMap<ResourceId, ClientSeen>,
     jobs: BTreeMap<ResourceId, UnderWay>,
-    /// Number of the last step of a job that the agent asked the engine for. It starts at random,
-    /// so that an answer to an earlier process of the agent is not taken for one to this process.
+    /// Number of the last step of a job that the agent asked the engine for. It starts at random.
+    /// So the answer to a step of an earlier agent process never looks like an answer to this
+    /// process.
     last_step: u64,
     runners: BTreeMap<String, Runner>,
     outs: VecDeque<Out>,
@@ -242,7 +249,7 @@ pub struct Agent {
     room: bool,
     /// Why the directories of open replicas are not in their places.
     gone: BTreeMap<ResourceId, String>,
-    /// Replicas of which the engine has files open that are not in their place any more.
+    /// Replicas whose files are no longer in their place, although the engine still has them open.
     replaced: BTreeMap<ResourceId, String>,
 }
 
@@ -311,7 +318,7 @@ impl Agent {
         &self.state
     }
 
-    /// When the lease ends that this process has counted itself.
+    /// End of the lease that this process has counted itself.
     #[must_use]
     pub fn lease_until(&self) -> Time {
         self.lease.lease_until()
@@ -343,7 +350,7 @@ impl Agent {
         self.room = room;
     }
 
-    /// Whether the engine has files of the replica open that are not in their place any more.
+    /// Sets whether the engine has files of the replica open that are no longer in their place.
     pub fn set_replaced(&mut self, resource: ResourceId, replaced: bool) {
         if replaced {
             self.replaced.insert(resource, "files of the running replica were replaced".into());
@@ -352,7 +359,7 @@ impl Agent {
         }
     }
 
-    /// An operator has put back what was replaced.
+    /// An operator has put the replaced files back.
     pub fn put_back(&mut self) {
         self.replaced.clear();
     }

@@ -1,7 +1,8 @@
-//! Many runs on all cores: seeds in order, one in about a hundred run twice to prove that runs repeat, and hunts for planted bugs.
+//! Many runs on all cores: seeds in order, and hunts for planted bugs. One seed in about a hundred
+//! runs twice, to prove that runs repeat.
 //!
-//! Runs share nothing, so threads here change nothing about them. Which seeds belong to a result does not depend on
-//! the threads either: they are handed out in order and looked at in order.
+//! Runs share nothing, so threads do not change them. Threads do not decide which seeds belong to a
+//! result either: seeds are handed out in order and judged in order.
 
 use crate::oracle::Violation;
 use crate::plan::{Action, Plan};
@@ -192,7 +193,8 @@ pub struct Hunt {
     pub caught: Vec<(u64, &'static str)>,
     /// Seeds that fail without the bug too, which proves nothing.
     pub unclean: u64,
-    /// The story of `tests/planted.rs` that catches it, where plans do not bring about what it takes. No seeds were run then.
+    /// The story of `tests/planted.rs` that catches the bug, where plans do not bring its situation
+    /// about. No seeds were run then.
     pub story: Option<&'static str>,
 }
 
@@ -277,7 +279,7 @@ fn in_threads<T: Default + Send>(extent: Extent<'_>, each: &(dyn Fn(&mut T, u64)
             })
             .collect();
         let results = threads.into_iter().map(|thread| {
-            // A panic of a run is caught in it; this one is of the tool.
+            // A panic of a run is caught inside the run. This one is of the tool.
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         results.collect()

@@ -27,7 +27,8 @@ impl Clock {
         Time(self.origin_us + (true_us as i64 + drift) as u64)
     }
 
-    /// The earliest true time at which the node's clock shows at least `time`, give or take the rounding; never too early.
+    /// Earliest true time at which the node's clock shows at least `time`, up to rounding, and
+    /// never earlier.
     #[must_use]
     pub fn true_time(self, time: Time) -> u64 {
         let since = time.0.saturating_sub(self.origin_us);

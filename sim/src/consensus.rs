@@ -40,7 +40,8 @@ const HEARTBEAT_US: u64 = 100_000;
 /// Pause before the leader tries again to reach a member that does not hear it, in microseconds. It
 /// is longer than [`HEARTBEAT_US`] because that saves events and changes no result.
 const ABSENT_US: u64 = 400_000;
-/// How often the leader is looked at while nothing else happens. [`Consensus::links_changed`] makes it at once.
+/// Pause between two looks at the leader while nothing else happens. [`Consensus::links_changed`]
+/// looks at once.
 const CHECK_US: u64 = 250_000;
 /// An unanswered proposal is sent again.
 const REPEAT_US: u64 = 400_000;
@@ -156,7 +157,7 @@ pub struct Consensus {
     check_at_us: u64,
     /// Time at which a member tries to follow a leader that is missed, in microseconds.
     election_at_us: Option<u64>,
-    /// On their way to a leader, with the time of arrival.
+    /// Proposals on their way to a leader, with the time of arrival.
     travelling: Vec<(u64, Proposal)>,
     appended: VecDeque<Appended>,
     loss_permille: u64,
@@ -164,7 +165,7 @@ pub struct Consensus {
     lose: u64,
     /// Time that the next proposal is on its way, in microseconds. It is not repeated.
     late_us: Option<u64>,
-    /// The newest time that was heard of.
+    /// The newest time that the log has heard of.
     clock_us: u64,
     tally: Tally,
     deliveries: VecDeque<Deliver>,
@@ -309,7 +310,7 @@ impl Consensus {
         members.chain([arrival, commit, self.election_at_us, Some(self.check_at_us)]).flatten().min()
     }
 
-    /// Lets happen what is due.
+    /// Lets everything happen that is due.
     pub fn advance(&mut self, at_us: u64, links: &dyn Links) {
         self.clock_us = self.clock_us.max(at_us);
         self.watch_leader(at_us, links);
@@ -364,7 +365,7 @@ impl Consensus {
         (Log { applied: index, found }, self.state_at(index))
     }
 
-    /// F46: another voter leads, now. `false`: no other can.
+    /// F46: another voter leads, now. `false` if no other voter can.
     pub fn leader_change(&mut self, at_us: u64, links: &dyn Links) -> bool {
         self.clock_us = self.clock_us.max(at_us);
         let candidate = self.candidate(links, self.leader);
@@ -394,7 +395,7 @@ impl Consensus {
         self.late_us = Some(late_us);
     }
 
-    /// F48: the next time that the node lacks something it is given the state whole.
+    /// F48: the next time the node lacks entries, it gets the whole state.
     pub fn snapshot(&mut self, node: NodeId) {
         if let Some(place) = self.place(node) {
             self.members[place].snapshot = true;
@@ -420,7 +421,7 @@ impl Consensus {
     }
 
     fn repeat_or_lose(&mut self, at_us: u64, proposal: Proposal, links: &dyn Links) {
-        // Queues overflow and connections break: not everything that could be repeated is.
+        // Queues overflow and connections break, so a proposer repeats only some of its proposals.
         let repeated =
             proposal.patience_us > at_us && links.running(proposal.from) && self.random.below(4) > 0;
         if repeated {
@@ -438,7 +439,7 @@ impl Consensus {
                 place += 1;
                 continue;
             }
-            // Not `swap_remove`: what a proposer says twice keeps its order.
+            // Not `swap_remove`: two proposals of one node must keep their order.
             let (_, proposal) = self.travelling.remove(place);
             let from = proposal.from;
             let leader = self.leader.filter(|leader| {
@@ -495,17 +496,17 @@ impl Consensus {
         }
     }
 
-    /// The next version of a record that was committed and not looked at.
+    /// Takes the next committed version of a record that was not taken yet.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// The next service that was forgotten and not asked about.
+    /// Takes the next forgotten service that was not taken yet.
     pub fn poll_forgotten(&mut self) -> Option<String> {
         self.forgotten.pop_front()
     }
 
-    /// The next answer to an operator that was not looked at.
+    /// Takes the next answer to an operator that was not taken yet.
     pub fn poll_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
     }

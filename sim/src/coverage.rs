@@ -1,5 +1,6 @@
-//! Which places of the cores a campaign has been to. The marks are `reach!` in the sources of the cores; the list of all
-//! of them is read from these sources, so that a mark that was never reached is known as well.
+//! Places of the cores that a campaign has reached. The marks are `reach!` in the sources of the
+//! cores. This module reads the list of all marks from these sources, so it also knows the marks
+//! that no run reached.
 
 #![allow(clippy::disallowed_methods, reason = "a report about the sources; no run depends on it")]
 
@@ -56,7 +57,7 @@ impl Covered {
         self.reached.len() + self.told.len() + self.never.len() + self.missed.len()
     }
 
-    /// Marks that no legal run comes to, and this process has.
+    /// Marks that no legal run reaches, and that this process has reached all the same.
     #[must_use]
     pub fn not_as_explained(&self) -> Vec<&str> {
         let reached = self.reached.iter().map(|(mark, _)| mark.as_str());
@@ -87,19 +88,19 @@ fn sorted(reached: Vec<(String, u64)>, unreached: Vec<String>) -> Covered {
     covered
 }
 
-/// Why no legal run comes to this mark, if that is so.
+/// Why no legal run reaches this mark. `None` if a run may reach it.
 #[must_use]
 pub fn why_never(mark: &str) -> Option<&'static str> {
     NEVER.iter().find(|(known, _)| *known == mark).map(|(_, why)| *why)
 }
 
-/// The marks that a story comes to, of which seeds cannot be relied on to do so, each with the story.
+/// Marks that a story reaches, each with the story. Seeds reach them too seldom to rely on.
 #[must_use]
 pub fn stories() -> &'static [(&'static str, &'static str)] {
     TOLD
 }
 
-/// The story that catches this planted bug, where plans do not bring about what it takes.
+/// The story that catches this planted bug, where plans do not bring its situation about.
 #[must_use]
 pub fn bug_told_by(bug: &str) -> Option<&'static str> {
     BUGS_TOLD.iter().find(|(known, _)| *known == bug).map(|(_, story)| *story)
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(marks_in(text).collect::<Vec<_>>(), ["store: a", "store: c"]);
     }
 
-    /// A name that is used twice, or that does not say whose it is, would make the report lie.
+    /// A name that is used twice, or that does not name its crate, would make the report lie.
     #[test]
     fn every_mark_has_a_name_of_its_own() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");

@@ -1,21 +1,28 @@
-//! The disk of one replica, as physics has it: what reads see, what would survive a power cut, and everything that can
-//! go wrong with either.
+//! The disk of one replica, as physics has it: what reads see, what would survive a power cut, and
+//! everything that can go wrong with either.
 //!
-//! What holds, as long as no fault was injected:
-//! - A journal or meta write is durable when it has finished. A volume write or zeroing is visible when it has
-//!   finished, and durable when a flush of its volume has finished that was *submitted* after that.
-//! - A power cut leaves, of everything that was not durable, any subset of 512-byte sectors, in any order (F1, F17): each
-//!   sector is what it durably was, or what any of the later writes made it. Writes in flight count as such writes.
-//! - The end of the process alone loses nothing that was written; writes in flight may be carried out, wholly, in part or
-//!   not at all, *and are not durable*, even those that would have been durable had they finished.
-//! - A read gets what was there when it was submitted or when it finishes.
+//! As long as no fault was injected, these rules hold:
+//! - A journal or meta write is durable when it has finished. A volume write or zeroing is visible
+//!   when it has finished. It is durable when a flush of its volume has finished that was
+//!   *submitted* after that.
+//! - A power cut leaves any subset of the 512-byte sectors that were not durable, in any order (F1,
+//!   F17). Each sector is its durable content, or the content that any later write gave it. Writes
+//!   in flight count as such writes.
+//! - The end of the process alone loses no finished write. Writes in flight may be carried out,
+//!   wholly, in part or not at all. They *are not durable*, even those that would have been durable
+//!   had they finished.
+//! - A read gets the content at the moment when it was submitted, or at the moment when it
+//!   finishes.
 //!
-//! What is not simulated: a device whose sectors are larger or smaller than 512 bytes; damage within a sector other than
-//! flipped bits; a write of a dead process that is carried out after the next
-//! one has started, because the replica's lock forbids it.
+//! Not simulated:
+//! - a device whose sectors are larger or smaller than 512 bytes;
+//! - damage within a sector other than flipped bits;
+//! - a write of a dead process that is carried out after the next process has started, because the
+//!   replica's lock forbids it.
 //!
-//! Content that a fault made wrong behind the caller's back is marked until it is written again, see
-//! [`Disk::is_damaged`], so that oracles know which blocks must not be believed.
+//! When a fault gives a block wrong content behind the caller's back, the disk marks the block
+//! until it is written again, see [`Disk::is_damaged`]. So oracles know which blocks not to
+//! believe.
 
 mod lost;
 mod media;
@@ -141,7 +148,8 @@ enum Work {
         snapshot: SnapshotId,
         blocks: Vec<u64>,
     },
-    /// The volumes become what the snapshot `from` holds, and that is kept as another one.
+    /// The volumes get the content of the snapshot `from`, and their present content is kept as
+    /// another snapshot.
     Restore {
         snapshot: SnapshotId,
         from: SnapshotId,
@@ -155,7 +163,7 @@ enum Work {
         region: usize,
         stamp: u64,
     },
-    /// `early`: what was there at submission, if that is what it gets.
+    /// `early`: the content at submission, if the read gets that one.
     Read {
         region: usize,
         offset: u64,
@@ -353,7 +361,7 @@ impl Disk {
             }));
         }
         if self.full && self.needs_space(region, first, blocks) {
-            // What has space may have been written.
+            // Blocks that have space may have been written.
             self.stamp += 1;
             for n in 0..blocks.len() {
                 let has = self.regions[region].now[(first + n) as usize].bytes.is_some();
@@ -401,7 +409,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Each file gets its name when it is whole. A pool without space, or one that knows no clones, has none of it.
+    /// Each file gets its name when it is whole. A pool without space, or one that cannot clone
+    /// files, gets no snapshot at all.
     fn take_snapshot(&mut self, snapshot: SnapshotId, blocks: &[u64]) -> Result<(), IoFailure> {
         if self.gone || self.read_only || self.full || self.hits(DiskFault::WriteError) {
             return Err(failure("no space left, read-only, or gone"));
@@ -442,7 +451,7 @@ impl Disk {
         (!block.bad).then_some(block.bytes.as_deref())
     }
 
-    /// The end comes while files are made larger: each is or is not.
+    /// The process or the power ends while files are made larger: each file has grown or has not.
     fn grow_some(&mut self, regions: [(usize, u64); 2]) {
         for (region, blocks) in regions {
             if self.random.coin() {
@@ -451,7 +460,7 @@ impl Disk {
         }
     }
 
-    /// The end comes while a snapshot is taken: its files are there or not.
+    /// The process or the power ends while a snapshot is taken: all its files are there, or none.
     fn take_perhaps(&mut self, snapshot: SnapshotId, blocks: &[u64]) {
         if self.random.coin() {
             let _ = self.take_snapshot(snapshot, blocks);
@@ -523,7 +532,7 @@ impl Disk {
             return Err(failure("the device is gone"));
         }
         if self.read_only || self.hits(DiskFault::FlushError) {
-            // F8: some of it is durable, the rest is gone, and another flush would succeed.
+            // F8: some of the data is durable, the rest is gone, and another flush would succeed.
             self.cut_region(region);
             return Err(failure("planted: flush error"));
         }
@@ -569,7 +578,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Whether the fault waits; it has hit then.
+    /// Whether the fault waits. If so, it has hit now.
     fn hits(&mut self, fault: DiskFault) -> bool {
         let Some(at) = self.armed.iter().position(|&armed| armed == fault) else { return false };
         self.armed.remove(at);
@@ -577,7 +586,8 @@ impl Disk {
         true
     }
 
-    /// F25, F1: see the top of this file. Every ticket is void. True if some of what was not durable is there, and some is not.
+    /// F25, F1: see the top of this file. Every ticket is void. Returns `true` if one part of the
+    /// data that was not durable is there, and another part is not.
     pub fn power_cut(&mut self) -> bool {
         let mut fates = Fates::default();
         for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
@@ -603,7 +613,8 @@ impl Disk {
         fates.is_torn()
     }
 
-    /// Each sector that is not durable becomes something that it was since it was durable.
+    /// Each sector that is not durable gets one of the contents that it has had since it was
+    /// durable.
     fn cut_region(&mut self, region: usize) -> Fates {
         let mut fates = Fates::default();
         let unflushed = std::mem::take(&mut self.regions[region].unflushed);
@@ -638,8 +649,8 @@ impl Disk {
         fates
     }
 
-    /// F21, F1: the process is gone, the machine is not. Every ticket is void. True if of what was in flight some is there, and some is
-    /// not.
+    /// F21, F1: the process is gone, and the machine still runs. Every ticket is void. Returns
+    /// `true` if one part of the writes in flight is there, and another part is not.
     pub fn abandon(&mut self) -> bool {
         let mut fates = Fates::default();
         for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
@@ -672,11 +683,12 @@ impl Disk {
         }
     }
 
-    /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
-    /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
-    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`,
-    /// `Stall`, `Late`, `Remove` and `Copied` are not the disk's business; records of the journal
-    /// have methods of their own.
+    /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`]
+    /// then tells). `OldImage` and `Replace` wait for the next power cut or end of the process.
+    ///
+    /// Returns `false` if the fault can do nothing: damage to a journal that is empty, or an image
+    /// that was never kept. The disk does not handle `Slow`, `Stall`, `Late`, `Remove` and
+    /// `Copied`. Records of the journal have methods of their own.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
             DiskFault::Slow { .. }
@@ -757,8 +769,8 @@ impl Disk {
         self.heal();
     }
 
-    /// No fault is at work any more: a device that has vanished is there again, with what it held, and can be written, and what
-    /// waited for an operation to hit hits none. Damage stays.
+    /// Ends every fault. A device that has vanished is there again, with its content, and can be
+    /// written. Faults that wait for an operation hit none. Damage stays.
     pub fn heal(&mut self) {
         self.gone = false;
         self.read_only = false;
@@ -814,7 +826,7 @@ impl Disk {
         self.regions[region_of(area)].now[block as usize].bytes.as_deref()
     }
 
-    /// The blocks of volumes that a fault made what they are.
+    /// Blocks of volumes whose content a fault has made.
     pub fn damaged_blocks(&self) -> impl Iterator<Item = (VolumeId, u64)> {
         let volumes = (0..).map(VolumeId).zip(self.regions[2..].iter().step_by(2));
         volumes.flat_map(|(volume, region)| {
@@ -823,7 +835,8 @@ impl Disk {
         })
     }
 
-    /// Whether a fault made this block what it is: rot, a write that was lost or that belonged elsewhere.
+    /// Whether a fault made the content of this block: rot, a lost write, or a write that belonged
+    /// elsewhere.
     #[must_use]
     pub fn is_damaged(&self, area: Area, block: u64) -> bool {
         self.regions[region_of(area)].now[block as usize].bad

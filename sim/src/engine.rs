@@ -1,5 +1,6 @@
-//! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
-//! `engine/src/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
+//! One engine process: the hosts of its replicas, its devices and its guard. Mirrors
+//! `engine/src/{shard,guard}.rs` and `engine/src/presence.rs` without a kernel. It collects its
+//! requests to the world as [`Wish`]es.
 
 mod clients;
 
@@ -174,7 +175,7 @@ pub struct Hosted {
     opening: Opening,
     pub role: Role,
     pub device: Device,
-    /// Rises with every device, so that what concerns an old one is known.
+    /// Rises with every device, so that events of an old device are known as such.
     generation: u64,
     again: bool,
     demoted: bool,
@@ -202,7 +203,7 @@ struct PlacedBatch {
     len: u64,
     first: Index,
     last: Index,
-    /// Which entries its record calls durable.
+    /// Last entry that the record of this batch calls durable.
     durable_before: Index,
 }
 
@@ -227,7 +228,8 @@ impl Hosted {
         !self.closing.is_empty()
     }
 
-    /// Where batches lie that a durable one calls durable, and where the others do; none of them was overwritten since.
+    /// Places of the batches that a later durable batch calls durable, and places of the others.
+    /// None of them was overwritten since.
     #[must_use]
     pub fn in_journal(&self) -> (Vec<Place>, Vec<Place>) {
         let mut found: Vec<Place> = Vec::new();
@@ -244,7 +246,8 @@ impl Hosted {
             found.push((offset, len));
             // A record that was cut off proves nothing, and the replica does not need it.
             let counts = last < next;
-            // What a write holds is called durable by one that began later, which must itself be durable.
+            // A batch is called durable by a write that began later, and that write must itself be
+            // durable.
             let of = if counts && last <= called_durable { &mut needed } else { &mut others };
             of.push((offset, len));
             if counts {
@@ -266,7 +269,7 @@ pub struct Engine {
     last_generation: u64,
     early: BTreeMap<(ResourceId, NodeId), Envelope>,
     up: BTreeSet<NodeId>,
-    /// Since when peers are not connected, as far as they were.
+    /// Time since which each peer has not been connected, for the peers without a connection.
     down_since: BTreeMap<NodeId, Time>,
     pub lease_until: Time,
     pub fenced: bool,
@@ -369,7 +372,8 @@ impl Platform for Shop<'_> {
 
 impl Engine {
     #[must_use]
-    /// `silenced`: when this node was silenced last, as the one before or the silencer has noted; 0 for never.
+    /// `silenced`: time at which this node was last silenced, as the engine before or the silencer
+    /// has noted; 0 for never.
     pub fn new(node: NodeId, silenced: Time) -> Self {
         Self {
             node,
@@ -429,7 +433,8 @@ impl Engine {
         gone.map(|peer| peer.member.node)
     }
 
-    /// Requests of a primary here that wait although there are too few copies and the time to wait for those is over since [`PATIENCE_MS`].
+    /// Requests of a primary here that wait for copies for too long. There are too few copies, and
+    /// the time to wait for them ended [`PATIENCE_MS`] ago.
     pub fn waiting_for_copies(&self, now: Time, resource: ResourceId) -> impl Iterator<Item = u64> {
         let hosted = self.hosts.get(&resource).filter(|hosted| Self::waits_for_copies(now, hosted));
         hosted.into_iter().flat_map(|hosted| hosted.pending.iter().copied())
@@ -464,7 +469,7 @@ impl Engine {
             EngineIn::Message { from, initiated_by_us, envelope } => {
                 let resource = envelope.resource;
                 if self.client_message(now, from, &envelope) {
-                    // It is not for a replica.
+                    // The message is not for a replica.
                 } else if let Some(hosted) = self.hosts.get_mut(&resource) {
                     hosted.host.message(now, from, initiated_by_us, envelope);
                     self.touched.insert(resource);
@@ -511,7 +516,7 @@ impl Engine {
             EngineIn::Lease(until) => self.lease(now, until),
             EngineIn::Guard { number, services } => {
                 if self.fenced && self.guarded != services {
-                    // What comes late is silenced too.
+                    // A service that begins late is silenced too.
                     self.silenced = now;
                     self.wishes.push(Wish::Silence(services.clone()));
                 }
@@ -605,7 +610,7 @@ impl Engine {
             }
         }
         if acknowledged {
-            // All that is committed may be among what clients were told.
+            // Clients may have been told of everything that is committed.
             let replica = hosted.host.replica();
             let when = (replica.epoch(), !may_read);
             oracle.acknowledged(resource, self.node, when, replica.committed());
@@ -660,8 +665,8 @@ impl Engine {
     }
 
     fn report(&mut self, resource: ResourceId) {
-        // An agent that starts while it is being closed would take it for open, and hear nothing of
-        // its end.
+        // The engine does not report a replica that is being closed. An agent that starts meanwhile
+        // would take it for open, and never hear of its end.
         let Some(hosted) = self.hosts.get_mut(&resource).filter(|hosted| !hosted.closes()) else {
             return;
         };
@@ -731,7 +736,7 @@ impl Engine {
                 let incarnation = hosted.host.store().config().incarnation;
                 self.wishes.push(Wish::Digested { resource, incarnation, digest });
             }
-            // Told to people; what follows from it shows in the replica.
+            // A report for people. Its consequences show in the replica.
             Happened::NoSpace { .. }
             | Happened::Damaged(_)
             | Happened::Unreadable(_)
@@ -906,7 +911,7 @@ impl Engine {
         let batch_bytes_max = config.request_bytes_max + REQUEST_BYTES_MAX + BLOCK_BYTES;
         let opening = config.opening;
         let mut host = Host::new(config, store);
-        // Clients know that they have to flush, and do so when they want to.
+        // Clients know that they have to flush, and flush when they want to.
         host.cached(now, true);
         for node in &self.up {
             host.peer(now, *node, true);

@@ -1,8 +1,7 @@
 //! Every crash of every small workload: the store on a disk, exhaustively.
 //!
 //! What is exhaustive, for a given depth (number of operations), journal size and set of operations:
-//! - Every sequence of up to `depth` operations out of [`Op`] that a caller may issue who keeps to
-//!   the rules.
+//! - Every sequence of up to `depth` operations out of [`Op`] that a caller who keeps to the rules may issue.
 //! - Every moment at which each of them is issued, relative to every completion of what is in flight, and every
 //!   order of the completions. Each state on the way is a crash point.
 //! - At each crash point, every image that a power cut can leave: each 512-byte sector that is not durable, of writes in

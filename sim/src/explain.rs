@@ -1,4 +1,4 @@
-//! A run for people: what the plan was, what happened in columns, a column per node, and what went wrong.
+//! A run for people: the plan, then the events in columns, one for each node, then the violation.
 
 use crate::plan::Plan;
 use crate::prose;
@@ -33,7 +33,7 @@ impl Default for View {
 impl View {
     fn shows(&self, line: &Line) -> bool {
         let ms = line.at_us / 1000;
-        // Faults and verdicts are what everything else is read against.
+        // Faults and verdicts are always shown: everything else is read against them.
         let wanted = self.parts.as_ref().is_none_or(|parts| parts.contains(&line.part));
         (self.from_ms..=self.to_ms).contains(&ms)
             && (wanted || matches!(line.part, Part::Fault | Part::Oracle))

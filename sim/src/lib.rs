@@ -1,9 +1,12 @@
 //! The simulator: whole clusters of the real cores in one thread, from one seed.
 //!
-//! Where to read on: `plan` (what is done to a cluster), `swarm` (plans from seeds), `world` (the event loop),
-//! `disk`, `network`, `engine`, `agent`, `consensus`, `service` (what is simulated, one file each), `oracle` (what must
-//! hold, under the ids of `faults.md`), `explain` and `shrink` (for people), `enumerate` (every crash of small
-//! workloads).
+//! Read on in this order:
+//! - `plan`: the cluster, and everything that is done to it; `swarm`: plans from seeds.
+//! - `world`: the event loop.
+//! - `disk`, `network`, `engine`, `agent`, `consensus`, `service`: the simulated parts.
+//! - `oracle`: the invariants, under the ids of `faults.md`.
+//! - `explain` and `shrink`: tools for people.
+//! - `enumerate`: every crash of small workloads.
 
 pub mod agent;
 pub mod budget;

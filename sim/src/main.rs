@@ -24,8 +24,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Prints a line. Ends the program quietly when the reader has closed the output, as under `|
-/// head`.
+/// Prints a line. When the reader has closed the output, as `head` does, ends the program quietly.
 macro_rules! say {
     ($($part:tt)*) => {
         if writeln!(std::io::stdout(), $($part)*).is_err() {
@@ -541,7 +540,7 @@ fn threads(wanted: Option<usize>) -> usize {
     wanted.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The page, after it was seen to have the table: a soak of hours must not fail at its end.
+/// Reads the page and checks that it has the table: a soak of hours must not fail at its end.
 fn read(path: &Path, head: &str) -> Result<String, String> {
     let page = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
     record::append_row(&page, head, "").map_err(|why| format!("{}: {why}", path.display()))?;

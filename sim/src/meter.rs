@@ -13,7 +13,8 @@ impl Meter {
         Self { wall: Instant::now(), ticks: ticks() }
     }
 
-    /// Where the kernel does not say, every thread counts as busy all the time.
+    /// Core seconds since the start. If the kernel does not tell, every thread counts as busy all
+    /// the time.
     pub fn core_seconds(&self, threads: usize) -> f64 {
         match (self.ticks, ticks()) {
             // Ticks of /proc are hundredths of a second on every Linux.

@@ -303,7 +303,8 @@ impl Network {
     }
 
     fn launch(&mut self, at_us: u64, pair: Pair, end: End, number: u64, frame: Frame) -> Option<Flight> {
-        // A copy of extents takes its time too; where little goes through, what comes later waits for what came before.
+        // A copy of extents takes its time as well. On a narrow link later frames wait for earlier
+        // ones.
         let nodes = (end.node(pair), end.other().node(pair));
         let narrow = self.narrow.get(&nodes).copied();
         let sending_us = frame.len() * 1_000_000 / narrow.unwrap_or(BYTES_PER_S).max(1);

@@ -1,5 +1,6 @@
-//! A run before it happens: the shape of the cluster and everything that is done to it from outside. A plan is data, made
-//! from a seed (`swarm.rs`) or written by hand, and can be made smaller (`shrink.rs`). The same plan gives the same run.
+//! A run before it happens: the shape of the cluster, and everything that is done to it from
+//! outside. A plan is data. `swarm.rs` makes it from a seed, a person may write it, and `shrink.rs`
+//! makes it smaller. The same plan gives the same run.
 
 use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::{NodeId, ScrubRepair};
@@ -72,7 +73,8 @@ pub struct ResourceShape {
     pub replicas: Vec<u32>,
     /// Blocks of each volume.
     pub volumes: Vec<u64>,
-    /// Blocks that each may come to have ([`Operator::Grow`]); clients ask for all of them once they are there.
+    /// Blocks that each volume may grow to ([`Operator::Grow`]). Clients ask for all of them once
+    /// they are there.
     pub grown: Vec<u64>,
     /// Journal size in blocks; a batch of one block takes two.
     pub journal_blocks: u64,
@@ -91,7 +93,7 @@ pub struct ResourceShape {
     /// The operator makes the resource while the cluster runs ([`Operator::CreateResource`]), not
     /// before. Only the last one may be made so.
     pub late: bool,
-    /// Resource of whose snapshot this one is made, late, if that can be.
+    /// Resource whose snapshot this one is made of. It is made late, and only if that is possible.
     pub origin: Option<usize>,
     /// The replicas are added, removed and moved while the cluster runs. Then none of them is
     /// damaged, because the only complete replica could be the damaged one.
@@ -250,11 +252,13 @@ pub enum Moment {
     Cut,
     /// A replica says to the primary, the peer, that its tail is cut, durably.
     CutReply,
-    /// A node proposes anything else, or an operator does through it: the node or the member that it is about.
+    /// A node proposes any other command, for itself or for an operator. The peer is the node or
+    /// member that the command is about.
     Propose(Proposed),
 }
 
-/// Commands that have no moment of their own. Those that are about no resource, such as a death, spring the traps of any.
+/// Commands that have no moment of their own. A command about no resource, such as a death, springs
+/// the traps of every resource.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Proposed {
     AddNode,
@@ -458,11 +462,11 @@ pub enum DiskFault {
     OldImage,
     /// R9: the node is stopped, its disk replaced by an empty one, and started.
     Replace,
-    /// An operator removes the files of the replica, to have it copied again. The engine is started again if it has them open;
-    /// the agent goes on.
+    /// An operator removes the files of the replica, to have it copied again. If the engine has
+    /// them open, it is started again; the agent goes on.
     Remove,
-    /// F15: the files of another replica, whole and empty, are put in the place of these, under their label. The engine is
-    /// started again.
+    /// F15: the files of another replica, whole and empty, are put in the place of these files,
+    /// under their label. The engine is started again.
     OtherFiles,
     /// An operator puts a byte copy of a file in its place, while it is open. The agent has the
     /// engine, which goes on, close the replica and open what is there, as soon as the cluster does

@@ -1,4 +1,5 @@
-//! Plans in words: for the top of an explained run, and for the lines of a trace that say what was done.
+//! Plans in words, for the top of an explained run, and for the lines of a trace that name an act
+//! of the plan.
 
 use crate::plan::{
     Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, ServiceFault, Side,

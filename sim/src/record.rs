@@ -12,7 +12,8 @@ pub const HUNTS: &str = "| rule | planted bug |";
 const HUNTS_HEAD: &str =
     "| rule | planted bug | what is left out | caught in | first seed | by |\n|---|---|---|---|---|---|\n";
 
-/// Faults of the catalogue that plans of campaigns inject, each counted under its number. One that a soak has not injected at all is named.
+/// Faults of the catalogue that plans of campaigns inject, each counted under its number. The page
+/// names those that a soak never injected.
 const SIMULATED: &[u32] = &[
     1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 14, 16, 21, 24, 25, 30, 31, 32, 33, 34, 36, 37, 38, 42, 43, 46, 47, 48,
     50, 51, 54, 57, 59, 60, 62, 63, 65,
@@ -61,7 +62,8 @@ pub fn soak_row(soak: &Soak<'_>, tally: &Tally) -> String {
     )
 }
 
-/// How many marks were reached of how many, why others need not be, and which are neither.
+/// Number of marks that were reached, of all marks; why others need not be; and the marks that are
+/// neither.
 fn marks(covered: &Covered) -> String {
     let mut text = format!("{} of {}", covered.reached.len(), covered.marks());
     for (marks, why) in [(&covered.told, "by stories"), (&covered.never, "cannot be")] {
@@ -146,7 +148,7 @@ pub fn replace_table(page: &str, head: &str, new: &str) -> Result<String, String
     Ok(format!("{}{new}{}", &page[..start], &page[end..]))
 }
 
-/// The seed after the last one of the table of soaks: soaks go on where the last one ended.
+/// The seed after the last one in the table of soaks: the next soak goes on from there.
 #[must_use]
 pub fn next_seed(page: &str) -> u64 {
     let Ok((start, end)) = table(page, SOAKS) else { return 0 };
@@ -173,8 +175,8 @@ fn table(page: &str, head: &str) -> Result<(usize, usize), String> {
     start.map(|start| (start, at)).ok_or_else(|| format!("there is no table that begins with `{head}`"))
 }
 
-/// Counters whose names begin with the id of a fault, summed by it, and replaced disks: `F1 20, F25 12k, R9 3`. Then the faults that
-/// plans have and that did not come.
+/// Sums of the counters whose names begin with the id of a fault, and of replaced disks. An example
+/// is `F1 20, F25 12k, R9 3`. Then the faults that plans may have and that did not occur.
 fn by_fault(counters: &BTreeMap<&'static str, u64>) -> String {
     let sums = sums(counters);
     let texts: Vec<_> =
@@ -359,7 +361,8 @@ mod tests {
         let mut counted = Vec::new();
         for row in table.lines().skip(2).take_while(|row| row.starts_with('|')) {
             let cells: Vec<_> = row.split('|').map(str::trim).collect();
-            // Not at all, not in a campaign, or nothing that is done to the cluster.
+            // Faults that are not injected at all, or not in a campaign, or that are not done to
+            // the cluster.
             let left_out = ["no", "`--beyond`", "as F4", "older image", "a panic"];
             if left_out.iter().any(|words| cells[3].starts_with(words)) {
                 continue;

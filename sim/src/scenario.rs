@@ -220,7 +220,7 @@ impl Scenario {
         self.client(ClientOp::Flush);
     }
 
-    /// Reads a block, which must succeed; that it is the right content is the oracle's to say.
+    /// Reads a block. The read must succeed, and the oracle judges its content.
     pub fn read(&mut self, block: u64) {
         self.read_volume(0, block);
     }
@@ -369,7 +369,7 @@ impl Scenario {
         self.attach_or_take(node, wait_ms, false);
     }
 
-    /// The same, wherever it is attached.
+    /// Like [`Self::attach`], also when the resource is attached to another node.
     pub fn take_over(&mut self, node: u32) {
         self.attach_or_take(node, 60_000, true);
     }
@@ -467,7 +467,8 @@ impl Scenario {
         self.until("copies are wanted", 5_000, |world| record(world).min_copies.copies == copies);
     }
 
-    /// The operator goes on without what only the dead have, from the first replica that will do.
+    /// The operator goes on without the entries that only dead nodes have, from the first replica
+    /// that can be promoted.
     pub fn force(&mut self) {
         self.world.act(Action::Operator(Operator::Force { resource: 0, pick: 0 }));
     }
@@ -496,7 +497,7 @@ impl Scenario {
         }
     }
 
-    /// Something that was proposed long ago is decided on now.
+    /// A command that was proposed long ago is decided now.
     pub fn arrives_late(&mut self, command: Command) {
         self.ask(command);
     }
@@ -573,7 +574,8 @@ impl Scenario {
         });
     }
 
-    /// How often what was injected or seen, under the names of the counters page.
+    /// Number of times that a fault was injected or an event was seen, under the names of the
+    /// counters page.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.world.trace().counters().get(name).copied().unwrap_or(0)
@@ -593,7 +595,7 @@ impl Scenario {
         }
     }
 
-    /// Waits until the journal of this node takes nothing more but an epoch start.
+    /// Waits until the journal of this node takes no entry but an epoch start.
     pub fn until_journal_is_full(&mut self, node: u32, ms: u64) {
         self.until(&format!("the journal of n{node} is full"), ms, |world| {
             let engine = world.machines[&NodeId(node)].engine.as_ref();

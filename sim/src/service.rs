@@ -6,7 +6,7 @@
 //! begins to make it, until something has truly ended it. How long steps take, and how they fail,
 //! follows `crates/agent/src/service`.
 //!
-//! Not simulated: a step whose agent was killed in the middle goes on to its end, and a mount or an
+//! Not simulated: a step whose agent was killed in the middle goes on to its end. A mount or an
 //! address that was under way when the guard acted does not come about afterwards.
 
 use crate::oracle::Violation;
@@ -22,12 +22,13 @@ use std::net::{IpAddr, Ipv4Addr};
 const MS: u64 = 1_000;
 /// Three questions with 50 ms for each answer; finding the interface comes on top.
 const PROBE_US: u64 = 150 * MS;
-/// After the signal's patience the runner still has this long, of the time that the machine gives it, to kill.
+/// Time that the runner still has to kill after the stop signal's time limit, out of the time that
+/// the machine gives it.
 const KILL_RESERVE_US: u64 = 10_000 * MS;
 /// How long the runner waits for a killed process to vanish before it says that it cannot be killed.
 const STOP_KILL_PATIENCE_US: u64 = 5_000 * MS;
 const KILL_PATIENCE_US: u64 = 8_000 * MS;
-/// The runner gives a busy mount up this long before the machine does.
+/// The runner gives a busy mount up this much earlier than the machine does.
 const BUSY_GIVE_UP_US: u64 = 50 * MS;
 /// How often an agent looks at the mount of a service that runs.
 pub const WATCH_US: u64 = 1_000 * MS;
@@ -131,7 +132,8 @@ impl Service {
         self.processes.values().any(|process| process.started)
     }
 
-    /// Takes away what is at the mount point, if the decision of the cores is that. Says whether it was of others.
+    /// Takes away the mount at the mount point, if the cores decide that. Returns whether it was of
+    /// others.
     fn unmount(&mut self) -> bool {
         let taken = self.others && self.at_path(true).unmount() == Unmount::Topmost;
         self.others &= !taken;
@@ -173,7 +175,7 @@ impl Service {
         }
     }
 
-    /// Why the address cannot be taken here.
+    /// Returns why the address cannot be taken here.
     fn is_foreign(&self) -> bool {
         matches!(address_here(&self.addresses(), SERVICE_IP), AddressHere::Foreign(_))
     }
@@ -284,8 +286,8 @@ impl Services {
     /// Ends the step that was begun under `id` and returns its answer. `None` if there is no
     /// answer: the step was lost with the machine, or waits for something that does not come.
     ///
-    /// A node of the cluster that still answers for the address has lost its right to it, and is
-    /// not asked.
+    /// A node of the cluster that still answers for the address has lost its right to it. So the
+    /// probe does not ask it.
     pub fn finish(&mut self, id: u64) -> Option<StepResult> {
         let job = self.jobs.remove(&id)?;
         let known = entry(&mut self.services, &job.service);
@@ -343,8 +345,9 @@ impl Services {
         self.violations.pop()
     }
 
-    /// The devices below the service fail from now on. Gives the microseconds after which its processes notice and
-    /// [`Self::exits`] is to be called; `None`: there are none, or they go on until they are killed.
+    /// The devices below the service fail from now on. Returns the microseconds after which its
+    /// processes notice and [`Self::exits`] is to be called. `None` if there are no processes, or
+    /// if they go on until they are killed.
     pub fn device_lost(&mut self, service: &str) -> Option<u64> {
         let known = self.services.get_mut(service)?;
         let Some(mount) = &mut known.mount else { return None };
@@ -365,8 +368,9 @@ impl Services {
         Some(self.random.between(10 * MS, DEVICE_LOST_US_MAX))
     }
 
-    /// Processes that were to end by themselves do so. True when there was one, of which the agent has to hear. A process
-    /// that was started after the others were doomed is not among them.
+    /// Ends the processes that were to end by themselves. Returns `true` if there was one, so that
+    /// the agent has to hear of it. A process that was started after the others were doomed is not
+    /// among them.
     pub fn exits(&mut self, service: &str) -> bool {
         let Some(known) = self.services.get_mut(service) else { return false };
         let before = known.processes.len();
@@ -433,7 +437,7 @@ impl Services {
 
     /// An undo first ends the step that it undoes.
     fn call_off(&mut self, service: &str, by: Act, force: bool) {
-        // What hung is rid of at last; only a mount that hangs is proof against courtesy.
+        // A hung step ends here at last. Only a mount that hangs outlasts an undo without force.
         let stays = by == Act::Undo(Step::Mount) && !force;
         self.jobs.retain(|_, job| {
             let about = match (job.act, by) {
@@ -453,7 +457,7 @@ impl Services {
         }
     }
 
-    /// A courteous unmount waits for a mount that hangs.
+    /// An unmount without force waits for a mount that hangs.
     fn is_blocked(&self, service: &str, act: Act, force: bool) -> bool {
         let hung = |job: &Job| job.hung && job.service == service && job.act == Act::Run(Step::Mount);
         act == Act::Undo(Step::Mount) && !force && self.jobs.values().any(hung)
@@ -466,7 +470,7 @@ fn taken(node: NodeId, service: &str) -> Violation {
 }
 
 impl Service {
-    /// A process, of which one was begun just now, does not stand on the file system of the volume.
+    /// Whether a process that was begun just now does not stand on the file system of the volume.
     fn begins_astray(&self) -> bool {
         self.processes.values().any(|process| process.started && process.astray)
     }
@@ -493,7 +497,7 @@ fn entry<'a>(services: &'a mut BTreeMap<String, Service>, name: &str) -> &'a mut
 
 type Begun = (Option<u64>, Option<&'static str>);
 
-/// `hangs`: the step does, and the machine gives it this long.
+/// `hangs`: the step hangs, and this is the time that the machine gives it.
 fn begin_run(
     service: &mut Service,
     random: &mut Random,
@@ -534,7 +538,7 @@ fn begin_run(
         Step::StartProcess { process } => {
             let running = service.processes.get(&process).is_some_and(|known| known.started);
             if running {
-                // Adopted as it is; an older undo must not be taken for one of this start.
+                // The process is adopted as it is. An older undo must not count for this start.
                 let fails = without_mount(service, step);
                 if let Some(known) = service.processes.get_mut(&process) {
                     known.since = id;
@@ -642,7 +646,8 @@ fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
                 return Some(Err("prepare was killed".into()));
             }
         }
-        // Repeated for as long as nothing answers; that the process has ended is said elsewhere.
+        // The check repeats for as long as the process does not answer. The end of the process is
+        // reported elsewhere.
         Step::CheckReady { process }
             if !service.processes.get(&process).is_some_and(|known| known.started) =>
         {

@@ -90,9 +90,11 @@ impl Shrinker<'_> {
         plan.steps.len() < before && self.try_plan_with(plan, if much { OTHER_SEEDS } else { 0 })
     }
 
-    /// All of one kind at once: all reads, all faults of one kind, everything at the end.
+    /// Leaves out all steps of one kind at once: all reads, all faults of one kind, everything at
+    /// the end.
     fn without_kinds(&mut self) {
-        // The first part that is enough. What comes after the violation has no part in it.
+        // The shortest beginning of the plan that still fails. Steps after the violation have no
+        // part in it.
         let (mut few, mut enough) = (0, self.best.steps.len());
         while enough - few > enough.div_ceil(MUCH) {
             let middle = few.midpoint(enough);
@@ -116,7 +118,7 @@ impl Shrinker<'_> {
     fn without_steps(&mut self) {
         let mut chunk = self.best.steps.len().div_ceil(2);
         while chunk > 0 {
-            // From the end: what comes after the violation goes first.
+            // From the end, because steps after the violation go first.
             let mut end = self.best.steps.len();
             while end > 0 && self.left > 0 {
                 let start = end.saturating_sub(chunk);
@@ -147,7 +149,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Without drift, without loss, without services, one volume each.
+    /// Tries a shape without drift, without loss, without services, and with one volume each.
     fn plainer_shape(&mut self) {
         let mut changes: Vec<fn(&mut Plan)> = vec![
             |plan| plan.shape.clock_ppm.fill(0),
@@ -229,7 +231,7 @@ fn kind(action: &Action) -> (u8, String) {
     }
 }
 
-/// The plan without resource `gone` and all that is done to it; later ones move up.
+/// The plan without resource `gone` and every step on it. Later resources move up.
 fn without_resource(plan: &Plan, gone: usize) -> Plan {
     let moved = |resource: usize| match resource {
         r if r == gone => None,
@@ -249,7 +251,8 @@ fn without_resource(plan: &Plan, gone: usize) -> Plan {
     plan
 }
 
-/// The plan without a node; later ones move up. `None` if a resource would be left without a replica.
+/// The plan without node `gone`. Later nodes move up. `None` if a resource would be left without a
+/// replica.
 fn without_node(plan: &Plan, gone: u32) -> Option<Plan> {
     let moved = |node: u32| match node {
         n if n == gone => None,
@@ -283,7 +286,7 @@ fn without_node(plan: &Plan, gone: u32) -> Option<Plan> {
     Some(plan)
 }
 
-/// The step with other numbers; `None` if what it names is gone.
+/// The step with other numbers. `None` if the step names something that is gone.
 fn rename(
     mut step: Step,
     resource_of: &dyn Fn(usize) -> Option<usize>,

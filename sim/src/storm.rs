@@ -1,5 +1,6 @@
-//! The kinds of faults that `swarm.rs` puts into a plan, each with what follows from it: power comes back, cuts heal, a
-//! damaged disk is replaced. What is still broken when faults end, the healing mends.
+//! The kinds of faults that `swarm.rs` puts into a plan, each with its sequel: power comes back,
+//! cuts heal, a damaged disk is replaced. The healing at the end mends everything that is still
+//! broken.
 
 mod ambush;
 mod disks;
@@ -135,7 +136,7 @@ pub fn rot_and_copy(draw: &mut Draw, random: &mut Random, resource: usize) {
     let at = random.between(draw.from_ms.min(draw.end_ms - 2000), draw.end_ms - 2000);
     let replicas = draw.shape.resources[resource].replicas.clone();
     draw.writes(at.saturating_sub(100), 100, resource, random.between(8, 48), random.between(1, 4), random);
-    // What was written lies in the volumes by then, mostly.
+    // By then most written blocks are in the volumes.
     let rots_at = at + spread(random, 1, 1500);
     for _ in 0..random.between(1, 6) {
         let pick = random.next();
@@ -200,7 +201,7 @@ fn target(draw: &Draw, random: &mut Random) -> Target {
     }
 }
 
-/// Two that differ, as far as their names tell.
+/// Two targets that differ, as far as their names tell.
 fn pair(draw: &Draw, random: &mut Random) -> (Target, Target) {
     let of = resource(draw, random);
     match random.below(4) {
@@ -424,15 +425,15 @@ fn lose_quorum(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// A machine that is not there when the cluster begins, and comes when it has begun.
+/// A machine that is off when the cluster begins, and starts later.
 fn absent_at_first(draw: &mut Draw, random: &mut Random, _: u64) {
     let target = Target::Node(node(draw, random));
     draw.fault(random.below(200), Fault::PowerCut(target));
     draw.fault(spread(random, 500, 8000), Fault::PowerOn(target));
 }
 
-/// Epochs and recoveries without number, in a journal that nothing else is written to. Where there are others, each would
-/// take over from the one before.
+/// Many epochs and recoveries, in a journal that gets no other writes. This is done only to a lone
+/// replica, because several replicas would take over from each other.
 fn restart_loop(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = resource(draw, random);
     let [only] = draw.shape.resources[resource].replicas[..] else { return };
@@ -523,7 +524,7 @@ fn unguarded_end(draw: &mut Draw, random: &mut Random, at: u64) {
     let late = at + random.between(draw.shape.lease_ms / 2, draw.shape.lease_ms * 3 / 4);
     draw.fault(at, Fault::Isolate(target));
     draw.fault(late, Fault::KillEngine { target, restart_after_ms: random.between(1000, 4000) });
-    // Again and again, as any undo before the end of the lease uses one up.
+    // Several times, because any undo before the end of the lease uses one up.
     for n in 0..8 {
         draw.service(at + draw.shape.lease_ms * (8 + n) / 16, target, resource, ServiceFault::KeepAddress);
     }

@@ -1,12 +1,13 @@
-//! Plans from seeds, by swarm testing (Groce et al., 2012): every run turns features and kinds of faults on and off and draws how
-//! often each comes, over orders of magnitude. So some runs have one kind of fault in a storm and nothing else, which a
-//! mixture of everything never has.
+//! Plans from seeds, by swarm testing (Groce et al., 2012). Every run turns features and kinds of
+//! faults on and off, and draws how often each comes, over orders of magnitude. So some runs have
+//! one kind of fault in a storm and nothing else, which a mixture of everything never has.
 //!
-//! Sizes are tiny, so that wrap-around, overlap and full conditions are the rule: a journal of 32 to 96 blocks, volumes of
-//! few extents, 8 to 32 hot blocks, some of them at the edge of an extent.
+//! Sizes are tiny, so that wrap-around, overlap and full conditions are the rule. A journal has 32
+//! to 96 blocks, a volume a few extents. There are 8 to 32 hot blocks, some of them at the edge of
+//! an extent.
 //!
-//! Plans stay within the budget of `budget.rs`. Each kind draws from a stream of its own, so that a new kind leaves the
-//! others of a seed as they were.
+//! Plans stay within the budget of `budget.rs`. Each kind draws from a stream of its own, so a new
+//! kind leaves the other kinds of a seed as they were.
 
 use crate::plan::{
     Action, Away, ClientOp, DiskFault, Fault, Operator, Plan, ResourceShape, ServiceFault, Shape, Step,
@@ -24,7 +25,7 @@ const LONG_RUNS: u64 = 20;
 /// Factor by which everything else comes less often in these long runs, so that one costs about as
 /// much as any other run.
 const LONG_CALM: u64 = 6;
-/// Before this the cluster comes up; in most runs nothing is done to it yet.
+/// Time in which the cluster comes up. In most runs no step comes before its end.
 const QUIET_MS: u64 = 3000;
 const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 /// Largest request with a payload, in blocks: a quarter of the smallest journal.
@@ -37,7 +38,7 @@ const DAMAGE_COPIED: u64 = 300;
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
     let (mut draw, mut random) = Draw::new(seed, "survivable");
-    // Some runs have no fault at all: what is found there is found easily.
+    // Some runs have no fault at all: their findings are found easily.
     if !random.permille(30) {
         draw.storm(&mut random);
     }
@@ -64,8 +65,8 @@ pub fn unsurvivable_plan(seed: u64) -> Plan {
     draw.finish(true)
 }
 
-/// A run with disks that lie, which today's store does not promise to notice (`budget.rs`). What an oracle says of it is
-/// the state of affairs, not a defect.
+/// A run with disks that lie, which today's store does not promise to notice (`budget.rs`). A
+/// violation of such a run describes the present state, and is not a defect.
 #[must_use]
 pub fn beyond_plan(seed: u64) -> Plan {
     let (mut draw, mut random) = Draw::new(seed, "beyond");
@@ -155,7 +156,7 @@ impl Draw {
         }
         let origin = self.shape.resources[source].clone();
         let clone = &mut self.shape.resources[last];
-        // It is as large as the other may come to be.
+        // The clone is as large as its origin may grow.
         (clone.volumes, clone.grown) = (origin.grown.clone(), origin.grown);
         clone.replicas = origin.replicas;
         clone.origin = Some(source);
@@ -277,7 +278,7 @@ impl Draw {
     }
 
     fn finish(mut self, unsurvivable: bool) -> Plan {
-        // Stable: what was added together stays in its order.
+        // A stable sort: steps that were added together keep their order.
         self.steps.sort_by_key(|step| step.at_ms);
         Plan { seed: self.seed, shape: self.shape, steps: self.steps, heal_at_ms: self.end_ms, unsurvivable }
     }
@@ -312,7 +313,8 @@ fn shape(root: &Random) -> Shape {
         })
         .collect();
     let mut clocks = root.stream("clocks");
-    // Leases to the point: what ends and what begins lies so close together that only the margin is between (R10).
+    // Tight leases: the end of one lease and the beginning of the next are so close that only the
+    // margin is between them (R10).
     let tight = clocks.permille(60);
     let drift = if tight { 3 } else { clocks.below(3) };
     let slow = 1 + clocks.below(u64::from(nodes));
@@ -390,22 +392,24 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         moves: false,
         modes: false,
     };
-    // Nothing is kept in memory: whatever is read or destaged comes from the journal.
+    // Nothing is kept in memory: every read and every destage comes from the journal.
     if random.permille(150) {
         shape.memory_blocks = 0;
     }
     shape
 }
 
-/// Blocks that volumes come to have, of some resources more than they begin with.
+/// Blocks that each volume may grow to. For some resources they are more than it begins with.
 fn grown(volumes: &[u64], random: &mut Random) -> Vec<u64> {
     let grows = random.permille(250);
     let mut more = |blocks: &u64| blocks + if grows { spread(random, 1, 3 * EXTENT_BLOCKS) } else { 0 };
     volumes.iter().map(&mut more).collect()
 }
 
-/// Longer than an acknowledgement takes by chance where nothing is slow: it is made of two latencies and a write, each of which is
-/// at times several times its mean. With less the replicas of a resource that is well would come and go for ever.
+/// Raises the limits of slowness above the time that an acknowledgement takes by chance where
+/// nothing is slow. That time is two latencies and a write, each of which is at times several times
+/// its mean. With a lower limit, the replicas of a resource that is well would leave and return for
+/// ever.
 fn above_chance(shape: &mut Shape) {
     let usual_us = 2 * shape.latency_us + shape.disk_us;
     for slow in shape.resources.iter_mut().map(|resource| &mut resource.slow).filter(|slow| slow.ack_ms > 0) {
@@ -413,7 +417,8 @@ fn above_chance(shape: &mut Shape) {
     }
 }
 
-/// Some resources know no slow members; others are quick to find one, or would rather have one copy than wait.
+/// Some resources have no limit for slow members. Others find a slow one quickly, or would rather
+/// have one copy than wait.
 fn slow_limits(random: &mut Random) -> SlowLimits {
     let quiet_ms = spread(random, 500, 5_000);
     SlowLimits {
@@ -426,8 +431,8 @@ fn slow_limits(random: &mut Random) -> SlowLimits {
     }
 }
 
-/// Some are filled as fast as it goes, some never yield, and some are held up: volumes have some 24 extents at most, and
-/// filling must end.
+/// Some replicas are filled at full pace, some fills never yield, and some are held up. Volumes
+/// have some 24 extents at most, and filling must end.
 fn background_limits(random: &mut Random) -> BackgroundLimits {
     let per_s = |random: &mut Random| random.between(8, 100) * EXTENT_BYTES;
     BackgroundLimits {
@@ -489,7 +494,7 @@ mod tests {
     use crate::plan::{Moment, Proposed};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// The name of what is done, without its numbers.
+    /// The name of the action, without its numbers.
     fn kind(action: &Action) -> String {
         let text = match action {
             Action::Fault(Fault::Disk { fault, .. }) => format!("{fault:?}"),

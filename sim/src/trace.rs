@@ -44,7 +44,8 @@ pub struct Trace {
     lines: Option<Vec<Line>>,
     /// Messages between engines are among the lines.
     messages: bool,
-    /// How often what was injected or seen; names are stable, for the counters page.
+    /// Number of times that a fault was injected or an event was seen. Names are stable, for the
+    /// counters page.
     counters: BTreeMap<&'static str, u64>,
 }
 

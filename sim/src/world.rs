@@ -78,7 +78,7 @@ pub(crate) enum What {
         pair: Pair,
         pause_us: u64,
     },
-    /// A side has heard nothing for too long, if that is still so.
+    /// A side has heard nothing for too long, if it has heard nothing until now.
     Silence {
         pair: Pair,
         end: End,
@@ -143,7 +143,8 @@ pub(crate) enum What {
         pick: u64,
         tries: u64,
     },
-    /// A replica was asked to promise this epoch, so that the promotion that begins it can be forced on this version of the record.
+    /// A replica was asked to promise this epoch. Then the promotion that begins the epoch can be
+    /// forced on this version of the record.
     Promised {
         resource: ResourceId,
         to: Member,
@@ -155,7 +156,7 @@ pub(crate) enum What {
     TidyUp {
         of: SnapshotOf,
     },
-    /// The operator sees to what it asked of this resource.
+    /// The operator looks whether its wishes for this resource are fulfilled.
     Operator {
         resource: usize,
     },
@@ -175,7 +176,7 @@ pub(crate) enum What {
     },
 }
 
-/// More than this in one second is no work but a storm.
+/// Number of events in one second above which they are a storm, and no work.
 const EVENTS_MAX: u64 = 30_000;
 
 /// Pace of a disk. Faults of its content are in `disk.rs`.
@@ -233,17 +234,18 @@ pub(crate) struct Machine {
     pub(crate) disks: BTreeMap<ResourceId, Disk>,
     /// Incarnations of the replicas on the disks.
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
-    /// Replicas of whose directories an operator has made a copy in the pool. It holds what the image of the disk holds.
+    /// Replicas whose directories an operator has copied within the pool. The copy has the content
+    /// of the disk's image.
     pub(crate) copied: BTreeSet<ResourceId>,
     /// Replicas whose directories an operator has moved out of the pool while the engine has them
     /// open.
     pub(crate) moved: BTreeSet<ResourceId>,
-    /// The same, of which no engine has anything open any more.
+    /// Moved replicas that no engine has open any more.
     pub(crate) aside: BTreeMap<ResourceId, (Disk, Incarnation)>,
     /// Replicas whose directories were put back, and of which the agent has not heard.
     pub(crate) put_back: BTreeSet<ResourceId>,
-    /// The last entry that each replica held, durable and committed, as far as its node may know; see `agent/src/held.rs`, which knows
-    /// it a second later.
+    /// Last entry that each replica held, durable and committed, as far as its node may know. See
+    /// `agent/src/held.rs`, which knows it a second later.
     pub(crate) held: BTreeMap<ResourceId, (Incarnation, Index)>,
     /// Replicas that the engine is making.
     pub(crate) making: BTreeSet<ResourceId>,
@@ -635,7 +637,8 @@ impl World {
         }
     }
 
-    /// Hands out what the control plane's log has for the agents, and tells the oracles what is true now.
+    /// Delivers the news of the control plane's log to the agents, and tells the oracles the
+    /// present truth.
     pub(crate) fn deliver_consensus(&mut self) {
         self.watch_records();
         while let Some(consensus::Deliver { to, what }) = self.consensus.poll() {
@@ -676,7 +679,7 @@ impl World {
         self.arm_consensus();
     }
 
-    /// Tells the oracles every new version of a record, and which services are no more.
+    /// Tells the oracles every new version of a record, and which services are gone.
     fn watch_records(&mut self) {
         while let Some(answer) = self.consensus.poll_answer() {
             self.operator_is_told(answer);
@@ -696,7 +699,8 @@ impl World {
                     iss.join(" ")
                 )
             });
-            // What holds the snapshot now is what it is made of, whatever becomes of the origin's history afterwards.
+            // The resource is made of the snapshot as it is now, whatever becomes of its origin's
+            // history afterwards.
             let known = self.state().resources.get(&record.resource);
             if let Some(of) = known.and_then(|known| known.origin.as_ref()).map(|origin| origin.of) {
                 self.oracle.made_of(record.resource, of.resource, of.snapshot);
@@ -709,7 +713,8 @@ impl World {
                 let machine = self.machines.get_mut(&member.node).expect("members are nodes");
                 let other =
                     machine.damaged.get(&record.resource).is_some_and(|old| *old != member.incarnation);
-                // Of two disks that were lost one after the other the first may still be the recorded one.
+                // When two disks were lost one after the other, the record may still name the first
+                // one.
                 if other && machine.formatted.get(&record.resource) == Some(&member.incarnation) {
                     machine.damaged.remove(&record.resource);
                 }

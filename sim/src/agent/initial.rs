@@ -79,9 +79,12 @@ pub fn add_node(n: u32) -> Command {
     }
 }
 
-/// A mount, a process and an address on resource number `n`. Its patience is short, so that a run of a minute sees the ends
-/// of it. `preferred`: the node where it is to run whenever it can. One with an odd number is told to the process as well, so that the
-/// service has to be started again for it; another one is changed in place.
+/// A mount, a process and an address on resource number `n`. Its time limits are short, so that a
+/// run of a minute sees them expire.
+///
+/// `preferred`: the node where the service runs whenever it can. The process is told a preferred
+/// node with an odd number as well, so the service has to restart for it. A preferred node with an
+/// even number is changed in place.
 #[must_use]
 pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
     let name = format!("s{n}");

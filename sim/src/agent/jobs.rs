@@ -1,5 +1,5 @@
-//! Jobs of replicas, carried out step by step. A step that an engine is asked for gets no answer
-//! when the connection breaks, or takes too long, as in `agent/src/engine_link.rs`.
+//! Jobs of replicas, carried out step by step. The agent asks the engine for a step. It gets no
+//! answer when the connection breaks or the step takes too long, as in `agent/src/engine_link.rs`.
 
 use super::{Agent, Answer, Out, Step, StepError};
 use mainstay_control::reconcile::Unusable;
@@ -31,7 +31,7 @@ impl UnderWay {
     }
 }
 
-/// How long an engine has for it; `None` for what the agent does itself.
+/// Time limit for the engine. `None` for a step that the agent does itself.
 fn timeout_ms(step: &Step) -> Option<u64> {
     match step {
         Step::MakeFiles(..) | Step::Open => Some(JOB_TIMEOUT_MS),
@@ -96,7 +96,7 @@ impl Agent {
                 self.durable.stored.insert(resource, incarnation);
             }
             Step::RemoveLabel if result.is_ok() => self.durable.files_lost(resource),
-            // What the engine said of it last is no longer so.
+            // The engine's last report on the replica is no longer true.
             Step::Close if result.is_ok() => {
                 self.replicas.remove(&resource);
                 self.set_replaced(resource, false);

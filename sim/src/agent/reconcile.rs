@@ -10,7 +10,7 @@ use mainstay_replica::{Proposal, StepDownReason};
 use mainstay_types::{ResourceId, Time};
 
 impl Agent {
-    /// Tells the core what happens, and does at once what it wishes for at once.
+    /// Tells the core of an event, and carries out at once the wishes that are due at once.
     pub(super) fn tell(&mut self, now: Time, event: Event) {
         self.core.handle(now, &self.state, event);
         self.carry_out(now);
@@ -60,7 +60,8 @@ impl Agent {
                     runner.carry_out(&name, effect, &mut self.durable, &mut self.outs);
                 }
             }
-            // The oracle's: it says in which epoch a start is, and what came to rest by itself.
+            // For the oracle: the report says in which epoch a start is, and which service came to
+            // rest by itself.
             Wish::Reached { name, report } => {
                 self.outs.push_back(Out::Service { name, effect: Effect::Report(report) });
             }
@@ -70,7 +71,8 @@ impl Agent {
 
     pub(super) fn engine_connected(&mut self, now: Time, lease_until: Time, silenced: Time) {
         self.connected = true;
-        // The connection tells the engine first what this process has counted; before that there is only the engine's word.
+        // The connection first tells the engine the lease that this process has counted. Before
+        // that only the engine's word counts.
         let counted = self.lease.lease_until();
         if counted != Time(0) {
             self.outs.push_back(Out::Lease(counted));
@@ -82,7 +84,7 @@ impl Agent {
         self.connected = false;
         self.replicas.clear();
         self.clients.clear();
-        // The next engine opens what is there.
+        // The next engine opens the files that are there.
         self.replaced.clear();
         self.fail_requests(now);
         self.tell(now, Event::EngineDisconnected);

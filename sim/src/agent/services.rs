@@ -74,7 +74,7 @@ impl Runner {
         }
     }
 
-    /// The next thing that is saved is about this specification.
+    /// The next state that is saved is about this specification.
     pub(super) fn amend(&mut self, spec: ServiceSpec, edition: u64) {
         (self.spec, self.edition) = (spec, edition);
     }
@@ -90,7 +90,7 @@ impl Runner {
         }
     }
 
-    /// Carries out what the machine wants.
+    /// Carries out the wishes of the service machine.
     pub(super) fn carry_out(
         &mut self,
         name: &str,

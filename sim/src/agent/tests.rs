@@ -500,7 +500,8 @@ fn a_restarted_agent_goes_on_with_its_service() {
     assert!(lab.reach(10_000_000, |lab| lab.runs_service().is_some()));
     let node = lab.runs_service().unwrap();
     let epoch = lab.truth().resources[&R0].record.epoch;
-    // A restarted agent may have forgotten the last entries: these, and not that it is primary.
+    // A restarted agent may have forgotten the last entries. These notes come last, so it does not
+    // forget that it is primary.
     for n in 0..8 {
         lab.submit(Command::Note { severity: Severity::Info, subject: "test".into(), text: n.to_string() });
         lab.run(10_000);

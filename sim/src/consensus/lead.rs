@@ -4,7 +4,7 @@ use super::{CHECK_US, Consensus, Deliver, Delivery, ELECTION_US_MAX, ELECTION_US
 use mainstay_control::handover::{Decision, Voter};
 
 impl Consensus {
-    /// A majority would elect it: it lacks nothing that one of them has.
+    /// Whether a majority would elect this member: it lacks no entry that one of them has.
     fn is_electable(&self, place: usize, links: &dyn Links) -> bool {
         let holds = self.members[place].holds;
         let votes = (0..self.members.len())
@@ -87,7 +87,7 @@ impl Consensus {
             if other == place || !self.members[other].believes {
                 continue;
             }
-            // One that is cut off finds out when it misses its majority.
+            // A leader that is cut off finds out when it misses its majority.
             let delay_us = if self.talk(place, other, links) {
                 self.random.around(self.latency_us)
             } else {
@@ -109,7 +109,7 @@ impl Consensus {
                 self.repeat_or_lose(at_us, appended.proposal, links);
             }
         }
-        // It knows what is committed when it has committed something itself.
+        // The leader knows which entries are committed once it has committed one itself.
         let committed = self.committed();
         for (other, member) in self.members.iter_mut().enumerate() {
             if member.learned < committed {

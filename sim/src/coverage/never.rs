@@ -1,6 +1,6 @@
-//! Marks that no legal run comes to, each with the reason. `mainstay-sim coverage` shows them apart; one that is reached after all
-//! has a wrong reason, and is named. All of them are guards: a core does not trust what stands around it. Tests of the
-//! core reach most of them.
+//! Marks that no legal run reaches, each with the reason. `mainstay-sim coverage` lists them apart.
+//! If a run reaches one after all, its reason is wrong, and the report names it. All of them are
+//! guards, because a core does not trust its surroundings. Tests of the cores reach most of them.
 
 /// The mark, and why.
 pub(super) const NEVER: &[(&str, &str)] = &[

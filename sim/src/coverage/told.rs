@@ -1,5 +1,6 @@
-//! Marks, and planted bugs, that seeds come to hardly ever or not at all, because moments must meet that chance does not bring together, each with
-//! the story in `tests/reached.rs` that comes to it. That it does is tested there.
+//! Marks and planted bugs that seeds seldom or never reach, because moments must meet that chance
+//! does not bring together. Each is listed with the story in `tests/reached.rs` that reaches it. A
+//! test proves that the story does.
 
 /// The mark, and the story.
 pub(super) const TOLD: &[(&str, &str)] = &[

@@ -16,7 +16,7 @@ use mainstay_types::BLOCK_BYTES;
 const META: usize = 0;
 const JOURNAL: usize = 1;
 
-/// A read of a block of the journal or of the version table that waits to get what was there before.
+/// A read of a block of the journal or of the version table that waits to get older content.
 #[derive(Debug)]
 pub(super) struct Stale {
     fault: DiskFault,
@@ -29,7 +29,8 @@ pub(super) struct Stale {
 pub type Place = (u64, u64);
 
 impl Disk {
-    /// F2: the record's write was lost, whole or in part. False if there is none of which it is known what was there before.
+    /// F2: the record's write was lost, whole or in part. Returns `false` if the disk remembers no
+    /// older content for any record.
     pub fn lose_record(&mut self, pick: u64, needed: &[Place], live: impl Fn(&Record) -> bool) -> bool {
         let mut random = Random::new(pick);
         let Some(record) = self.record_with_past(&mut random, needed, live) else { return false };
@@ -67,7 +68,8 @@ impl Disk {
         true
     }
 
-    /// F4: the next read of one block of the record gets what was there before, unless the block is written first.
+    /// F4: the next read of one block of the record gets its older content, unless the block is
+    /// written first.
     pub fn stale_record(&mut self, pick: u64, needed: &[Place], live: impl Fn(&Record) -> bool) -> bool {
         let mut random = Random::new(pick);
         let Some(record) = self.record_with_past(&mut random, needed, live) else { return false };
@@ -80,7 +82,8 @@ impl Disk {
         true
     }
 
-    /// F2: the last write of a block of a volume was lost. False if it is not known of any what was there before.
+    /// F2: the last write of a block of a volume was lost. Returns `false` if the disk remembers no
+    /// older content for any block.
     pub(super) fn lose_block(&mut self, pick: u64) -> bool {
         let volume = |region: usize| region > JOURNAL && region.is_multiple_of(2);
         let mut blocks: Vec<(usize, u64)> = self.remembered.iter().map(|(of, at, _)| (*of, *at)).collect();
@@ -90,14 +93,15 @@ impl Disk {
         true
     }
 
-    /// F2: the last write of a page of the version table that counts was lost. False if it is not known what was there before.
+    /// F2: the last write of a page of the version table that counts was lost. Returns `false` if
+    /// the disk remembers no older content for one.
     pub(super) fn lose_versions(&mut self, pick: u64) -> bool {
         let Some(page) = self.table_page_with_past(pick) else { return false };
         self.put_back(META, page);
         true
     }
 
-    /// F3: it has landed on another page, of either slot.
+    /// F3: the write of a page landed on another page, of either slot.
     pub(super) fn misdirect_versions(&mut self, pick: u64) -> bool {
         let Some(page) = self.table_page_with_past(pick) else { return false };
         let others: Vec<u64> =
@@ -109,7 +113,7 @@ impl Disk {
         true
     }
 
-    /// F4: the next read of it gets what was there before, unless the page is written first.
+    /// F4: the next read of a page gets its older content, unless the page is written first.
     pub(super) fn stale_versions(&mut self, pick: u64) -> bool {
         let Some(page) = self.table_page_with_past(pick) else { return false };
         let Some(older) = self.before(META, page).map(|at| self.remembered[at].2.clone()) else {
@@ -120,15 +124,17 @@ impl Disk {
         true
     }
 
-    /// A block of the version table that the newest superblock names, of which it is remembered what was there before.
+    /// A block of the version table that the newest superblock names, and whose older content the
+    /// disk remembers.
     fn table_page_with_past(&self, pick: u64) -> Option<u64> {
         let mut pages = self.table_pages();
         pages.retain(|&page| self.before(META, page).is_some());
         Random::new(pick).pick(&pages).copied()
     }
 
-    /// F2: the last write of this copy of the superblock was lost. Not if the other one of its pair is damaged: then this could become the
-    /// newest that is whole, and is believed.
+    /// F2: the last write of this copy of the superblock was lost. The fault does nothing if the
+    /// other copy of its pair is damaged. Then this copy could become the newest whole one, and the
+    /// store would believe it.
     pub(super) fn lose_superblock(&mut self, copy: u64) -> bool {
         let place = &self.regions[META].now;
         let [own, partner] = [copy, copy ^ 1].map(|copy| place[copy as usize].slice());
@@ -156,14 +162,15 @@ impl Disk {
         whole.into()
     }
 
-    /// The block is written: nothing is left of what was there before.
+    /// The block is written, so the disk forgets its older content.
     pub(super) fn written(&mut self, region: usize, block: u64) {
         if self.stale.as_ref().is_some_and(|stale| (stale.region, stale.block) == (region, block)) {
             self.stale = None;
         }
     }
 
-    /// One of the `needed` records of which each block is remembered as it was before; mostly one that is `live`.
+    /// One of the `needed` records, with older content remembered for each block. In most cases one
+    /// that is `live`.
     fn record_with_past(
         &self,
         random: &mut Random,
@@ -181,7 +188,7 @@ impl Disk {
         random.pick(&records).copied()
     }
 
-    /// Where it is remembered what the block was before it became what it is.
+    /// Place in `remembered` of the block's content before its present one.
     fn before(&self, region: usize, block: u64) -> Option<usize> {
         let now = self.regions[region].now[block as usize].slice();
         let at = self.remembered.iter().rposition(|(of, at, _)| (*of, *at) == (region, block))?;

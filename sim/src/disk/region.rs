@@ -15,7 +15,7 @@ static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 #[derive(Clone, Default, Debug)]
 pub struct Block {
     pub bytes: Option<Bytes>,
-    /// A fault made it what it is.
+    /// A fault made this content.
     pub bad: bool,
 }
 
@@ -49,7 +49,7 @@ impl Fates {
         self.lost |= lost;
     }
 
-    /// Neither all of them nor none is there.
+    /// Whether one part of the pieces is there and another part is not.
     pub fn is_torn(self) -> bool {
         self.kept && self.lost
     }
@@ -62,7 +62,7 @@ pub enum Blocks {
 }
 
 impl Blocks {
-    /// From pieces that are whole blocks one after the other, each or together.
+    /// Adds the blocks of `piece` to `data`. A piece holds one or more whole blocks.
     pub fn push(data: &mut Vec<Bytes>, piece: &Bytes) {
         assert!(piece.len().is_multiple_of(BLOCK), "a piece of {} bytes", piece.len());
         data.extend((0..piece.len()).step_by(BLOCK).map(|at| piece.slice(at..at + BLOCK)));
@@ -139,7 +139,7 @@ impl Region {
         history.later.push((stamp, content));
     }
 
-    /// Makes durable what was written with stamps up to `stamp`.
+    /// Makes writes with stamps up to `stamp` durable.
     pub fn settle(&mut self, stamp: u64) {
         self.unflushed.retain(|_, history| {
             let covered = history.later.partition_point(|&(at, _)| at <= stamp);
@@ -151,7 +151,8 @@ impl Region {
     }
 
     pub fn flip(&mut self, block: u64, byte: usize, bit: u8) {
-        // Not `^=`: the same bit twice would mend it, and bring back what was written long ago. Seed 718939.
+        // Not `^=`: a second flip of the same bit would mend the block, and bring old content back.
+        // Seed 718939.
         let flip = |content: &mut Block| {
             let mut bytes = content.slice().to_vec();
             bytes[byte] = bytes[byte].wrapping_add(1 | 1 << bit);

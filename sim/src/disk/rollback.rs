@@ -1,4 +1,4 @@
-//! Volumes become again what a snapshot holds.
+//! Rollbacks of volumes to the content of a snapshot.
 
 use super::region::{BLOCK, Block};
 use super::{Disk, failure, region_of};
@@ -72,7 +72,8 @@ impl Disk {
         self.snapshots.insert(snapshot, files.0);
     }
 
-    /// The end comes meanwhile: of all blocks and sums some are as they are to be, and the new files are there or not.
+    /// The process or the power ends meanwhile: some blocks and checksums have their new content,
+    /// and the new files are there or not.
     pub(super) fn restore_some(&mut self, snapshot: SnapshotId, from: SnapshotId, blocks: &[u64]) {
         match self.random.below(3) {
             0 => {}

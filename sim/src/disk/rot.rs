@@ -37,8 +37,9 @@ impl Disk {
         blocks.filter_map(|(block, content)| record(block as u64 * BLOCK_BYTES, content)).collect()
     }
 
-    /// F5: changes a byte that matters in a record that `may` rot; mostly in one that is `live`, if there is one: a read or
-    /// the next start will come across it. False if there is none at all.
+    /// F5: changes a byte that matters in a record that `may` rot. In most cases it is a `live`
+    /// one, if there is one: a read or the next start will come across it. Returns `false` if no
+    /// record may rot.
     pub fn rot_record(
         &mut self,
         pick: u64,
@@ -68,7 +69,8 @@ impl Disk {
         true
     }
 
-    /// F5: changes a byte of a block of a volume that holds anything but zeroes and is `needed`; which it was.
+    /// F5: changes a byte of a block of a volume, and returns the block. It holds more than zeroes
+    /// and is `needed`.
     pub fn rot_volume(
         &mut self,
         pick: u64,

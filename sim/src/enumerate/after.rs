@@ -8,8 +8,9 @@ use mainstay_codec::{ReplicaData, Superblock};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{BLOCK_BYTES, Epoch, Index};
 
-/// Appends the batch that was lost, byte for byte as a peer would send it again, or a new one if none was; crashes when it
-/// is durable; then commits and destages it. What was behind a lost batch must not come back with it.
+/// Appends the batch that was lost, byte for byte as a peer would send it again, or a new one if
+/// none was lost. Crashes when that batch is durable, and then commits and destages it. Batches
+/// behind a lost one must not come back with it.
 pub fn live_on(mut store: Store, mut image: Image, world: &World, epoch: Epoch) -> Result<(), String> {
     let state = store.log_state();
     if state.data == ReplicaData::Inconsistent {
@@ -53,7 +54,8 @@ pub fn live_on(mut store: Store, mut image: Image, world: &World, epoch: Epoch) 
     Ok(())
 }
 
-/// Carries out whatever the store wants, at once. The index that was told durable last.
+/// Carries out every wish of the store at once. Returns the last index that the store has told
+/// durable.
 fn drive(store: &mut Store, image: &mut Image) -> Result<Option<Index>, String> {
     let mut durable = None;
     while let Some(output) = store.poll() {

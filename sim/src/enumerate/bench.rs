@@ -68,7 +68,8 @@ struct Life {
     promising: bool,
     /// Batches made so far: each has a payload of its own.
     made: u8,
-    /// Committed, and dropped by the store before they were in its journal: they are sent again.
+    /// Committed batches that the store dropped before they were in its journal. They are sent
+    /// again.
     resend: VecDeque<Arc<Batch>>,
     /// Restarted, and the extent was not handed over yet.
     to_install: bool,
@@ -78,7 +79,7 @@ fn zeroes(blocks: u64) -> Flat {
     (0..blocks).map(|_| Bytes::from(vec![0; BLOCK])).collect()
 }
 
-/// A batch that nothing that was appended before is like.
+/// A batch that differs from every batch that was appended before.
 pub fn next_batch(world: &World, epoch: Epoch, commit: Index) -> Arc<Batch> {
     let range = Range { volume: VOLUME, offset: BLOCK_BYTES, len: BLOCK_BYTES };
     let payload = Bytes::from(vec![0xff; BLOCK]);
@@ -282,7 +283,7 @@ impl Bench {
         self.life.expected.worlds.push(world);
     }
 
-    /// Begins the copy of a primary's extents that is ahead by a few entries.
+    /// Begins the copy of the extents of a primary that is ahead by a few entries.
     fn restart(&mut self) {
         let state = self.store.log_state();
         let history = self.life.expected.hash();
@@ -438,7 +439,7 @@ impl Bench {
                 if *index > end.index {
                     return Err(format!("{index} told durable, the log ends at {end}"));
                 }
-                // Before a cut is durable it holds for the log as it was, too.
+                // While a cut is not durable, the report holds for the log before it, too.
                 let worlds = self.life.expected.worlds.iter_mut();
                 for world in worlds.filter(|world| (world.start.index..=world.end().index).contains(index)) {
                     world.told = world.told.max(*index);
@@ -471,7 +472,7 @@ impl Bench {
             Output::ExtentInstalled { .. } => {
                 let world = self.world();
                 let need = world.start.index;
-                // An extent of a copy that is to be started over says nothing of the new one.
+                // An extent of a copy that is to start over says nothing of the new copy.
                 if !world.awaited {
                     self.store.finish_copy(need);
                 }
@@ -483,7 +484,8 @@ impl Bench {
                     copy.finished = true;
                 }
             }
-            // What is kept of the target of a copy is cloned and removed at once: superblocks that say so are among the images, its files are not.
+            // The files that keep a copy target's earlier content are cloned and removed at once.
+            // Superblocks that name them are among the images; the files themselves are not.
             Output::SnapshotTake { op, .. } | Output::SnapshotDrop { op, .. } => {
                 self.store.complete(*op, Ok(None))
             }
@@ -493,7 +495,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The oldest change of the log that was waited for is durable: what was before it is gone.
+    /// The oldest awaited change of the log is durable: the logs before it are gone.
     fn settle_world(&mut self) -> &World {
         let worlds = &mut self.life.expected.worlds;
         let at = worlds.iter().position(|world| world.awaited).expect("only what was asked for is answered");

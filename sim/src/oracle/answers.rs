@@ -1,12 +1,13 @@
 //! Checks that the answer to an operator's command is true (H7), when its entry is applied:
 //!
-//! - *done*: what was asked for is in the state. Applying the entry once more would change nothing,
-//!   so that a repetition after an unknown outcome does no harm. Applying and moving a service
-//!   clear its failures each time, and nothing else.
-//! - *unchanged*: it was in the state already, and nothing has changed.
-//! - *refused*, *conflict*: nothing has changed. A refusal has a code, says why, and what to do.
+//! - *done*: the state has what the operator asked for. Applying the entry once more would change
+//!   nothing, so a repetition after an unknown outcome does no harm. The one exception: applying
+//!   and moving a service clear its failures each time.
+//! - *unchanged*: the state had it already, and nothing has changed.
+//! - *refused*, *conflict*: nothing has changed. A refusal has a code, says why, and names a
+//!   remedy.
 //!
-//! Of events it only checks that some are added when something is done.
+//! The check compares no events. When something is done, it checks only that some were added.
 
 use mainstay_control::State;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy};
@@ -14,7 +15,7 @@ use mainstay_control::state::{Command, Entry, Outcome, Service};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Whether it comes from an operator, and not from a node.
+/// Whether the command comes from an operator, and not from a node.
 #[must_use]
 pub fn is_operators(command: &Command) -> bool {
     match command {
@@ -85,7 +86,8 @@ pub fn without_events(state: &State) -> State {
     }
 }
 
-/// Judges the answer to `entry`, which made `after` of `before`, both without events; a name for counting it.
+/// Judges the answer to `entry`, which made `after` of `before`, both without events. Returns a
+/// name for counting it.
 ///
 /// # Errors
 /// What is not as the operator was told.
@@ -124,10 +126,10 @@ pub fn judge(
     }
 }
 
-/// R17: of the resources that have a replica on a node no two are scrubbed by their schedule at once.
+/// R17: two resources with replicas on one node are never scrubbed by schedule at once.
 ///
 /// # Errors
-/// Which are.
+/// The resources that are.
 pub fn scrubs_are_apart(state: &State) -> Result<&'static str, String> {
     let mut whose: BTreeMap<NodeId, &str> = BTreeMap::new();
     for resource in state.resources.values().filter(|resource| resource.scrubs.turn.is_some()) {

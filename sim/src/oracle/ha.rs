@@ -6,12 +6,12 @@
 //!   probe in the same epoch has found it free. The probe must come after the node last gave the
 //!   address up (R22). Any process may have sent the probe, and the engine may have restarted
 //!   since: the result stays true.
-//! - H3: a step of a start begins only on the node that was the last to serve as primary, and in
-//!   the epoch in which it serves. That is after its own epoch start, and before the epoch start of
-//!   another node. The step does not begin again in an epoch in which the guard silenced the
-//!   service there. This binds an agent that was stopped or absent at that moment as well. A
-//!   service that was deleted without a rest, and is made anew, counts as another one: nothing that
-//!   was begun for the old one is under way (R19).
+//! - H3: a step of a start begins only on the last node that served as primary, in the epoch in
+//!   which it serves. That is after its own epoch start, and before the epoch start of another
+//!   node. The step does not begin again in an epoch in which the guard silenced the service there.
+//!   This binds an agent that was stopped or absent at that moment as well. A service that was
+//!   deleted without a rest, and is made anew, counts as another one: nothing that was begun for
+//!   the old one is under way (R19).
 //! - H4: a stop goes in the reverse order of the start. Each step is proven gone before the next is
 //!   undone. When everything is killed at once, no step needs to wait, and then only the order of
 //!   the commands counts.
@@ -52,9 +52,11 @@ struct OnNode {
     probe: Option<u64>,
     /// Epoch in which the last probe found the address free, if it did.
     probed: Option<Epoch>,
-    /// The guard silenced it here in this epoch, and it must not be gone on with (R19). One that was just being stopped, and then has come
-    /// to rest by that stop, is not gone on with: every step of it was undone in order, and a start after that is another
-    /// one, which needs the guard anew.
+    /// Epoch in which the guard silenced the service here. No step may continue it in this epoch
+    /// (R19).
+    ///
+    /// A service that was being stopped, and has come to rest by that stop, is not continued. Every
+    /// step of it was undone in order, so a later start is another one, which needs the guard anew.
     spent: Option<Epoch>,
     /// The last report of the node says that the service is being stopped in order.
     stopping: bool,
@@ -75,7 +77,7 @@ struct Known {
 enum Awake {
     /// Stopped as a whole.
     Frozen,
-    /// Goes on; has until then to be silent.
+    /// The machine goes on, and has until then to silence its services.
     Until(u64),
 }
 
@@ -143,8 +145,8 @@ impl HaOracle {
         }
     }
 
-    /// The agent on `node` orders this. To be called before [`Self::observe`] is told what comes of it. Reports are
-    /// welcome: they say in which epoch a start is.
+    /// The agent on `node` orders this. To be called before [`Self::observe`] is told of the
+    /// result. Reports may be passed too: they name the epoch of a start.
     ///
     /// # Errors
     /// H1 to H6.
@@ -157,7 +159,7 @@ impl HaOracle {
     ) -> Result<(), Violation> {
         self.at(at_us)?;
         match effect {
-            // Leaves nothing behind, and is there to find what others have left.
+            // A probe leaves nothing behind. It looks for what other nodes have left.
             Effect::Run { step: Step::ProbeAddress, ticket, .. } => {
                 let on_node = self.services.entry(service).or_default().nodes.entry(node).or_default();
                 (on_node.probe, on_node.probed) = (Some(*ticket), None);
@@ -237,7 +239,7 @@ impl HaOracle {
         }
     }
 
-    /// The machine lost its power; what was on it is said by [`Self::observe`].
+    /// The machine lost its power. [`Self::observe`] tells which parts are left on it.
     pub fn stopped(&mut self, node: NodeId) {
         self.awake.remove(&node);
         for known in self.services.values_mut() {
@@ -341,7 +343,7 @@ impl HaOracle {
         let on_node = self.services.entry(service).or_default().nodes.entry(node).or_default();
         on_node.starting = false;
         let there = on_node.presence;
-        // On the way of the kill nothing is waited for, but the orders come in order.
+        // A stop by kill waits for nothing, but its commands come in order.
         let address_gone = !there.address || (force && on_node.kill_ordered && on_node.removal_ordered);
         let processes_gone = !there.running || (force && on_node.kill_ordered);
         let why = match step {

@@ -1,8 +1,8 @@
 //! The truth about one resource's log, over all its replicas and all its epochs (S1, S4, S6 to S9, S11 to S13, S15, S16, S19).
 //!
-//! The first replica that commits an entry makes it true; what all others say is compared with that. A batch is
-//! known by its last index and its chain, which covers everything before it. Of its payload only the number at the
-//! beginning of each block is kept.
+//! The first replica that commits an entry makes it true. All reports of other replicas are
+//! compared with it. A batch is known by its last index and its chain, which covers everything
+//! before it. Of its payload the oracle keeps only the number at the beginning of each block.
 //!
 //! The oracle hears of events in the order in which they happen:
 //! - from the replica core, its effects `Append`, `Commit`, `Cut` and `Restart`, when they are
@@ -87,11 +87,11 @@ struct Sequencer {
 /// One disk content of a node, as far as it is known from outside.
 #[derive(Debug, Default)]
 struct Replica {
-    /// The log is empty up to here; before it, it is like the truth.
+    /// The log is empty up to here. The content before this position counts as the committed one.
     start: (Position, Chain),
     /// Appended batches after `start`, with their last index.
     log: Vec<(Index, BatchId)>,
-    /// Everything up to here was said to be durable and is not to be cut.
+    /// Everything up to here was reported durable and must not be cut.
     durable: Index,
     /// The highest that `durable` ever was.
     held: Index,
@@ -99,7 +99,8 @@ struct Replica {
     promised: Epoch,
     /// How often an engine has opened it.
     opened: u32,
-    /// The last of these, and whether that engine is still there: then the whole log is, durable or not.
+    /// The last of these openings, and whether that engine still runs. If it runs, the whole log is
+    /// there, durable or not.
     opening: Opening,
     up: bool,
     /// The engine has given the replica up. Its content is of no use until an engine opens it anew.
@@ -108,11 +109,11 @@ struct Replica {
     restarting: Option<(Position, Chain)>,
     /// A copy is under way.
     inconsistent: bool,
-    /// The history that it was of when that began, if it was of one for certain.
+    /// The history that the replica belonged to when the copy began, if that is certain.
     whole_in: Option<usize>,
     /// Its disk has lied or was put back: nothing can be demanded of it.
     damaged: bool,
-    /// In a way that its store cannot notice.
+    /// Its disk was damaged in a way that its store cannot notice.
     lied_to: bool,
     /// A promotion of another replica was forced, and this one has not been taken into the new
     /// history yet. Its content is not judged.
@@ -322,7 +323,8 @@ impl LogOracle {
             );
         }
         replica.log.push((batch.last(), id));
-        // Its log is the beginning of the new history's by now, as the chains say; what its volumes hold is looked at from now on.
+        // By now its log is the beginning of the new history, as the chains show. From here on its
+        // volumes are checked again.
         replica.stray &= batch.epoch < self.forks.newest();
         Ok(())
     }
@@ -358,7 +360,8 @@ impl LogOracle {
     /// The replica tells a primary of this epoch what its log holds.
     ///
     /// # Errors
-    /// S19: it has not durably promised just this epoch (R1), so it may be talked out of what it says.
+    /// S19: it has not durably promised this very epoch (R1). So a primary of an older epoch may
+    /// still change its log.
     pub fn answered(&mut self, node: NodeId, incarnation: Incarnation, epoch: Epoch) -> Check {
         let promised = self.replica(node, incarnation).promised;
         if promised == epoch {
@@ -426,8 +429,9 @@ impl LogOracle {
         Ok(())
     }
 
-    /// The replica is about to cut its log after `to` (`Effect::Cut`); a crash may come before or after. One that is not in
-    /// sync may lose committed entries so: the primary no longer knows the epochs of old logs, and copies.
+    /// The replica is about to cut its log after `to` (`Effect::Cut`). A crash may come before or
+    /// after. A replica that is not in sync may lose committed entries in this way: the primary no
+    /// longer knows the epochs of old logs, and copies.
     ///
     /// # Errors
     /// S8: a recorded member loses what was acknowledged.
@@ -474,8 +478,9 @@ impl LogOracle {
     /// S11: `at` is not a committed position of the history that the replica follows.
     pub fn restart(&mut self, node: NodeId, incarnation: Incarnation, at: Position, chain: Chain) -> Check {
         let of_history = self.is_true(at, chain);
-        // Where promotions were forced, one that has not heard of the last may be given what a primary of the history that is over had
-        // committed, and stays a stray. Seed 217255.
+        // After forced promotions a replica may not have heard of the last one. A primary of an
+        // older history may then copy to it what that history had committed. The replica stays a
+        // stray. Seed 217255.
         let known = self.by_end.contains_key(&(at.index, chain));
         let history = self.history(node, incarnation);
         let replica = self.replica(node, incarnation);
@@ -494,7 +499,7 @@ impl LogOracle {
     /// The store has restarted the log (`Restarted`).
     ///
     /// # Errors
-    /// S11: it was not asked to.
+    /// S11: the replica core did not ask for it.
     pub fn restarted(&mut self, node: NodeId, incarnation: Incarnation, at: Position) -> Check {
         let replica = self.replica(node, incarnation);
         match replica.restarting {
@@ -577,9 +582,9 @@ impl LogOracle {
         Ok(())
     }
 
-    /// A fault of the plan has made the disk of this replica lose or change what it had said to be durable. Until a
-    /// copy makes it whole nothing is demanded of it but that it says nothing wrong. Unless the disk `lies` it has to
-    /// notice, and may not open with less than it had.
+    /// A fault of the plan has made the disk of this replica lose or change durable content. Until
+    /// a copy makes the replica whole, the oracle demands only that it says nothing wrong. Unless
+    /// the disk `lies`, the store has to notice the damage, and may not open with less than it had.
     pub fn damaged(&mut self, node: NodeId, incarnation: Incarnation, lies: bool) {
         let replica = self.replica(node, incarnation);
         replica.damaged = true;
@@ -587,12 +592,13 @@ impl LogOracle {
         self.may_differ |= lies;
     }
 
-    /// Blocks of volumes are being damaged on fewer replicas than hold them well. Nothing is forgiven for that.
+    /// Blocks of volumes are being damaged on fewer replicas than hold them well. No violation is
+    /// excused for that.
     pub fn rotten(&mut self) {
         self.may_differ = true;
     }
 
-    /// Whether a disk has done what its store cannot notice.
+    /// Whether a disk was damaged in a way that its store cannot notice.
     #[must_use]
     pub fn may_differ(&self) -> bool {
         self.may_differ

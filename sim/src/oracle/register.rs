@@ -74,7 +74,8 @@ struct Group {
     /// First completion of the write or of a read that returned it. `NEVER`: no client has seen it
     /// yet.
     first_end: Moment,
-    /// When the write was acknowledged from memory; never: it was not, or what was acknowledged so was lost.
+    /// When the write was acknowledged from memory. `NEVER` if it was not, or if that acknowledged
+    /// write was lost.
     soft_end: Moment,
     last_start: Moment,
     /// When the write can no longer be given a place in the log: completed, seen, or given up.
@@ -113,7 +114,7 @@ struct Register {
     groups: Vec<Group>,
     /// Starts of the reads that are under way.
     reads: Vec<Moment>,
-    /// Values that may not come back, with what they were replaced by.
+    /// Values that may not come back, each with the reason.
     gone: Vec<(u64, Gone)>,
 }
 
@@ -298,8 +299,9 @@ impl Registers {
         }
     }
 
-    /// A forced promotion has taken everything back that came after some entry (R11): each block holds what it held then, and
-    /// nothing else that was asked for until now will be seen again. The new primary has no device yet, so nothing was asked of it.
+    /// A forced promotion has taken back everything after some entry (R11). Each block holds its
+    /// content at that entry, and no other write of before will be seen again. The new primary has
+    /// no device yet, so no client has asked it for anything.
     pub fn roll_back(&mut self, resource: usize, value_at: impl Fn(u16, u64) -> u64) {
         let now = self.tick();
         for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
@@ -475,8 +477,8 @@ impl Register {
         ))
     }
 
-    /// Drops what no read may return any more: the groups that come before one that was complete before every read
-    /// that is under way or still to come began.
+    /// Drops the groups that no read may return any more. These come before a group that was
+    /// complete before every read began that is under way or still to come.
     fn sweep(&mut self, now: Moment) {
         if self.groups.len() < 2 {
             return;

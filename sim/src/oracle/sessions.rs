@@ -25,7 +25,7 @@ pub struct SessionsOracle {
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     mark: ClientMark,
-    /// The first version as of which its last change may have been admitted.
+    /// First version under which the last change may have been admitted.
     version: ConfigVersion,
 }
 

@@ -1,9 +1,9 @@
 //! Slow members (P11, P12): one leaves for its slowness only while enough copies remain, and does
 //! not return before its quiet period is over.
 //!
-//! A proposal of a primary is judged by the record of the version that it names. A member that was
-//! gone and comes back may return at once, and so may one that is taken back because there are too
-//! few copies. That the period doubles is tested where it is decided.
+//! The oracle judges a primary's proposal by the record of the version that the proposal names. Two
+//! kinds of members may return at once: one whose connection was broken meanwhile, and one that
+//! returns because there are too few copies. That the period doubles is tested where it is decided.
 
 use super::Violation;
 use mainstay_replica::{Proposal, SlowLimits};
@@ -60,7 +60,7 @@ impl SlowOracle {
         if let Some(before) = self.records.back() {
             let left = before.iss.iter().filter(|member| !record.iss.contains(member));
             for member in left {
-                // What was asked for on an older version came to nothing (seed 1534684).
+                // A proposal on an older version came to nothing (seed 1534684).
                 if let Some((primary, version, asked_us)) = self.asked.get(member).copied()
                     && version >= before.version
                     && before.epoch == record.epoch
@@ -70,7 +70,7 @@ impl SlowOracle {
                 }
             }
         }
-        // On an older version it can no longer happen.
+        // A proposal on an older version can no longer take effect.
         self.asked.retain(|_, (_, version, _)| *version >= record.version);
         self.out.retain(|member, out| !record.iss.contains(member) && out.epoch == record.epoch);
         let few =

@@ -98,8 +98,10 @@ impl Oracle {
         self.registers.ask_back(resource.0 as usize - 1);
     }
 
-    /// A resource, or a replica of it, is made of a snapshot of another one: R17 of what that holds when the resource comes to be. In mode A, and where a promotion was forced,
-    /// another history may take the snapshot anew; nothing is made of that one.
+    /// A resource, or a replica of it, is made of a snapshot of another resource. R17 judges the
+    /// content of that snapshot at the moment when the resource is first made. In mode A, and after
+    /// a forced promotion, another history may take the snapshot anew; no resource is made of that
+    /// one.
     pub fn made_of(&mut self, resource: ResourceId, source: ResourceId, snapshot: SnapshotId) {
         let given = self.logs.get(&source).and_then(|log| log.snapshot_content(snapshot));
         let Some(log) = self.logs.get_mut(&resource) else { return };
@@ -111,7 +113,7 @@ impl Oracle {
         self.judge(check);
     }
 
-    /// L4: a scrub finds differences where a disk lied, and nowhere else.
+    /// L4: a scrub finds differences only where a disk lied.
     pub fn differ(&mut self, resource: ResourceId, node: NodeId, report: &ScrubReport) {
         if self.logs.get(&resource).is_some_and(|log| !log.may_differ()) {
             let text = format!(
@@ -191,7 +193,8 @@ impl Oracle {
         }
     }
 
-    /// S5: a flush was answered that was asked for when everything up to `upto` had been acknowledged.
+    /// S5: a flush is answered. When a client asked for it, everything up to `upto` had been
+    /// acknowledged.
     pub fn flushed(&mut self, resource: ResourceId, node: NodeId, upto: Index) {
         if let Some(log) = self.logs.get(&resource) {
             let check = log.flushed(node, upto);

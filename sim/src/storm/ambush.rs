@@ -29,8 +29,9 @@ fn copied(draw: &Draw, random: &mut Random) -> Option<(NodeId, usize)> {
     victim(draw, random)
 }
 
-/// R4: a member is proposed and the proposal is under way for seconds; meanwhile the joiner goes. Then the primary must not forget
-/// that it may still be recorded, and its removal must make the old proposal void.
+/// R4: a member is proposed, and the proposal is under way for seconds. Meanwhile the joiner goes.
+/// The primary must remember that it may still be recorded, and its removal must make the old
+/// proposal void.
 pub(super) fn join_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let ms = random.between(800, 8000);
@@ -103,11 +104,11 @@ pub(super) fn promotion_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) 
 pub(super) fn copy_in_disorder(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = copied(draw, random) else { return };
     let (whose, what) = match random.below(4) {
-        // The content of an extent is old when it comes: what was written since has overtaken it.
+        // The content of an extent is old when it comes, because later writes have overtaken it.
         0 => (Side::Peer, DiskOp::Read),
-        // The log of the target is shorter than what it was sent reaches to.
+        // The log of the target is shorter than the entries that it was sent.
         1 => (Side::Peer, DiskOp::JournalWrite),
-        // An extent is being written while what is newer is destaged, or the other way round.
+        // An extent is being written while newer entries are destaged, or the other way round.
         _ => (Side::Peer, DiskOp::VolumeWrite),
     };
     let ms = spread(random, 50, 4000);
@@ -121,17 +122,19 @@ pub(super) fn copy_in_disorder(draw: &mut Draw, random: &mut Random, at: u64) {
         trap_after(draw, at, resource, moment, skip, Deed::LateDisk { whose, what, ms });
     }
     draw.disk(at + 1, node, resource, DiskFault::Replace);
-    // All along, a little at a time: what is not committed is in no copy.
+    // A few writes at a time for the whole copy, because a copy holds no uncommitted write.
     let blocks = random.between(1, 4);
     let count = random.between(40, 160);
     draw.writes(at + 100, ms + 3000, resource, count, blocks, random);
 }
 
-/// R16: a copy starts over while an extent is still being read for the earlier one; both want the same.
+/// R16: a copy starts over while an extent is still being read for the earlier copy. Both want the
+/// same extent.
 pub(super) fn copy_over_again(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = copied(draw, random) else { return };
     let first_ms = random.between(400, 1200);
-    // Clients read, too, and an extent is read in several parts: enough for all of them.
+    // Clients read too, and an extent is read in several parts. There are enough late reads for all
+    // of them.
     for _ in 0..random.between(2, 6) {
         for (skip, ms) in [(0, first_ms), (1, first_ms + random.between(300, 1500))] {
             let late = Deed::LateDisk { whose: Side::Peer, what: DiskOp::Read, ms };
@@ -141,7 +144,7 @@ pub(super) fn copy_over_again(draw: &mut Draw, random: &mut Random, at: u64) {
     trap(draw, at, resource, Moment::CopyExtent, Deed::Reset);
     draw.disk(at + 1, node, resource, DiskFault::Replace);
     let primary = Target::Primary(resource);
-    // If all extents are late none is sent; then one of these will do.
+    // If all extents are late, none is sent. Then one of these resets makes the copy start over.
     let pause = random.between(50, first_ms / 2);
     for n in 1..8 {
         draw.fault(at + 200 + n * pause, Fault::Reset(primary, Target::Node(node)));
@@ -182,7 +185,7 @@ pub(super) fn cut_and_gone(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(on, Fault::PowerOnAll);
 }
 
-/// R18: a replica takes entries as fast as ever and does not get them out of its journal.
+/// R18: a replica takes entries as fast as before, and does not get them out of its journal.
 pub(super) fn journal_fills(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     let what = if random.coin() { DiskOp::VolumeWrite } else { DiskOp::MetaWrite };
@@ -254,8 +257,8 @@ pub(super) fn late_operations(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// R11: in mode A the primary goes with what its followers lack, and an operator goes on without it. It comes back: after a power cut, or
-/// from a pause, in the middle of its work.
+/// R11: in mode A the primary goes away with entries that its followers lack, and an operator goes
+/// on without it. It comes back after a power cut, or from a pause in the middle of its work.
 pub(super) fn primary_given_up(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     if !draw.shape.resources[resource].modes {
@@ -289,9 +292,10 @@ pub(super) fn primary_given_up(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(on, Fault::PowerOnAll);
 }
 
-/// R5: in mode B members lose what they have only in memory, in the middle of writes and flushes: one, the primary, all, or one after
-/// the other, with the engine alone or the power of the machine. Journals are slow, so that there is something to lose; now and then the
-/// mode changes on the way.
+/// R5: in mode B members lose what they have only in memory, in the middle of writes and flushes.
+/// It hits one, the primary, all, or one after the other, by the end of the engine or of the
+/// machine's power. Journals are slow, so that there is something to lose. Now and then the mode
+/// changes on the way.
 pub(super) fn memory_lost(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = some_resource(draw, random);
     if !draw.shape.resources[resource].modes {

@@ -152,7 +152,7 @@ pub(super) fn rot(draw: &mut Draw, random: &mut Random, at: u64) {
         _ => DiskFault::RotJournal { pick },
     };
     draw.disk(at, node, resource, fault);
-    // It shows when it is read again.
+    // The damage shows when the disk is read again.
     if random.permille(700) {
         let target = Target::Node(node);
         match random.below(3) {
@@ -184,7 +184,8 @@ pub(super) fn copy_file(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// The victim is copied to from the beginning, and again and again the copy is cut short, on slow disks.
+/// The victim is copied to from the beginning, on slow disks, and the copy is cut short several
+/// times.
 pub(super) fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     let (target, primary) = (Target::Node(node), Target::Primary(resource));
@@ -192,7 +193,7 @@ pub(super) fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
     let mut at = at + random.between(200, 2000);
     let end = at + spread(random, 2000, 16_000);
     let gap = spread(random, 20, 2000);
-    // Faults of the pace stay with the disk, so they come after the new one.
+    // Faults of the pace belong to the disk, so they come after the new disk.
     for replica in draw.shape.resources[resource].replicas.clone() {
         if random.coin() {
             let factor = spread(random, 2, 100);

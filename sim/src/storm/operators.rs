@@ -48,7 +48,7 @@ pub(super) fn digest(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.operator(at, Operator::Digest { resource, hold_ms });
 }
 
-/// Sometimes slowly, sometimes ended, sometimes with trouble on the way.
+/// Scrubs, at times slowly, at times ended early, at times with a fault on the way.
 pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let rate = if random.coin() { 0 } else { spread(random, 64 << 10, 8 << 20) };
@@ -130,7 +130,7 @@ pub(super) fn move_replicas(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// In one go, or bit by bit.
+/// Grows a volume at once, or in steps.
 pub(super) fn grow(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let shape = &draw.shape.resources[resource];
@@ -142,7 +142,7 @@ pub(super) fn grow(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// A few in a row, some of which go again at once.
+/// Takes a few snapshots in a row, and deletes some of them at once.
 pub(super) fn snapshots(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let mut at = at;
@@ -153,7 +153,7 @@ pub(super) fn snapshots(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// A snapshot, and back to it, or to another one, while clients write.
+/// Takes a snapshot and rolls back to it, or to another one, while clients write.
 pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let mut at = at;
@@ -195,12 +195,13 @@ pub(super) fn forget_the_service(draw: &mut Draw, random: &mut Random, at: u64) 
     draw.operator(at, Operator::RollBack { resource, pick, keep, restart: false });
 }
 
-/// A node without a replica has the devices for a while, then another one, or the primary. Now and then that happens just as
-/// something is to be recorded.
+/// A node without a replica has the devices for a while. Then another one has them, or the primary.
+/// Now and then that happens just as something is to be recorded.
 pub(super) fn attach(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let shape = &draw.shape.resources[resource];
-    // What a forced promotion takes back is asked for again by a client, which the registers do not know.
+    // After a forced promotion a client asks again for writes that the promotion has taken back.
+    // The registers do not model that.
     if shape.service || shape.modes || shape.replicas.len() as u32 == draw.shape.nodes {
         return;
     }
@@ -231,7 +232,7 @@ pub(super) fn attach(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Half the journal is the most that followers may lag.
+/// Followers may lag by half the journal at most.
 pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Operator {
     let blocks = random.between(16, draw.shape.resources[resource].journal_blocks / 2);
     Operator::SetMode { resource, a: Some((blocks, spread(random, 100, 10_000), random.coin())) }

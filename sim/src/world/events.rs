@@ -165,7 +165,7 @@ impl World {
         }
         let (log, state) = self.consensus.restarted(node, applied);
         machine.applied = log.applied;
-        // What an earlier process made or removed half is nothing, and goes.
+        // Files that an earlier process has half made or half removed are not a replica, and go.
         let labels: BTreeSet<ResourceId> = machine.durable.stored().keys().copied().collect();
         machine.disks.retain(|resource, _| labels.contains(resource));
         machine.formatted.retain(|resource, _| labels.contains(resource));
@@ -236,7 +236,7 @@ impl World {
         self.find_half_open();
     }
 
-    /// F25: everything stops at once; disks keep what the fates decide.
+    /// F25: everything stops at once. Chance decides which volatile sectors the disks keep.
     pub(super) fn power_cut(&mut self, node: NodeId) {
         if !self.machines[&node].powered {
             return;

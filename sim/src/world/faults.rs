@@ -114,7 +114,7 @@ impl World {
             Fault::StepClock { target, by_ms } => {
                 if let Some(node) = self.node_of(target) {
                     self.trace.count("F42 wall clock steps");
-                    // By how much is not part of what happens, only of what is shown.
+                    // The size of the step is shown, and is not part of the hash.
                     self.note(Some(node), Part::Fault, &[6], || crate::prose::fault(&fault));
                     self.consensus.step_wall(node, by_ms);
                 }
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Whether the resource survives the loss of what `node` holds: another member is whole.
+    /// Whether the resource survives the loss of the replica on `node`: another member is whole.
     fn survivable(&self, node: NodeId, resource: ResourceId) -> bool {
         let Some(known) = self.state().resources.get(&resource) else { return false };
         known.record.iss.iter().any(|member| {
@@ -344,7 +344,8 @@ impl World {
         let Some(disk) = machine.disks.get_mut(&resource) else { return };
         let live = |record: &Record| record.last > checkpoint;
         let done = match fault {
-            // Only a record with a successor: the last one looks torn, which no replica can tell from a crash.
+            // Only a record with a successor: a replica cannot tell damage to the last one from a
+            // crash.
             DiskFault::RotJournal { pick } => {
                 disk.rot_record(pick, |record| placements.contains(&(record.offset, record.len)), live)
             }
@@ -397,7 +398,8 @@ impl World {
         }
     }
 
-    /// Where the journal holds batches that a later durable record calls durable, and where the others lie.
+    /// Places in the journal of the batches that a later durable record calls durable, and places
+    /// of the others.
     fn journal_placements(&self, node: NodeId, resource: ResourceId) -> (Vec<Place>, Vec<Place>) {
         let Some(engine) = &self.machines[&node].engine else { return Default::default() };
         engine.hosts.get(&resource).map(|hosted| hosted.in_journal()).unwrap_or_default()
@@ -446,7 +448,7 @@ impl World {
         self.lose_files(node, resource);
     }
 
-    /// The agent sees that the engine has open what is not in its place any more.
+    /// The agent sees that the engine has files open that are no longer in their place.
     fn operator_copies_a_file(&mut self, node: NodeId, resource: ResourceId) {
         let machine = self.machine(node);
         let open = machine.powered && !Self::stopped(machine) && has_open(machine, resource);
@@ -526,8 +528,8 @@ impl World {
         }
     }
 
-    /// Whether an address that stays on this node while its engine, and with it the guard, is not there may still be there
-    /// when another node takes over.
+    /// Whether another node may take over while an address is still on this node. This is so when
+    /// the node's engine is not there, and with it the guard.
     fn overlaps_without_guard(&self, node: NodeId, resource: ResourceId) -> bool {
         let state = self.state();
         let replicas = state.resources.get(&resource).map(|known| known.record.replicas.as_slice());
@@ -550,7 +552,7 @@ impl World {
         machine.copied.insert(resource);
     }
 
-    /// The file is gone in which a node keeps how far its replicas reached.
+    /// The file is gone in which a node keeps the last entries of its replicas.
     pub fn forget_held(&mut self, node: NodeId) {
         self.machine(node).held.clear();
     }
@@ -563,7 +565,7 @@ impl World {
         self.note(Some(node), Part::Fault, &[39, resource.0], || {
             format!("a copy of {} is put in its place", words::resource(resource))
         });
-        // If its node does not know better it is believed for a while.
+        // If its node has no such note, the replica is believed for a while.
         let lies = !self.machines[&node].held.contains_key(&resource);
         self.damaged(node, resource, lies);
         let machine = self.machine(node);
@@ -573,7 +575,7 @@ impl World {
 }
 
 impl Machine {
-    /// Which directories of the pool the agent takes for replicas.
+    /// Finds the directories of the pool that the agent takes for replicas.
     pub(super) fn find_replicas(&mut self) {
         let label = |resource: ResourceId, incarnation: Incarnation| {
             Found::Label(Label { resource, name: "r".into(), incarnation })

@@ -2,8 +2,8 @@
 //! and the versions of their extents with the log.
 //!
 //! A client sees one replica only, and a block that no client reads shows no damage. So the world
-//! inspects each replica after it was recovered, after it was copied, when it becomes primary, in
-//! turn all the time, and at the end.
+//! inspects each replica when it was recovered or copied, and when it becomes primary. It also
+//! inspects all of them in turn during the run, and at the end.
 
 use super::{What, World, resource_id};
 use crate::disk::{Disk, Finished};
@@ -16,10 +16,11 @@ use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, SnapshotState, Volu
 
 /// The mean pause between two looks, each at one replica.
 const PAUSE_US: u64 = 1_500_000;
-/// How long a request may take although a disk stands still, say, in true microseconds.
+/// Time that a request may take, for example while a disk stands still, in true microseconds.
 const PATIENCE_US: u64 = 30_000_000;
 
-/// Whether a read of a block of a volume, of which the disk gives these bytes (none: zeroes), is not taken for data.
+/// Whether a read of a block of a volume notices that it is damaged. `bytes` are the content on the
+/// disk, `None` for zeroes.
 fn noticed(store: &Store, disk: &Disk, (volume, block): (VolumeId, u64), bytes: Option<&[u8]>) -> bool {
     let zeroes = [0; BLOCK_BYTES as usize];
     let range = Range { volume, offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
@@ -33,7 +34,7 @@ fn noticed(store: &Store, disk: &Disk, (volume, block): (VolumeId, u64), bytes: 
 }
 
 impl World {
-    /// The next look that nothing but the time asks for.
+    /// Schedules the next look that only the time calls for.
     pub(super) fn arm_inspection(&mut self) {
         let pause_us = self.inspections.around(PAUSE_US).max(1);
         self.after(pause_us, What::Inspection);
@@ -48,7 +49,7 @@ impl World {
         self.arm_inspection();
     }
 
-    /// The oracle was told that these are whole now.
+    /// Inspects the replicas that the oracle was told are whole now.
     pub(super) fn inspect_copied(&mut self) {
         while let Some((resource, node)) = self.oracle.copied.pop() {
             self.inspect(node, resource, false);
@@ -128,7 +129,8 @@ impl World {
         oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);
         // R17: what a snapshot holds is the log up to its entry.
         let held = store.snapshots().filter(|(_, snapshot)| snapshot.state == SnapshotState::Held);
-        // R16: as is what a replica held before it was copied to.
+        // R16: the same holds of the content that a replica kept when it became the target of a
+        // copy.
         for (id, snapshot) in held.chain(store.kept()) {
             let mut kept = |volume: VolumeId, block: u64| {
                 let bytes = disk.snapshot_block(id, volume, block)?;
@@ -141,7 +143,7 @@ impl World {
         }
         let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
         oracle.check_versions(resource, node, incarnation, commit, &mut version);
-        // R14: at rest every copy of the superblock is as new as the others, but for those that rot.
+        // R14: at rest all copies of the superblock are equally new, except rotten ones.
         let process = &machine.engine_process;
         let paused = process.paused_until_us > 0 || !process.backlog.is_empty();
         let copies: Vec<_> = (0..SUPERBLOCK_COPIES as u64)
@@ -158,8 +160,9 @@ impl World {
         }
     }
 
-    /// R20: a primary does not wait for ever for a member that is not there, but asks for its removal, or fails what waits if that is one of the copies that
-    /// are wanted.
+    /// R20: a primary does not wait for ever for a member that is gone. It asks for the removal of
+    /// the member. If that member is one of the copies that are wanted, it fails the requests that
+    /// wait.
     fn watch_waiting(&mut self, node: NodeId, resource: ResourceId) {
         let now = self.node_time(node);
         let machine = &self.machines[&node];

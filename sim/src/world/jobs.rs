@@ -33,7 +33,7 @@ impl World {
                 } else if machine.engine.is_some() && machine.engine_process.boot == engine_boot {
                     machine.opening.entry(resource).or_default().opens += 1;
                 }
-                // One thread of the engine makes and opens, in the order in which it was asked.
+                // One thread of the engine makes and opens replicas, in the order of the requests.
                 let delay = 2_000 + self.chance.below(60_000);
                 let at_us = delay + self.now_us.max(self.machines[&node].lifecycle_busy_us);
                 self.machine(node).lifecycle_busy_us = at_us;
@@ -50,7 +50,8 @@ impl World {
                 let input = EngineIn::AttachClient { resource, number, record, opening };
                 self.socket_to_engine(node, engine_boot, input);
             }
-            // A replica that is still being opened is closed when it is: an earlier agent may have asked for the one. Seed 2558422.
+            // When a replica is still being opened, the close waits for that. An earlier agent may
+            // have asked for the opening. Seed 2558422.
             Step::Close if self.machines[&node].opening.contains_key(&resource) => {
                 self.trace.count("R9 a replica is closed that is still being opened");
                 self.machine(node).opening.entry(resource).or_default().closes.push(number);
@@ -110,7 +111,7 @@ impl World {
                 }
             }
             Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
-            // Only what is half made goes, and that is not here.
+            // Only half-made files are removed, and there are none here.
             Step::RemoveFiles if machine.put_back.contains(&resource) => Ok(Answer::Done),
             Step::RemoveFiles => {
                 self.remove_files(node, resource);
@@ -191,7 +192,7 @@ impl World {
         of: Option<SnapshotOf>,
     ) -> Result<(), String> {
         let content = of.map(|of| self.content(node, resource, of)).transpose()?;
-        // Whether its node knows that or not.
+        // The origin in the control plane's state counts, whether or not the node knows it.
         let known = self.state().resources.get(&resource).and_then(|known| known.origin.as_ref());
         if let Some(of) = known.map(|origin| origin.of).or(of) {
             self.oracle.made_of(resource, of.resource, of.snapshot);
@@ -255,7 +256,8 @@ impl World {
             // A page or two, so that some must be read again.
             sums_bytes_max: 2 * BLOCK_BYTES,
             destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
-            // One resource in three destages all that there is, those of stories among them, the others a third or a fifth of the journal.
+            // One resource in three, those of stories among them, destages everything in one pass.
+            // The others destage a third or a fifth of the journal.
             pass_parts: 1 + 2 * ((shape.journal_blocks + 2) % 3),
             pass_bytes_min: 0,
             memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,

@@ -59,7 +59,7 @@ impl World {
         self.after(delay, What::ToEngine { node: from, boot, input: EngineIn::Peer { node: to, up: true } });
     }
 
-    /// Sends what a host wants to say to another engine.
+    /// Sends a host's message to another engine.
     pub(super) fn send(&mut self, from: NodeId, to: NodeId, answer: bool, envelope: &Envelope) {
         if self.trace.shows_messages() {
             let text = words::message(to, envelope);
@@ -112,7 +112,8 @@ impl World {
         self.say_reset(pair, end.other(), connection);
     }
 
-    /// The other side, if it still believes, is told by a reset, now or when it next says something.
+    /// If the other side still believes in the connection, a reset tells it, now or when it next
+    /// sends.
     fn say_reset(&mut self, pair: Pair, end: End, connection: u64) {
         if !self.network.is_up(pair, end, connection) {
             return;
@@ -171,7 +172,7 @@ impl World {
         let blocked = self.network.blocked_since(from, to).is_some_and(|since| since <= since_us);
         let stopped =
             speaker.engine_process.paused_until_us > 0 && speaker.engine_process.paused_since_us <= since_us;
-        // Probes are on their way for as long as this.
+        // Probes may be on their way until then.
         let late = self.network.is_late(pair, end.other(), since_us);
         if gone || blocked || stopped || late {
             self.note(Some(to), Part::Network, &[4, u64::from(from.0)], || {
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// Sides whose other one has given up meanwhile are told.
+    /// Tells the sides whose peers have given up meanwhile.
     pub(super) fn find_half_open(&mut self) {
         for pair in self.network.pairs().collect::<Vec<_>>() {
             let Some(connection) = self.network.id(pair) else { continue };

@@ -62,7 +62,7 @@ impl World {
 }
 
 impl Machine {
-    /// No engine has the files of these directories open any more.
+    /// Notes the moved directories whose files no engine has open any more.
     pub(super) fn set_moved_aside(&mut self) {
         for resource in self.moved.clone() {
             self.set_aside(resource);

@@ -22,12 +22,14 @@ use mainstay_types::{
 const PATIENCE_US: u64 = 700_000;
 /// When the operator deletes a snapshot, after having asked for a resource that is made of it.
 const TIDY_MS: [u64; 4] = [40, 120, 400, 2_000];
-/// From the first digests to those that are taken while writes are held, and from the pause to these.
+/// Time from the first digests to those that are taken while writes are held, and from the pause to
+/// these.
 const DIGEST_US: u64 = 200_000;
 
-/// How often a promotion is tried to be forced.
+/// Number of attempts to force a promotion.
 const FORCE_TRIES: u64 = 15;
-/// How long a replica has to promise what it is asked for: as long as an agent waits for its engine.
+/// Number of looks at whether a replica has promised, over the time that an agent waits for its
+/// engine.
 const PROMISE_TRIES: u64 = 50;
 const PROMISE_US: u64 = 200_000;
 
@@ -49,7 +51,7 @@ enum Presence {
     Gone,
 }
 
-/// Whether something asked for is still to come.
+/// Whether a wish of the operator is still to be fulfilled.
 pub(crate) enum Unfinished {
     No,
     /// There is no such resource, as there should not be, and nothing of it is left.
@@ -110,7 +112,7 @@ impl World {
                 self.trace.count("F51 operator deletes a resource");
                 let gone = Wanted { resource: Presence::Gone, service: false, prefer: None };
                 self.wanted[resource] = gone;
-                // It may try that before the service is gone, and is told so.
+                // The operator may try this before the service is gone, and gets a refusal.
                 self.submit(Command::DeleteResource { resource: resource_id(resource) });
             }
             Operator::Digest { hold_ms, .. } => self.digest(resource_id(resource), hold_ms),
@@ -167,7 +169,7 @@ impl World {
         let from = from.and_then(|pick| choose(&holders, pick));
         let to = to.map(|pick| choose(&others, pick));
         let command = match (from, to) {
-            // There is no node without a replica.
+            // Every node has a replica.
             (_, Some(None)) | (None, None) => return,
             (None, Some(Some(node))) => {
                 self.trace.count("F57 operator adds a replica");
@@ -202,7 +204,7 @@ impl World {
             None => (record.lag, false),
             Some((blocks, ms, takeover)) => (LagLimits { bytes: blocks * BLOCK_BYTES, ms }, takeover),
         };
-        // What was never chosen is more than these journals hold.
+        // The limit that no operator ever chose is larger than these journals.
         let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };
         let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
         self.trace.count("F51 operator changes a mode");
@@ -275,7 +277,8 @@ impl World {
         self.after(PROMISE_US, What::Promised { resource: id, to, version, epoch, tries });
     }
 
-    /// Until it has promised, a primary that is cut off may begin to copy to it.
+    /// Waits for the promise. Until then a primary that is cut off may begin to copy to the
+    /// replica.
     pub(super) fn force_promised(
         &mut self,
         resource: ResourceId,
@@ -306,14 +309,14 @@ impl World {
         self.wanted[resource].service
     }
 
-    /// Does what is due, and looks again if that was not all.
+    /// Does what is due, and looks again later if more is to do.
     pub(super) fn operate(&mut self, resource: usize) {
         if self.operate_once(resource) {
             self.after(PATIENCE_US, What::Operator { resource });
         }
     }
 
-    /// Asks for what is not yet as it is wanted. False if nothing was to be asked for.
+    /// Asks for a wish that is not fulfilled yet. Returns `false` if none is left.
     pub(super) fn operate_once(&mut self, resource: usize) -> bool {
         let (id, wanted) = (resource_id(resource), self.wanted[resource]);
         let name = Self::service_name(id);
@@ -329,7 +332,7 @@ impl World {
             }
             Presence::Yes if !exists => match self.origin_of(resource) {
                 Ok(origin) => {
-                    // They take it for done too early.
+                    // Operators believe too early that the resource is made.
                     for (of, ms) in origin.iter().flat_map(|of| TIDY_MS.map(|ms| (*of, ms))) {
                         self.after(ms * 1000, What::TidyUp { of });
                     }
@@ -338,12 +341,12 @@ impl World {
                 Err(None) => return true,
                 Err(Some(command)) => *command,
             },
-            // No service runs on what is attached.
+            // No service runs on an attached resource.
             Presence::Yes if has_service && wanted.service && service.is_none() && attached => {
                 Command::DetachResource { resource: id }
             }
             Presence::Yes if has_service && wanted.service && service.is_none() => {
-                // It was told, if the node has no replica any more.
+                // The service has a preferred node, if that node still has a replica.
                 let held = |node: &u32| {
                     known.is_some_and(|known| known.spec.replicas.iter().any(|held| held.0 == *node))
                 };
@@ -356,7 +359,7 @@ impl World {
                 self.want_copies(id, MinCopies::default());
                 return true;
             }
-            // What is being deleted takes its time.
+            // A deletion takes its time.
             _ => return service == Some(true) || deleting,
         };
         self.submit(command);
@@ -372,7 +375,8 @@ impl World {
         self.submit(Command::DropSnapshot { resource: of.resource, name });
     }
 
-    /// The snapshot that a resource is to be made of; `Err`: the operator waits for one, and asks for it perhaps.
+    /// The snapshot that a resource is to be made of. `Err`: the operator waits for one, and
+    /// perhaps asks for it.
     fn origin_of(&self, resource: usize) -> Result<Option<SnapshotOf>, Option<Box<Command>>> {
         let Some(source) = self.plan.shape.resources[resource].origin.map(resource_id) else {
             return Ok(None);
@@ -380,7 +384,7 @@ impl World {
         let Some(known) = self.state().resources.get(&source).filter(|known| !known.deleting) else {
             return Ok(None);
         };
-        // What is held elsewhere is asked for in vain, for a while.
+        // For a while operators ask in vain for a snapshot that only other nodes hold.
         let here = &self.plan.shape.resources[resource].replicas;
         let held = |node: NodeId, snapshot: &Snapshot| {
             snapshot.nodes.get(&node).is_some_and(|on| on.state == SnapshotState::Held)
@@ -392,7 +396,7 @@ impl World {
         if let Some((&snapshot, _)) = able.next_back() {
             return Ok(Some(SnapshotOf { resource: source, snapshot }));
         }
-        // It may be that no pool can keep one, or that the other does not get well for long.
+        // Perhaps no pool can keep a snapshot, or the other resource stays unwell for long.
         if self.healed {
             return Ok(None);
         }
@@ -401,7 +405,8 @@ impl World {
         Err(known.snapshots.is_empty().then(|| Box::new(wish)))
     }
 
-    /// Whether more copies are wanted than there need be when faults have stopped: some replicas stay away then, or may be lost for good.
+    /// Whether more copies are wanted than there can be after faults have stopped. Some replicas
+    /// stay away then, or may be lost for good.
     fn wants_fewer(&self, resource: usize) -> bool {
         let known = self.state().resources.get(&resource_id(resource));
         let wanted = known.is_some_and(|known| known.record.min_copies.copies > 1);
@@ -441,8 +446,9 @@ impl World {
         }
     }
 
-    /// Whether replicas are still moving, or are where none is to be. A primary does not move to where its service has used up its
-    /// attempts, until an operator has cleared the failures (R21); the advice says so.
+    /// Whether replicas are still moving, or are where none is wanted. A service may have used up
+    /// its attempts on a node. Then the primary does not move there until an operator has cleared
+    /// the failures (R21), and the advice says so.
     fn unfinished_replicas(&self, resource: usize) -> Option<String> {
         let id = resource_id(resource);
         let known = self.state().resources.get(&id)?;
@@ -480,7 +486,7 @@ impl World {
         self.deliver_consensus();
     }
 
-    /// H7, and of scrubs of the schedule L4.
+    /// Checks the answer to an operator: H7, and L4 for scrubs of the schedule.
     pub(super) fn operator_is_told(&mut self, answer: Answer) {
         let Answer { entry, outcome, judged } = answer;
         let asked = words::command(&entry.command);
@@ -521,7 +527,8 @@ impl World {
         }
     }
 
-    /// S13: of two replicas at one position the digests are equal, if no fault has damaged one of them.
+    /// S13: two replicas at one position have equal digests, unless a fault has damaged one of
+    /// them.
     pub(super) fn digested(
         &mut self,
         node: NodeId,
@@ -559,7 +566,7 @@ impl World {
     }
 }
 
-/// The service that is tried anew after this, as if it had never failed (R21).
+/// Returns the service that starts anew after this command, as if it had never failed (R21).
 fn clears_failures(command: &Command) -> Option<&str> {
     match command {
         Command::MoveService { name, .. } => Some(name),

@@ -6,8 +6,9 @@ use crate::plan::ClientOp;
 use mainstay_types::{Member, ResourceId};
 use std::collections::BTreeMap;
 
-/// How long a copy may stand still, and how long it may take: there are some 24 extents, and copies are slowed down to 8 of them in a
-/// second at most. It may have to wait for others, or for its target to leave the in-sync set.
+/// Time that a copy may stand still, and time that it may take. There are some 24 extents, and the
+/// slowest copies make 8 of them in a second. A copy may have to wait for other copies, or for its
+/// target to leave the in-sync set.
 const STANDSTILL_US: u64 = 20_000_000;
 const COPY_US: u64 = 60_000_000;
 /// Number of blocks that clients write at each look while a replica is copied.
@@ -87,8 +88,8 @@ impl World {
         }
     }
 
-    /// L3: a replica at rest whose journal has no room for what clients may write next. Of a resource that has stopped nothing is
-    /// committed any more, and nothing drains.
+    /// L3: a replica at rest whose journal has no room for the clients' next writes. Resources that
+    /// have stopped are left out: they commit nothing any more, so their journals do not drain.
     pub(super) fn congested(&self) -> Option<String> {
         (0..self.plan.shape.resources.len()).filter(|number| self.is_whole(*number)).find_map(|number| {
             let full = |machine: &Machine| {

@@ -5,7 +5,8 @@ use super::What;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Times are sorted; what happens at them lies still, for it is large to move about a heap.
+/// Only the times are sorted. The events stay in place, because they are too large to move about a
+/// heap.
 #[derive(Default)]
 pub(super) struct Queue {
     /// Time in microseconds, number of the request, and the slot of what happens then.
@@ -26,7 +27,7 @@ impl Queue {
         self.times.push(Reverse((at_us, self.requests, slot)));
     }
 
-    /// Lets what is to happen happen at other times; asked in the order of the present ones.
+    /// Moves events to other times. `when` is asked in the order of the present times.
     pub(super) fn reschedule(&mut self, mut when: impl FnMut(u64, &What) -> u64) {
         let times = std::mem::take(&mut self.times).into_sorted_vec();
         let moved = times.into_iter().rev().map(|Reverse((at_us, request, slot))| {

@@ -26,7 +26,7 @@ impl World {
         Some(&self.state().resources.get(&resource).filter(|known| !known.deleting)?.scrubs)
     }
 
-    /// Waits for one of each resource that has a schedule, and ends the schedules.
+    /// Waits for one scrub of each resource that has a schedule, and ends the schedules.
     pub(super) fn scrubs_come_when_due(&mut self) {
         let scheduled = |world: &Self, resource| {
             let interval = world.scrubs_of(resource).map_or(0, |scrubs| scrubs.policy.interval_ms);
@@ -36,14 +36,15 @@ impl World {
             let resource = resource_id(number);
             let Some(interval_ms) = scheduled(self, resource) else { continue };
             let before = self.scrubs_of(resource).and_then(|scrubs| scrubs.whole.clone());
-            // Two intervals and a half if clocks are wrong, one for what an operator has ended, and one that another resource takes.
+            // Two and a half intervals if clocks are wrong. One more for a scrub that an operator
+            // has ended, and one for a scrub of another resource.
             let until = self.now_us + 5 * interval_ms * 1000 + 2 * ANSWER_US;
             let came = |world: &Self| {
                 world
                     .scrubs_of(resource)
                     .is_none_or(|scrubs| scrubs.whole.is_some() && scrubs.whole != before)
             };
-            // What an operator asked for long ago may be decided only now. Seed 2518222.
+            // A command of the operator of long ago may be decided only now. Seed 2518222.
             let wanted = |world: &Self| scheduled(world, resource) == Some(interval_ms);
             while wanted(self) && !came(self) && self.now_us < until && self.violation().is_none() {
                 self.run_until(self.now_us + STEP_US);
@@ -89,7 +90,8 @@ impl World {
         self.state().scrub_waits_for(resource).is_none() && self.leads(resource).is_some_and(feeds_all)
     }
 
-    /// The primary's replica. One whose disk was replaced is named by the record and leads nothing. Seed 1104279.
+    /// The primary's replica. A replica whose disk was replaced leads nothing, although the record
+    /// names its node. Seed 1104279.
     pub(super) fn leads(&self, resource: ResourceId) -> Option<&Hosted> {
         let node = self.state().resources.get(&resource)?.record.primary?;
         let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;

@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of runs in a thousand that end with a scrub of rotten blocks.
 const ROTTEN: u64 = 300;
-/// How often a scrub is begun until one is whole: followers that it makes too slow leave the in-sync set and are not compared.
+/// Number of attempts at a whole scrub. A scrub may make followers so slow that they leave the
+/// in-sync set and are not compared.
 const TRIES: usize = 5;
 const STEP_US: u64 = 20_000;
 
@@ -43,7 +44,8 @@ impl Sums {
     }
 }
 
-/// Resources whose replicas do not all have checksums. Without them damage is not noticed when it is read, so none of it is done there before the end.
+/// Resources whose replicas do not all have checksums. A read there does not notice damage, so no
+/// volume is damaged there before the end.
 pub(super) fn sums_of(plan: &Plan, random: &mut Random) -> BTreeMap<ResourceId, Sums> {
     let mut sums = BTreeMap::new();
     for number in 0..plan.shape.resources.len() {
@@ -129,11 +131,12 @@ impl World {
         }
         for number in 0..self.plan.shape.resources.len() {
             let resource = resource_id(number);
-            // In mode A followers are not compared, but for a moment those that a move calls (seed 2256051).
+            // In mode A followers are not compared, except for a moment those that a move brings in
+            // sync (seed 2256051).
             if self.state().resources.get(&resource).is_none_or(|known| known.record.mode == Mode::A) {
                 continue;
             }
-            // A read that was asked for before would see what rots: seed 802904.
+            // A read that a client asked for earlier would see the rotten block: seed 802904.
             if !self.rests(number, &self.sound(resource)) {
                 continue;
             }
@@ -190,7 +193,8 @@ impl World {
         })
     }
 
-    /// No block on more than one replica; of two never the primary's, which counts, unless it knows that it is damaged.
+    /// Lets some blocks rot, each on one replica at most. Of two replicas without checksums the
+    /// primary's is spared, because its content counts in a repair.
     fn rot_some(
         &mut self,
         resource: ResourceId,
@@ -280,7 +284,8 @@ impl World {
                 self.run_until(self.now_us + STEP_US);
                 self.write_beside(number, rotten);
                 let report = self.scrub_of(primary, resource);
-                // Not one that was due when its schedule ended, and repairs nothing (seed 1634196), nor one that was begun before.
+                // The scrub must be ours: begun after the request, and with repair. One of the
+                // schedule that has just ended repairs nothing (seed 1634196).
                 let ours = |report: &&ScrubReport| {
                     report.repair == ScrubRepair::All && report.began >= began && report.ended.is_some()
                 };
@@ -311,7 +316,8 @@ impl World {
         }
     }
 
-    /// Blocks that a scrub has found damaged on every replica, and that had rotted before: there is nothing to repair them with (ADR 15).
+    /// Number of blocks that a scrub found damaged on every replica, and that had rotted before.
+    /// There is nothing to repair them with (ADR 15).
     fn lost_before(&self, resource: ResourceId, report: &ScrubReport) -> u64 {
         let lost = |found: &&ScrubFinding| {
             let mut blocks = found.block..found.block + found.blocks;
@@ -321,7 +327,7 @@ impl World {
         report.findings.iter().filter(lost).map(|found| found.blocks).sum()
     }
 
-    /// Clients write where it rots, and elsewhere.
+    /// Clients write to rotten blocks, and elsewhere.
     fn write_beside(&mut self, number: usize, rotten: &BTreeSet<(VolumeId, u64)>) {
         if !self.scrubs.permille(300) {
             return;

@@ -11,14 +11,15 @@ use crate::trace::Part;
 use crate::words;
 use mainstay_types::{Mode, NodeId, ResourceId};
 
-/// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
-/// time, a service that failed everywhere has backed off and stopped, a mount that hangs has timed out (120 s).
+/// Time that a healed cluster may take to be whole, in true microseconds. In that time a replica
+/// that lost its disk is copied. A service that failed everywhere has backed off and stopped. A
+/// mount that hangs has timed out (120 s).
 pub(super) const SETTLE_US: u64 = 180_000_000;
-/// How long a request may take after that.
+/// Time that a request may take after that.
 pub(super) const ANSWER_US: u64 = 30_000_000;
 /// Number of services in a thousand that are beyond repair when faults stop.
 const DEAD_SERVICES: u64 = 100;
-/// How long it stays whole before the last look.
+/// Time that the cluster stays whole before the last look.
 const REST_US: u64 = 3_000_000;
 
 impl World {
@@ -90,7 +91,8 @@ impl World {
         self.repair();
     }
 
-    /// Most services are well again; a few will never start again anywhere, and then must stop for a stated reason (R21).
+    /// Ends the faults of most services. A few never start again anywhere, and must stop for a
+    /// stated reason (R21).
     fn heal_service(&mut self, number: usize) {
         let name = Self::service_name(resource_id(number));
         let dead = self.plan.shape.resources[number].service && self.chance.permille(DEAD_SERVICES);
@@ -157,8 +159,8 @@ impl World {
         }
     }
 
-    /// Heals and waits until everything is whole or has stopped for a stated reason, or says what is not. If some stay away, first
-    /// for what can be without them.
+    /// Heals, and waits until everything is whole or has stopped for a stated reason. Reports what
+    /// is not. If some nodes stay away, first waits for everything that is possible without them.
     pub fn settle(&mut self) {
         self.heal();
         if !self.away.is_empty() {
@@ -231,7 +233,7 @@ impl World {
         self.scrubs_come_when_due();
         self.rot_and_scrub();
         self.run_until(self.now_us + REST_US);
-        // Not before: a secondary applies the last repairs later than the primary (seed 783765).
+        // Not earlier: a secondary applies the last repairs later than the primary (seed 783765).
         self.scrubbed.clear();
         for number in 0..self.plan.shape.resources.len() {
             let Some(node) = self.devices(number).first().copied() else { continue };
@@ -290,12 +292,13 @@ impl World {
         let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         let Some(hosted) = hosted.filter(|hosted| hosted.host.failed().is_none()) else { return };
         let store = hosted.host.store().config();
-        // An empty one in its place, which the record does not name, is as large as it was made. Seed 929999.
+        // An empty replica in its place, which the record does not name, has the size that it was
+        // made with. Seed 929999.
         if store.incarnation != member.incarnation {
             return;
         }
         let found = &store.volumes;
-        // A wish that was decided only now is on its way. Seed 241926.
+        // A growth that was decided only now is on its way. Seed 241926.
         if *found != known.spec.volumes && known.growing.is_empty() {
             let text = format!(
                 "the volumes of {} on {node} have {found:?} bytes and not {:?}",

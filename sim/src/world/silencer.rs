@@ -14,7 +14,7 @@ use mainstay_types::{NodeId, SilencerDoes, SilencerSees, Time, silencer_does};
 /// Notes of engines for the silencer. They outlive the engines, and end with the machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silencer {
-    /// When the lease ends that an engine was told last, on the node's clock.
+    /// End of the lease that an engine was told last, on the node's clock.
     lease_until: Time,
     /// When the node was silenced last.
     pub(super) silenced: Time,

@@ -1,5 +1,5 @@
 //! Traps of the plan: faults that come at a moment of the protocol, and not at a time. They are set
-//! in order and spring in order; several may spring at once. Healing takes away the traps that are
+//! in order and spring in order, and several may spring at once. Healing removes the traps that are
 //! left.
 
 use super::{What, World};
@@ -84,7 +84,7 @@ impl World {
             Command::AddNode { .. } => (Proposed::AddNode, None, None),
             Command::NodeDead { node, .. } => (Proposed::NodeDead, None, Some(*node)),
             Command::NodeRejoin { node, .. } => (Proposed::NodeRejoin, None, Some(*node)),
-            // It has a number only when it is there.
+            // A resource has a number only once it exists.
             Command::CreateResource { .. } => (Proposed::CreateResource, None, None),
             Command::DeleteResource { resource } => (Proposed::DeleteResource, Some(*resource), None),
             Command::ReplicaReady { resource, node, .. } => {

@@ -25,7 +25,7 @@ use mainstay_types::{Member, Mode, NodeId, PeerState, Role, SnapshotId, Snapshot
 /// Id of the invariant that is broken, and what is wrong.
 type Wrong = (&'static str, String);
 
-/// Why a resource does not go on, as a user is told.
+/// Reason that a resource does not go on, as the control plane tells a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stop {
     /// No member of the in-sync set is of any use.
@@ -51,7 +51,8 @@ impl World {
         (0..self.plan.shape.resources.len()).find_map(|number| self.end_of(number).err())
     }
 
-    /// Counts how resources ended, if that was not for sure.
+    /// Counts how resources ended, except those that are whole at the end of a run that all must
+    /// survive.
     pub(super) fn count_ends(&mut self) {
         for number in 0..self.plan.shape.resources.len() {
             let Ok(stop) = self.end_of(number) else { continue };
@@ -77,7 +78,7 @@ impl World {
         }
     }
 
-    /// `None`: it is as whole as it can be.
+    /// `None`: the resource is as whole as it can be.
     fn end_of(&self, number: usize) -> Result<Option<Stop>, Wrong> {
         let Some((invariant, wrong)) = self.not_whole(number) else { return Ok(None) };
         if !self.may_stop(number) {
@@ -117,7 +118,8 @@ impl World {
                 .any(|advice| advice.subject == subject && advice.what.starts_with("cannot be made"))
     }
 
-    /// Why it has stopped, as a user is told; otherwise what is not clear.
+    /// Returns why it has stopped, as the control plane tells a user. Otherwise returns what is
+    /// unclear.
     fn stated(&self, number: usize) -> Result<Stop, String> {
         let id = resource_id(number);
         let known = self.state().resources.get(&id).ok_or("nobody knows it")?;
@@ -302,7 +304,8 @@ impl World {
             }
             Mode::B | Mode::C => record.iss.len() == expected,
         };
-        // In mode B what all have in memory counts, and in the others everything is durable by and by.
+        // In mode B the memory of all members counts. In the other modes everything becomes durable
+        // in time.
         let counted = if record.mode == Mode::B { record.iss.len() } else { 0 };
         (whole || moves)
             && record.openings.len() == counted

@@ -18,7 +18,7 @@ use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, Volume
 /// Longest time of one operation of a disk, in microseconds (F14). An operation that was begun
 /// before faults ended has ended when every request must have an answer.
 const OPERATION_US_MAX: u64 = 20_000_000;
-/// How long it takes to find out that nothing is left of a service.
+/// Time that it takes to find out that nothing is left of a service.
 const SWEEP_US: u64 = 500;
 
 impl World {
@@ -514,7 +514,7 @@ impl World {
                 return;
             }
             Ok(pieces) if asked.read => {
-                // What a client read was answered under the primary's lease.
+                // The client's read was answered under the primary's lease.
                 if asked.client {
                     self.trace.count("read of a client");
                 } else {
@@ -606,7 +606,7 @@ fn payload(value: u64, blocks: u64) -> Bytes {
     bytes.into()
 }
 
-/// The values that blocks hold; `None` if a block is not one that a client ever wrote.
+/// The values that blocks hold. `None` if a block is not one that a client ever wrote.
 pub(super) fn values(pieces: &[Bytes]) -> Option<Vec<u64>> {
     let mut values = Vec::new();
     for block in pieces.iter().flat_map(|piece| piece.chunks(BLOCK_BYTES as usize)) {
@@ -623,7 +623,7 @@ pub(super) fn value(block: &[u8]) -> Option<u64> {
     whole.then_some(first)
 }
 
-/// Which write each block is from.
+/// The write that each block is from, in words.
 fn contents(pieces: &[Bytes]) -> String {
     let words: Vec<String> = values(pieces)
         .unwrap_or_default()

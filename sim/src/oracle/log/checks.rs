@@ -8,11 +8,14 @@ use mainstay_types::{
 use std::collections::BTreeMap;
 
 impl LogOracle {
-    /// A write with this index was completed to its client as done, by a primary of this epoch. Writes complete in the
-    /// order of the log and as soon as they are committed, so the commit index of that node may be given for all
-    /// of a burst. It counts when the client gets it: what the guard has silenced meanwhile was not acknowledged, and
-    /// without that a late answer of an old primary would be S9. `late` says that the lease had ended before the guard came:
-    /// what was committed is told, truly and late.
+    /// A write with this index was completed to its client as done, by a primary of this epoch.
+    /// Writes complete in the order of the log and as soon as they are committed. So the commit
+    /// index of that node may stand for a whole burst.
+    ///
+    /// The write counts when the client gets the answer. An answer that the guard has silenced
+    /// meanwhile was not given; otherwise a late answer of an old primary would be S9. `late` says
+    /// that the lease had ended before the guard came: the client hears of a committed write, truly
+    /// and late.
     ///
     /// # Errors
     /// S1: it is not committed. S9: something was acknowledged in a newer epoch before. S8: see [`Self::check_members`].
@@ -83,7 +86,7 @@ impl LogOracle {
     /// The first one that does not.
     pub fn check_members(&self) -> Check {
         let Some(record) = &self.record else { return Ok(()) };
-        // What a forced promotion costs is not known before it has begun.
+        // The cost of a forced promotion is not known before its history has begun.
         if self.acknowledged == Index(0) || self.forks.pending() {
             return Ok(());
         }
@@ -124,7 +127,8 @@ impl LogOracle {
                 format!("{node} is in sync and durable up to {durable}; {needed} was acknowledged"),
             );
         }
-        // Before the start of its log a whole replica is like the truth: it was copied or destaged from it.
+        // Before the start of its log a whole replica counts as true: it was copied or destaged
+        // from the truth.
         let own = replica.batch_of(needed);
         if own.is_some() && own != self.truth.get(needed.0 as usize - 1).copied() {
             return wrong(
@@ -215,7 +219,8 @@ impl LogOracle {
         self.compare(node, applied, whole, read_block)
     }
 
-    /// S14: what is kept of a replica while it is copied to is the committed log up to `at`, unless that is of a history that is over.
+    /// S14: the content that a replica kept when a copy began is the committed log up to `at`. The
+    /// check skips content of a history that is over.
     ///
     /// # Errors
     /// The first block that differs.

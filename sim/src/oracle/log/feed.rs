@@ -39,8 +39,8 @@ impl LogOracle {
         }
     }
 
-    /// A write or a flush was completed to its client as done by this primary, right after the commit that allowed it:
-    /// so everything that is committed there is, or is about to be, acknowledged.
+    /// This primary completed a write or a flush to its client as done, right after the commit that
+    /// allowed it. So everything that is committed there is acknowledged, or is about to be.
     ///
     /// # Errors
     /// Those of `acknowledged`.

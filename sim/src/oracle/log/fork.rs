@@ -82,13 +82,15 @@ impl Forks {
 impl LogOracle {
     /// The control plane knows of this forced promotion.
     pub fn forced(&mut self, forced: &Forced) {
-        // By itself only within the limits that were recorded; what was under way when they were reached is a batch.
+        // A takeover without an operator may lose only what the recorded limits allow, and a batch
+        // that was under way when they were reached.
         let batch = self.batches.iter().map(|known| known.bytes).max().unwrap_or_default();
         let lag = self.record.as_ref().map_or(0, |record| record.lag.bytes);
         let most = forced.told.is_none().then_some(lag + batch);
         if self.forks.all.iter().all(|fork| fork.epoch != forced.epoch) {
-            // Those of the promotion before, too, which the control plane cannot know to have served: what they tell is the loss of that one.
-            // Seed 247580.
+            // Leaves out the members of an earlier promotion that has begun. The control plane
+            // cannot know that it had served. What these members report is the loss of that
+            // promotion. Seed 247580.
             let told = |member: &Member| {
                 let mut begun = self.forks.all.iter().filter(|fork| fork.begun.is_some());
                 begun.any(|fork| fork.lost_with.contains(member))
@@ -98,7 +100,8 @@ impl LogOracle {
         }
     }
 
-    /// A primary has made this batch: if it is the first after a forced promotion, what comes before it is the history.
+    /// A primary has made this batch. If it is the first after a forced promotion, the entries
+    /// before it are the history.
     ///
     /// # Errors
     /// S17: a follower took over by itself and lacked more than the limits allow.
@@ -106,8 +109,9 @@ impl LogOracle {
         self.begin((node, incarnation), batch.epoch, Index(batch.first.0 - 1), batch.prev_chain)
     }
 
-    /// A replica commits: if a promotion of it was forced and it has promised that epoch, what it holds is the history. It may commit what
-    /// older epochs left in its log before it makes an entry of its own (ADR 5). Seed 83.
+    /// A replica commits. If a promotion of it was forced and it has promised that epoch, its log
+    /// is the history. It may commit entries that older epochs left in its log before it makes an
+    /// entry of its own (ADR 5). Seed 83.
     ///
     /// # Errors
     /// S17, as in `fork`.
@@ -122,7 +126,7 @@ impl LogOracle {
         self.begin((node, incarnation), promised, end.index, chain)
     }
 
-    /// The history is what this replica holds, up to this entry, from this epoch on.
+    /// From this epoch on the history is the log of this replica, up to this entry.
     fn begin(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
@@ -138,7 +142,7 @@ impl LogOracle {
             most = Some(fork.most);
         }
         let Some(most) = most else { return Ok(()) };
-        // Back to where the committed log has the same.
+        // Back to the last entry that the committed log has too.
         let (mut tail, mut index, mut chain) = (Vec::new(), at, chain);
         while let Some(id) = self.by_end.get(&(index, chain)).copied().filter(|_| index > Index(0)) {
             if self.truth.get(index.0 as usize - 1) == Some(&id) {
@@ -168,7 +172,8 @@ impl LogOracle {
                 history.retain(|(of, _)| *of <= index);
             }
             self.rollbacks.cut(index);
-            // What an earlier promotion has taken out may be back, and as a stray it may have committed that. Seed 239296.
+            // Entries that an earlier promotion has taken out may be back, and the replica may have
+            // committed them as a stray. Seed 239296.
             for id in tail.into_iter().rev() {
                 let known = &self.batches[id as usize];
                 for entry in known.first.0..=known.end.index.0 {
@@ -177,7 +182,8 @@ impl LogOracle {
                     self.rollbacks.apply(&mut self.model, known, Index(entry));
                 }
             }
-            // Registers become what all of that comes to, not what a rollback among it left. Seed 804761.
+            // The registers take the result of all these entries, not of a rollback among them.
+            // Seed 804761.
             self.rollbacks.forget();
             self.acknowledged = self.acknowledged.min(index);
             self.forks.told = Some(at);
@@ -188,29 +194,29 @@ impl LogOracle {
         Ok(())
     }
 
-    /// The number of the history that the replica is of; `None` if it may be of one that is over.
+    /// Number of the history that the replica belongs to. `None` if that history may be over.
     #[must_use]
     pub fn history(&self, node: NodeId, incarnation: Incarnation) -> Option<usize> {
         let stray = self.replicas.get(&(node, incarnation)).is_some_and(|replica| replica.stray);
         (!stray && !self.forks.pending()).then(|| self.forks.histories())
     }
 
-    /// Where the committed log was cut since this was last asked.
+    /// Position at which the committed log was cut since the last call.
     pub fn take_fork(&mut self) -> Option<Index> {
         self.forks.told.take()
     }
 
-    /// A primary says what is lost, because one has returned that had everything.
+    /// A primary states the loss, because a replica has returned that had everything.
     ///
     /// # Errors
-    /// S17: that is less than what is lost.
+    /// S17: the stated loss is less than the true one.
     pub fn stated(&self, proposal: &Proposal) -> Check {
         let Proposal::Part { member, common, end, .. } = proposal else { return Ok(()) };
         let (node, incarnation) = (member.node, member.incarnation);
         let lies =
             self.replicas.get(&(node, incarnation)).is_none_or(|replica| replica.damaged || !replica.stray);
-        // Where one promotion was forced after the other before any served, only those had everything that the first went on without.
-        // Seeds 211394 and 247872.
+        // Promotions may be forced one after the other before any of them serves. Then only the
+        // members that the first one left out had everything. Seeds 211394 and 247872.
         let newest = self.forks.newest();
         let begun = self.forks.all.iter().filter_map(|fork| Some((fork, fork.begun?)));
         let first =

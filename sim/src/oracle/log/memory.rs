@@ -91,7 +91,7 @@ impl LogOracle {
             let has = self.has(member.node, member.incarnation, *last, *id);
             let held = match record.openings.get(&member.node) {
                 None => replica.durable >= *last && has,
-                // It knows by itself that it is not to lead.
+                // The member knows by itself that it is not to lead.
                 Some(opening) if !replica.up || *opening != replica.opening => continue,
                 Some(_) => has,
             };
@@ -136,7 +136,7 @@ impl LogOracle {
         replica.is_some_and(|replica| last <= replica.start.0.index || replica.batch_of(last) == Some(id))
     }
 
-    /// How many soft batches this member still holds, from the first on.
+    /// Number of soft batches that this member still holds, counted from the first.
     fn soft_held(&self, member: Member) -> usize {
         let Some(replica) = self.replicas.get(&(member.node, member.incarnation)) else { return 0 };
         if replica.gone || replica.damaged || replica.failed {
@@ -148,7 +148,7 @@ impl LogOracle {
             .count()
     }
 
-    /// Forgets what no recorded member holds any more.
+    /// Forgets the soft batches that no recorded member holds any more.
     pub(super) fn forget_soft(&mut self) {
         let Some(record) = self.record.as_ref().filter(|_| !self.memory.soft.is_empty()) else { return };
         let held = record.iss.iter().map(|member| self.soft_held(*member)).max().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Entries that roll back to a snapshot: from there on the model holds what it held at that snapshot's entry.
+//! Entries that roll back to a snapshot. From there on the model has the content that it had at
+//! that snapshot's entry.
 
 use super::{Check, Known, LogOracle, wrong};
 use mainstay_codec::{Batch, EntryKind};
@@ -103,22 +104,23 @@ impl LogOracle {
         Some(self.model.iter().enumerate().map(volume).collect())
     }
 
-    /// Blocks of each volume, if the resource was made of a snapshot of another one: what is not its own may be anywhere.
+    /// Blocks of each volume, if the resource was made of a snapshot of another one. Any of them
+    /// may hold content of the other resource.
     #[must_use]
     pub fn blocks_given(&self) -> Vec<usize> {
         if self.rollbacks.given.is_none() { Vec::new() } else { self.model.iter().map(Vec::len).collect() }
     }
 
-    /// Whether it is known what the resource was made of.
+    /// Whether the oracle knows the content that the resource was made of.
     #[must_use]
     pub fn was_given(&self) -> bool {
         self.rollbacks.given.is_some()
     }
 
-    /// A replica of the resource is made of a snapshot that holds this.
+    /// A replica of the resource is made of a snapshot with this content.
     ///
     /// # Errors
-    /// R17: another one was made of something else.
+    /// R17: another replica was made of other content.
     pub fn begin_with(&mut self, content: Vec<Vec<u64>>) -> Check {
         match &self.rollbacks.given {
             Some(given) if *given != content => {
@@ -133,7 +135,8 @@ impl LogOracle {
         }
     }
 
-    /// Compares what a snapshot of a replica holds with the log at its entry, or with what the resource was made of.
+    /// Compares the content of a replica's snapshot with the log at its entry, or with the content
+    /// that the resource was made of.
     ///
     /// # Errors
     /// S4, as of a replica.
@@ -152,7 +155,7 @@ impl LogOracle {
         };
         for (volume, blocks) in given.iter().enumerate() {
             for (block, value) in blocks.iter().enumerate() {
-                // No block there: it was taken of a smaller volume.
+                // The block is not there, because the snapshot was taken of a smaller volume.
                 let found = read(VolumeId(volume as u16), block as u64);
                 if found.is_some_and(|found| found != *value) {
                     let text =
