@@ -1,4 +1,4 @@
-//! Replicas that cannot be used any more (R12, R13): their nodes live, and yet another node must
+//! Replicas that cannot be used any more (R12, R13). Their nodes live, and yet another node must
 //! serve, without an operator.
 
 use mainstay_sim::plan::{DiskFault, Shape};
@@ -93,7 +93,8 @@ fn a_secondary_that_cannot_be_opened_leaves() {
     sim.settle();
 }
 
-/// R13: the same for a store that has stopped after a failed write; its engine has it open and says nothing more.
+/// R13: the same for a store that has stopped after a failed write. Its engine has the replica
+/// open, and reports no more.
 #[test]
 fn a_secondary_whose_store_has_stopped_does_not_push_the_whole_member_out() {
     let mut sim = Scenario::two_and_a_witness();

@@ -1,5 +1,5 @@
-//! Every crash of every workload of up to three operations (of up to four in the soak: `--ignored`, in a release build), and the
-//! proof that a wrong disk would be seen.
+//! Every crash of every workload of up to three operations. The soak goes up to four: `--ignored`,
+//! in a release build. A further test proves that the enumeration would notice a wrong disk.
 
 use mainstay_sim::enumerate::{Lie, Op, Setup, enumerate};
 
@@ -39,8 +39,8 @@ fn every_crash_of_four_operations_in_a_small_journal_is_survived() {
     right(&Setup::narrow(4));
 }
 
-/// The store needs what it relies on: the enumeration finds each lie of a disk, and under the right
-/// name.
+/// The enumeration finds each lie of a disk, under the right name. So the store does need what it
+/// relies on.
 #[test]
 fn a_disk_that_lies_is_seen() {
     let seen = [

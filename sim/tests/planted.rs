@@ -38,7 +38,8 @@ const ORACLES: &[(Bug, &str)] = &[
     (Bug::TriedAgainAtOnce, "H6"),
 ];
 
-/// A bug, what it does wrong first (an invariant, or what the story waits for in vain), and the story with its name.
+/// A bug, its first symptom, and the name and function of the story. The symptom is an invariant,
+/// or an expectation that the story waits for in vain.
 type Story = (Bug, &'static str, &'static str, fn());
 
 /// Bugs that a story catches.
@@ -213,8 +214,8 @@ const STORIES: &[Story] = &[
     ),
 ];
 
-/// No connection breaks, so only a message can tell the primary that the session of a replica has
-/// ended. The bug leaves this message out.
+/// Only a message can tell the primary that the session of a replica has ended, because the node's
+/// connections stay.
 fn a_replica_that_is_opened_anew_is_fed_again() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
@@ -249,7 +250,8 @@ fn who_gave_its_role_up_starts_nothing_on_that_record() {
     sim.settle();
 }
 
-/// In mode A, a forced promotion costs what the client was told last. It goes on only under another session.
+/// In mode A, a forced promotion costs the last write that the client was told of. The client goes
+/// on only under another session.
 fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, w] = sim.cast();
@@ -282,7 +284,7 @@ fn what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
     }
     sim.write(3);
     sim.write(5);
-    // They are in the journal, and not in memory any more.
+    // These blocks are in the journal, and not in memory any more.
     for block in 300..320 {
         sim.write(block);
     }
@@ -315,8 +317,11 @@ fn who_has_lost_the_devices_writes_no_more() {
     sim.settle();
 }
 
-/// Its engine stands still until its node has been declared dead, another one was promoted, and the node is taken back and has a lease again.
-/// The engine gets that lease, and not yet the record, because its agent waits for its answer to an earlier one.
+/// The primary's engine stands still. Meanwhile its node is declared dead and another one is
+/// promoted. Then the node is taken back and has a lease again.
+///
+/// The engine gets that lease before it gets the record, because its agent still waits for the
+/// answer to an earlier record.
 fn a_primary_that_stood_still_does_not_lead_by_a_new_lease() {
     for back_ms in (100..1_500).step_by(100) {
         let mut sim = Scenario::three();
@@ -405,7 +410,8 @@ fn a_write_that_failed_does_not_come_later() {
     sim.settle();
 }
 
-/// An administrator sets the service's address by hand where the service runs next. It runs elsewhere then, and the address stays.
+/// An administrator sets the service's address by hand on the node where the service is to run
+/// next. The service then runs elsewhere, and the address stays.
 fn an_address_that_was_there_before_stays() {
     let mut sim = Scenario::with_service();
     let [p, s, t] = sim.cast();
@@ -450,14 +456,16 @@ fn a_node_without_engine_and_agent_is_silenced() {
     sim.settle();
 }
 
-/// Its engine stands still, and with it the guard, so only the agent is there to remove it; the first attempt fails.
+/// The engine stands still, and with it the guard. So only the agent can remove the address, and
+/// its first attempt fails.
 fn an_address_that_stays_is_ordered_away_again() {
     let [p, ..] = Scenario::with_service().cast();
     let engine = Fault::PauseEngine { target: n(p), ms: 20_000 };
     isolated_with(ServiceFault::KeepAddress, engine, 10_000);
 }
 
-/// An operator mounts a file system of another kind in the place of the service's, which fails here and goes to another node.
+/// An operator mounts a file system of another kind in the place of the service's. The service
+/// fails here and goes to another node.
 fn a_file_system_that_an_operator_mounted_stays() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
@@ -467,7 +475,8 @@ fn a_file_system_that_an_operator_mounted_stays() {
     sim.settle();
 }
 
-/// The file system is unmounted under the process, which ends; it is mounted again before the process is started again.
+/// The file system is unmounted under the process, and the process ends. The file system is mounted
+/// again before the process starts again.
 fn a_process_waits_for_its_file_system() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
@@ -478,7 +487,7 @@ fn a_process_waits_for_its_file_system() {
     sim.settle();
 }
 
-/// No write was acknowledged after the secondary died, so it may be the first to go on.
+/// No write was acknowledged after the secondary died, so the secondary may be the first to go on.
 fn who_is_wanted_as_a_copy_stays_and_goes_on() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();
@@ -495,8 +504,8 @@ fn who_is_wanted_as_a_copy_stays_and_goes_on() {
     sim.settle();
 }
 
-/// The primary still reads its first extent when a block of the next one is written. By then the others have told what they hold, at the
-/// entry that the primary began at.
+/// The primary still reads its first extent when a client writes a block of the next one. By then
+/// the other replicas have reported their digests, for the entry at which the primary began.
 fn what_was_written_during_a_digest_is_not_in_it() {
     let mut sim = Scenario::three();
     let [p, ..] = sim.cast();
@@ -505,19 +514,20 @@ fn what_was_written_during_a_digest_is_not_in_it() {
     for block in 300..320 {
         sim.write(block);
     }
-    // All have applied them.
+    // All replicas have applied the writes.
     sim.run_ms(1_000);
     sim.disk(p, DiskFault::Late { what: DiskOp::Read, ms: 150 });
     sim.operator(Operator::Digest { resource: 0, hold_ms: 1_000 });
     sim.run_ms(50);
     sim.write(310);
-    // The others with each other, and with writes held all three.
+    // First the digests of the two secondaries, and then those of all three with writes held.
     sim.until_count("digests compared", 3, 2_000);
     sim.settle();
 }
 
-/// Its node hears from the others again when the guard has acted and the lease has not ended yet. So it is still primary, in the epoch in
-/// which the service was silenced; and an operator has just changed what the service is.
+/// The guard has silenced the service, and its node hears from the others before the lease ends. So
+/// the node is still primary in that epoch. And an operator has just changed the definition of the
+/// service.
 fn a_silenced_service_is_not_made_new_by_another_definition() {
     let mut shape = Shape::small(3, 3, true);
     // The guard acts between two heartbeats, so some time passes before the lease goes on.
@@ -568,7 +578,7 @@ fn a_copy_of_a_directory_is_not_used_after_a_power_cut() {
     sim.settle();
 }
 
-/// The same copy, in the place of the replica: its node is known to have held more.
+/// The same copy, in the place of the replica: the cluster knows that its node held more.
 fn an_older_copy_that_is_put_back_does_not_lead() {
     let mut sim = Scenario::three();
     let nodes = sim.cast();
@@ -585,7 +595,7 @@ fn an_older_copy_that_is_put_back_does_not_lead() {
     sim.settle();
 }
 
-/// R9: what it acknowledges from then on would not be found at its next start.
+/// R9: a write that it acknowledges from then on would not be found at its next start.
 fn a_primary_whose_directory_is_moved_away_hands_over() {
     let mut sim = Scenario::three();
     let nodes = sim.cast();
@@ -595,7 +605,7 @@ fn a_primary_whose_directory_is_moved_away_hands_over() {
     sim.until_primary_is_not(p, 10_000);
     sim.run_ms(3_000);
     sim.write(7);
-    // It is copied again by itself.
+    // The replica is copied again, without an operator.
     sim.expect_iss_within_ms(&[1, 2, 3], 30_000);
     nodes.into_iter().for_each(|node| sim.power_cut(node));
     nodes.into_iter().for_each(|node| sim.power_on(node));
@@ -652,7 +662,7 @@ fn a_node_that_nobody_has_found_at_its_addresses_does_not_vote() {
     assert!(state.next_seat(|_| false).is_none(), "n4 votes, and nobody has found it at its addresses");
 }
 
-/// The copy was started while the node was off, so it is what the others hear.
+/// The copy was started while the node was off, so the other nodes hear the copy.
 fn a_node_takes_its_place_back_from_a_copy_of_its_disk() {
     let state = cluster();
     let recorded = Some(state.nodes[&NodeId(2)].agent_addr.as_str());
@@ -743,7 +753,7 @@ fn stories_catch_what_no_plan_does() {
 fn some_oracles_have_a_bug_of_their_own() {
     let recorded = record::seeds(SEEDS);
     for (bug, id) in ORACLES {
-        // A story says itself what it is caught by, and the test of stories holds it to that.
+        // A story names its own symptom, and the test of stories checks it.
         let told = STORIES.iter().find(|(known, ..)| known == bug).map(|(_, wrong, ..)| *wrong);
         if let Some(wrong) = told {
             assert!(wrong.starts_with(&format!("{id}: ")), "{id} is not what catches {bug:?}");

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 /// Marks are counted for the whole process, so these stories are told one after the other.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Tells a story, and sees that it comes to the mark.
+/// Tells a story, and checks that it reaches the mark.
 fn reaches(mark: &str, tell: impl FnOnce()) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let count = || reached().get(mark).copied().unwrap_or(0);
@@ -77,7 +77,7 @@ fn an_older_copy_is_put_in_the_place_of_a_replica() {
     reaches("store: the files are an older copy", || with_an_older_copy(false));
 }
 
-/// R7, R12: its node does not know that it held more, but the others do.
+/// R7, R12: the node does not know that its replica held more, but the other nodes do.
 #[test]
 fn an_older_copy_leads_until_it_hears_of_what_it_lacks() {
     reaches("replica: a peer knows to be committed what the own log lacks", || with_an_older_copy(true));
@@ -129,7 +129,7 @@ fn a_node_comes_back_before_the_first_promotion_counts() {
     });
 }
 
-/// R5, R12: of a lone member it changes nothing in the record that its replica cannot be used.
+/// R5, R12: the replica of a lone member cannot be used, and that changes nothing in the record.
 #[test]
 fn a_promotion_of_what_broke_meanwhile_does_not_count() {
     reaches("control: a promotion of what is not eligible", || {
@@ -165,7 +165,8 @@ fn files_of_another_replica_are_not_used() {
     });
 }
 
-/// Its node has it closed to be removed, and then does not know that any more. The primary knows of nothing and goes on.
+/// The replica was closed to be removed, and its restarted node no longer knows that. The primary
+/// hears of neither, and goes on.
 #[test]
 fn a_replica_that_is_opened_again_hears_nobody_before_an_attach() {
     reaches("replica: a primary goes on in a session of an earlier opening", || {
@@ -174,7 +175,7 @@ fn a_replica_that_is_opened_again_hears_nobody_before_an_attach() {
             let [p, s, t] = sim.cast();
             sim.write(1);
             sim.pause_agent(p, 1_500);
-            // What the replica says when it is closed comes after it was opened again.
+            // The replica's message about its closing arrives after it was opened again.
             sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 400 });
             sim.remove_replica(s);
             sim.until_seen(s, "closed, to remove it", 3_000);
@@ -192,7 +193,7 @@ fn a_replica_that_is_opened_again_hears_nobody_before_an_attach() {
     });
 }
 
-/// The engine is asked once, does not answer for too long, and is asked again.
+/// The engine does not answer for too long, and its agent asks again.
 #[test]
 fn a_record_is_told_again_when_the_engine_stood_still() {
     reaches("replica: a record that is not newer", || {
@@ -251,7 +252,8 @@ fn a_replica_is_promoted_more_often_than_its_log_lists_epochs() {
     });
 }
 
-/// R12: the primary reads it back, sees that it is not what was written, and gives the replica up.
+/// R12: the primary reads the record back, sees that its content has changed, and gives the replica
+/// up.
 #[test]
 fn what_decayed_in_the_journal_is_not_read() {
     reaches("store: the journal does not give back what was written", || {
@@ -271,7 +273,7 @@ fn what_decayed_in_the_journal_is_not_read() {
     });
 }
 
-/// R19, R21: the address stays at the first attempt, so that there is a second one to be made.
+/// R19, R21: the address stays at the first attempt, so a second attempt is still to be made.
 #[test]
 fn an_agent_that_ends_in_the_midst_of_a_kill_goes_on_with_it() {
     reaches("ha: a kill is adopted after a restart", || {
@@ -301,7 +303,7 @@ fn an_undo_that_hangs_is_repeated_with_force() {
     });
 }
 
-/// A secondary is not asked for room. Its disk is slow, so that what is discarded there piece by piece is more than its overlay holds.
+/// A secondary is not asked for room. Its disk is slow, so many small discards fill its overlay.
 fn many_discards_on_a_slow_secondary() {
     let mut shape = Shape::small(3, 3, false);
     shape.resources[0].journal_blocks = 96;
@@ -344,7 +346,7 @@ fn more_snapshots_are_asked_for_than_there_may_be() {
     });
 }
 
-/// R18: a pass ends at a snapshot, so the next one begins before there is room.
+/// R18: a pass of destaging ends at a snapshot, so the next pass begins before there is room.
 #[test]
 fn a_pass_that_ends_at_a_snapshot_leaves_no_room() {
     reaches("store: a pass is due because the journal is full", || {
@@ -384,7 +386,7 @@ fn a_rollback_needs_room_for_its_mark() {
     });
 }
 
-/// R13: it is done again when there is room.
+/// R13: the rollback is done again when there is room.
 #[test]
 fn a_full_disk_is_not_rolled_back_yet() {
     reaches("store: a rollback finds no space", || {
@@ -403,7 +405,7 @@ fn a_full_disk_is_not_rolled_back_yet() {
     });
 }
 
-/// S18: in mode A, a forced promotion costs what the client was told last.
+/// S18: in mode A, a forced promotion costs the last write that the client was told of.
 #[test]
 fn a_client_is_told_that_what_it_was_told_is_lost() {
     reaches("replica: sessions: the log lost what a client was told", || {
@@ -426,7 +428,7 @@ fn a_client_is_told_that_what_it_was_told_is_lost() {
     });
 }
 
-/// Blocks that are in the volumes, and not in journals any more.
+/// Fills the volumes, until the first blocks are no longer in the journals.
 fn at_rest(sim: &mut Scenario) {
     for block in 0..60 {
         sim.write(block % 4);
@@ -454,7 +456,8 @@ fn read_what_rots(sim: &mut Scenario) {
     }
 }
 
-/// ADR 14: a member says that it has the block whole, and before the block is asked for it is damaged there as well. The third has it.
+/// ADR 14: a member reports that it has the block whole. The block is damaged there as well before
+/// it is read. The third replica has it.
 fn it_rots_before_it_is_read() {
     for step in 0..40 {
         let mut sim = Scenario::new(Shape::small(3, 3, false), 1);
@@ -483,7 +486,8 @@ fn what_has_rotted_repairs_nobody() {
     reaches("replica: what is to repair others is not what it was", it_rots_before_it_is_read);
 }
 
-/// S195: a member does not say in time what it holds, again and again. It may have the block, so the primary gives up, and the member goes on.
+/// S195: a member repeatedly does not report in time what it holds. It may have the block, so the
+/// primary gives up, and the member goes on.
 fn a_member_says_nothing() {
     let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
     let [p, s, _] = sim.cast();
@@ -536,7 +540,7 @@ fn who_was_started_again_is_asked_again() {
     reaches("replica: who has the content for a repair is asked again", it_was_started_again);
 }
 
-/// R3: mode B, and one of two that are wanted is gone with what it had in memory.
+/// R3: in mode B, one of two wanted copies is gone, with the content of its memory.
 #[test]
 fn a_flush_fails_when_what_it_flushes_lacks_a_copy() {
     reaches("replica: a flush is refused for want of copies", || {
@@ -581,7 +585,7 @@ fn a_read_of_damage_fails_while_a_copy_is_missing() {
     reaches("host: what is damaged is not mended for want of copies", damage_is_read_while_a_copy_is_missing);
 }
 
-/// The same, and it goes away while it is asked.
+/// The same, and the other replica goes away while it is asked for the block.
 #[test]
 fn what_is_mended_is_given_up_when_a_copy_is_missed() {
     reaches("replica: what is mended is given up for want of copies", || {
@@ -600,7 +604,7 @@ fn what_is_mended_is_given_up_when_a_copy_is_missed() {
     });
 }
 
-/// One bit is wrong of what is read for the primary.
+/// The content for a repair has one wrong bit when it reaches the primary.
 #[test]
 fn what_is_read_for_a_repair_is_damaged_on_its_way() {
     reaches("codec: blocks are damaged on their way", || {
@@ -620,7 +624,8 @@ fn what_is_read_for_a_repair_is_damaged_on_its_way() {
     });
 }
 
-/// R19: the one that has the block whole takes long to read it, and meanwhile the lease ends.
+/// R19: the replica with the whole block takes long to read it, and meanwhile the primary's lease
+/// ends.
 #[test]
 fn a_read_that_waits_for_a_repair_ends_with_the_role() {
     reaches("host: a read waits for damage to be mended when the role ends", || {
@@ -664,11 +669,12 @@ fn a_primary_says_that_nobody_has_it() {
     reaches("replica: sessions: a read that no replica can answer", a_client_reads_what_nobody_has);
 }
 
-/// S16: a replica is copied of two on which the same blocks have rotted, and has no checksums by which it could hold them as damaged.
+/// S16: the same blocks have rotted on two replicas, and a third replica is copied from them. It
+/// has no checksums, so it cannot hold these blocks as damaged.
 #[test]
 fn a_copy_waits_for_what_has_rotted_everywhere() {
     reaches("host: a copy waits at an extent that no replica has whole", || {
-        // Of this seed the third replica has none.
+        // With this seed the third replica has no checksums.
         let mut sim = Scenario::new(Shape::small(3, 2, false), 153);
         let [p, s, t] = sim.cast();
         at_rest(&mut sim);
@@ -691,8 +697,12 @@ fn nobody_has_what_is_to_be_repaired_any_more() {
     reaches("replica: nobody has the content for a repair", it_was_started_again);
 }
 
-/// S195: it is copied to when the block is looked for, so it is not waited for, and in sync when the last of the others has said that it is damaged there, too.
-/// How much each has destaged by then is another matter: so most of what the third holds rots, and all that was written is read.
+/// S195: a replica is being copied to when the primary looks for the block, so the primary does not
+/// wait for it. It is in sync when the last other replica reports that the block is damaged there
+/// too.
+///
+/// The replicas have destaged different parts by then. So most content of the third one rots, and
+/// the client reads every block that was written.
 #[test]
 fn who_must_have_what_is_damaged_is_asked_again() {
     reaches("replica: somebody who must have what is damaged is asked again", || {
@@ -717,7 +727,8 @@ fn who_must_have_what_is_damaged_is_asked_again() {
     });
 }
 
-/// ADR 14: the only one that has the block whole says so, and then it rots there as well.
+/// ADR 14: the only replica with the whole block reports that, and then the block rots there as
+/// well.
 #[test]
 fn what_nobody_can_give_any_more_is_looked_for_again() {
     reaches("replica: content to mend with could not be had, and is looked for again", || {
@@ -738,7 +749,7 @@ fn what_nobody_can_give_any_more_is_looked_for_again() {
     });
 }
 
-/// ADR 17: only the third node is to have the new one.
+/// ADR 17: the new resource is wanted on the third node only.
 #[test]
 fn a_resource_is_to_be_made_where_the_snapshot_is_not() {
     reaches("control: a resource is to be made of a snapshot where nobody holds it", || {
@@ -757,7 +768,8 @@ fn a_resource_is_to_be_made_where_the_snapshot_is_not() {
     });
 }
 
-/// Its engine goes on, but the others have written more than a journal holds.
+/// Isolates a node while its engine goes on, until the other replicas have written more than a
+/// journal holds.
 fn isolate_until_far_behind(sim: &mut Scenario, node: u32) {
     sim.isolate(node);
     for block in 0..80 {
@@ -766,7 +778,8 @@ fn isolate_until_far_behind(sim: &mut Scenario, node: u32) {
     sim.heal();
 }
 
-/// R17: it takes long to read an extent, and is copied from the beginning meanwhile.
+/// R17: a secondary takes long to read an extent for a scrub, and meanwhile it is copied from the
+/// beginning.
 #[test]
 fn a_scrub_is_read_while_the_log_begins_anew() {
     reaches("host: the log began anew while an extent was scrubbed", || {
@@ -808,7 +821,7 @@ fn what_waits_for_a_rollback_is_there_when_the_log_begins_anew() {
     });
 }
 
-/// R17: its reads take long, and a rollback begins meanwhile.
+/// R17: the primary's reads for a scrub take long, and meanwhile a rollback begins.
 #[test]
 fn a_rollback_comes_while_a_scrub_reads() {
     reaches("store: a rollback waits for a scrub", || {
@@ -847,7 +860,7 @@ fn a_record_lies_where_the_ring_begins() {
     });
 }
 
-/// S18: its primary has been told to hand over, and what it has begun takes long.
+/// S18: the primary has been told to hand over, and its writes that are under way take long.
 #[test]
 fn a_client_asks_a_primary_that_hands_over() {
     reaches("host: a client asks for what cannot be", || {
@@ -868,7 +881,8 @@ fn a_client_asks_a_primary_that_hands_over() {
     });
 }
 
-/// ADR 18: a copy needs the block, without which there are too few copies, and a client waits for them. Seed 3254914.
+/// ADR 18: a new copy needs the damaged block. Without this copy there are too few, and a client
+/// waits for the copies. Seed 3254914.
 #[test]
 fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
     reaches("replica: a repair ends while copies are wanted", || {
@@ -885,7 +899,8 @@ fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
     });
 }
 
-/// S251: what it is rolled back to is dropped while a scrub holds the rollback up, something is written then, and one that is far behind returns.
+/// S251: while a scrub holds a rollback up, its snapshot is dropped and a client writes. Then a
+/// replica returns that is far behind.
 #[test]
 fn what_waits_for_a_rollback_is_copied_as_well() {
     reaches("store: what is not applied yet is listed as changed", || {

@@ -1,5 +1,5 @@
-//! Real service machines over simulated services. With any fault, a service that is said to be
-//! stopped is gone, and no order of a stop is ever wrong.
+//! Real service machines over simulated services. With any fault, a service that is reported as
+//! stopped is gone, and every stop keeps its order.
 
 use mainstay_ha::{Effect, Event, Machine, Saved, ServicePhase, ServiceSpec, Step};
 use mainstay_sim::oracle::ha::HaOracle;
@@ -186,7 +186,8 @@ fn whatever_goes_wrong_silent_means_gone() {
                 }
                 3 => lab.handle(Event::Stop),
                 4 => {
-                    // The guard and the agent act on the same lease, but neither relies on the other.
+                    // The guard and the agent act on the same lease, and neither relies on the
+                    // other.
                     if chance.coin() && lab.services.silence(NAME) && chance.coin() {
                         lab.exited();
                     }
@@ -218,7 +219,7 @@ fn whatever_goes_wrong_silent_means_gone() {
         lab.run_for(120 * SECOND_US);
         assert!(lab.machine.phase().is_silent(), "seed {seed} ends as {:?}", lab.machine.phase());
     }
-    // All of it was reached, or the test shows nothing.
+    // The run must have reached all of these phases, or the test proves nothing.
     for phase in [
         ServicePhase::Stopped,
         ServicePhase::Starting,

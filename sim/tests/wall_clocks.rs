@@ -1,4 +1,5 @@
-//! F42: what the wall clocks of machines show is for people, and says when scrubs of a schedule are due. A run without schedules in which they step is the same run.
+//! F42: the wall clocks of machines serve people only, and they say when scheduled scrubs are due.
+//! In a run without schedules, steps of the clocks change nothing.
 
 use mainstay_sim::plan::{Action, Fault, Operator, Plan, Step, Target};
 use mainstay_sim::run::{Outcome, RunOptions, run};
@@ -8,7 +9,7 @@ use mainstay_types::NodeId;
 const SEEDS: u64 = 16;
 const HOUR_MS: i64 = 3_600_000;
 
-/// `plan`, with a clock that steps every now and then: by hours, or by nothing.
+/// Returns `plan` with a clock that steps every now and then: by hours, or by nothing.
 fn with_steps(plan: &Plan, far: i64) -> Plan {
     let mut plan = plan.clone();
     let schedules = |step: &Step| matches!(step.action, Action::Operator(Operator::SetScrub { .. }));
@@ -22,7 +23,7 @@ fn with_steps(plan: &Plan, far: i64) -> Plan {
     plan
 }
 
-/// Everything that happened, but for how far clocks were stepped.
+/// All events, except the notes of how far clocks were stepped.
 fn told(outcome: &Outcome) -> Vec<(u64, Option<NodeId>, &str)> {
     let lines = outcome.lines.iter().filter(|line| !line.text.starts_with("the wall clock of"));
     lines.map(|line| (line.at_us, line.node, line.text.as_str())).collect()

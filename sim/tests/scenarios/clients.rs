@@ -1,4 +1,5 @@
-//! Nodes that have the devices of a resource and no replica of it (S18, ADR 13). `w` is such a node here.
+//! Nodes that have the devices of a resource and no replica of it (S18, ADR 13). In these stories
+//! `w` is such a node.
 
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
@@ -31,7 +32,7 @@ fn what_was_done_and_not_answered_is_answered_by_the_next_primary() {
     let [p, s, w] = sim.cast();
     sim.attach(w);
     sim.write(1);
-    // The write and what overwrites it arrive, and their answers do not.
+    // The write and the write over it arrive at the primary, and the answers do not come back.
     sim.fault(Fault::CutOneWay(n(p), n(w)));
     sim.write_without_waiting(5);
     sim.write_without_waiting(5);
@@ -52,13 +53,13 @@ fn who_takes_it_over_fences_who_had_it() {
     let p = sim.primary().expect("somebody is primary");
     sim.attach(3);
     sim.write_many(5);
-    // It does not hear that it has lost the devices, and goes on asking.
+    // Node 3 does not hear that it has lost the devices, and goes on asking.
     sim.fault(Fault::CutAgents(n(3), n(1)));
     sim.fault(Fault::CutAgents(n(3), n(2)));
     sim.fault(Fault::CutAgents(n(3), n(4)));
     sim.take_over(4);
     sim.write_at(4, 9);
-    // The one that is not to write asks, too.
+    // Node 3, which may not write any more, asks too.
     sim.write_without_waiting(9);
     sim.run_ms(1_000);
     sim.heal();
@@ -128,14 +129,15 @@ fn the_primary_finds_that_what_a_client_was_told_is_lost() {
     sim.settle();
 }
 
-/// ADR 14: it is read from the other replica and written anew, and that entry is of no session. The client reads on and writes on.
+/// ADR 14: the block is read from the other replica and written anew. That entry belongs to no
+/// session. The client goes on reading and writing.
 #[test]
 fn a_damaged_block_is_mended_under_a_client() {
     for pick in 0..8 {
         let mut sim = Scenario::two_and_a_witness();
         let [p, _, w] = sim.cast();
         sim.attach(w);
-        // More than a journal holds, so all that is read is in the volume.
+        // More writes than a journal holds, so every block to be read is in the volume.
         for block in 0..60 {
             sim.write(block % 4);
         }

@@ -126,7 +126,7 @@ fn what_an_operator_proposes_is_a_moment_for_a_trap() {
     sim.settle();
 }
 
-/// A death is about no resource: it springs the traps of any.
+/// A death is about no resource, so it springs the traps of every resource.
 #[test]
 fn whoever_says_that_a_node_is_dead_dies_itself() {
     let mut sim = Scenario::three();
@@ -151,7 +151,7 @@ fn a_primary_that_stood_still_for_minutes_is_taken_back() {
     sim.write(7);
     sim.pause_machine(p, 200_000);
     sim.until_primary_is_not(p, 10_000);
-    // The device of the one that stands still is there all the time, and does not answer.
+    // The device of the paused machine stays, and does not answer.
     for block in 0..60 {
         sim.write_without_waiting(block);
         sim.run_ms(3_000);

@@ -1,4 +1,5 @@
-//! A replica that is too far behind, or has a new disk, is copied (R9, R16), whatever comes between.
+//! A replica that is too far behind, or has a new disk, is copied (R9, R16), in spite of every
+//! disturbance.
 
 use mainstay_replica::BackgroundLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
@@ -151,7 +152,7 @@ fn a_primary_with_a_new_disk_hands_over_and_is_copied() {
 fn limited(max: u64, min: u64) -> Scenario {
     let mut shape = Shape::small(3, 3, false);
     let (max_rate, min_rate) = (max * EXTENT_BYTES, min * EXTENT_BYTES);
-    // Whatever clients notice is harm.
+    // Clients count as harmed as soon as they are slower at all.
     shape.resources[0].background = BackgroundLimits { max_rate, min_rate, factor_percent: 101 };
     Scenario::new(shape, 1)
 }
@@ -198,8 +199,8 @@ fn a_copy_keeps_to_its_rate() {
     assert!(took[0] < took[1] && took[1] < 8_000, "{took:?} ms, with 5 s added to the first");
 }
 
-/// The shape in which this was found: a target so slow that the journal of its primary wraps during the copy, and so small
-/// a journal of its own that batches wait for room in it.
+/// The shape in which a seed found this. The target is so slow that the primary's journal wraps
+/// during the copy. The target's own journal is so small that batches wait for room in it.
 #[test]
 fn batches_that_waited_for_room_were_appended_after_a_copy_began_anew() {
     for factor in [5, 20, 50, 100, 200] {

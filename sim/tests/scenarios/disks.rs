@@ -28,7 +28,8 @@ fn a_write_error_on_the_primary_hands_over() {
     sim.settle();
 }
 
-/// S25: nothing fails and nothing is given up; its journal fills, and then it is as absent as if it did not answer.
+/// S25: no write fails, and no replica is given up. The journal of the secondary fills, and then it
+/// counts as absent, like a replica that does not answer.
 #[test]
 fn a_secondary_whose_pool_is_full_leaves_and_returns() {
     let mut sim = Scenario::three();
@@ -63,7 +64,7 @@ fn a_full_pool_harms_nothing_that_has_its_space() {
     sim.settle();
 }
 
-/// More than a full pool's journal takes.
+/// Writes more than the journal of a replica with a full pool takes.
 fn write_beyond_the_pool(sim: &mut Scenario) {
     for block in 0..60 {
         sim.write_without_waiting(block);
@@ -99,7 +100,7 @@ fn what_had_no_space_goes_on_by_itself_when_there_is_room() {
     sim.settle();
 }
 
-/// S270: all replicas at once; what was acknowledged is in the journals.
+/// S270: the pools of all replicas are full at once. Acknowledged writes are in the journals.
 #[test]
 fn three_full_pools_go_on_by_themselves_when_there_is_room() {
     let mut sim = Scenario::three();
@@ -133,12 +134,13 @@ fn after_a_failed_flush_a_restarted_engine_has_everything() {
         let mut sim = Scenario::new(Shape::small(3, 3, false), seed);
         let [_, s, _] = sim.cast();
         sim.disk(s, DiskFault::FlushError);
-        // Every block more than once, so that what the failed flush tore is partly old and partly new.
+        // Every block is written more than once. So the blocks that the failed flush tore are
+        // partly old and partly new.
         for block in 0..60 {
             sim.write(block % 9);
         }
         sim.expect_seen("r0 is given up");
-        // What it has recovered is looked at as soon as it is open, and at the end.
+        // The oracle checks the recovered content as soon as the replica is open, and at the end.
         sim.kill_engine(s);
         sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
         sim.settle();
@@ -210,7 +212,7 @@ fn a_disk_that_vanishes_under_a_secondary() {
 fn a_journal_with_rot_before_its_end_is_not_opened() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
-    // Few enough that none is destaged and trimmed.
+    // Few enough writes that none is destaged and trimmed.
     sim.write_many(6);
     sim.disk(s, DiskFault::RotJournal { pick: 0 });
     sim.power_cut(s);
@@ -262,7 +264,8 @@ fn a_disk_that_stands_still_for_long_costs_the_member_for_a_while() {
     sim.settle();
 }
 
-/// F2, F3, F4, R12: the middle of a journal is not what was written. That is no torn tail, and nothing of it is used.
+/// F2, F3, F4, R12: a record in the middle of a journal was changed. That is no torn tail, and no
+/// part of the journal is used.
 #[test]
 fn a_journal_that_lost_a_write_in_its_middle_is_not_opened() {
     for pick in 0..4 {
@@ -285,7 +288,8 @@ fn a_journal_that_lost_a_write_in_its_middle_is_not_opened() {
     }
 }
 
-/// F2, F3, F4, R14: a page of the version table is not the one that the checkpoint wrote. It would tell that extents are older than they are.
+/// F2, F3, F4, R14: a page of the version table is not the one that the checkpoint wrote. Its
+/// versions would call extents older than they are.
 #[test]
 fn a_version_table_with_a_page_of_before_is_not_opened() {
     for pick in 0..4 {
@@ -317,7 +321,7 @@ fn a_copy_of_the_superblock_that_was_not_written_costs_nothing() {
         let [p, s, t] = sim.cast();
         sim.write(7);
         sim.power_cut(p);
-        // The last that both have written is what they have promised.
+        // The last superblock that both secondaries have written holds their promise.
         sim.until_primary_is_not(p, 10_000);
         for node in [s, t] {
             sim.disk(node, DiskFault::LostSuperblock { copy });

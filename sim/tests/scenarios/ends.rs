@@ -95,7 +95,8 @@ fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
     sim.settle();
 }
 
-/// ADR 15, ADR 18: without the copy there are never enough, so it takes the block as damage although writes fail meanwhile.
+/// ADR 15, ADR 18: without this copy there are never enough copies. So the copy takes the block as
+/// damaged, although writes fail meanwhile.
 #[test]
 fn what_nobody_has_is_copied_while_writes_fail_for_want_of_copies() {
     let mut sim = Scenario::two_and_a_witness();

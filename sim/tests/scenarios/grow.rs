@@ -1,4 +1,5 @@
-//! Volumes that grow while they are in use (R17): the size changes at one place of the log, everywhere.
+//! Volumes that grow while they are in use (R17). The size changes at the same entry of the log on
+//! every replica.
 
 use mainstay_sim::plan::ClientOp;
 use mainstay_sim::scenario::Scenario;

@@ -53,8 +53,8 @@ fn failover_after_failover_with_full_journals() {
     sim.settle();
 }
 
-/// A promotion that commits nothing: the journal of the new primary has an epoch start more, and the primary is gone again
-/// before the disk of the other replica, which stands still, could have answered.
+/// A promotion that commits nothing. The journal of the new primary gets one more epoch start. The
+/// primary is gone again before the other replica, whose disk stands still, could have answered.
 fn promote_in_vain(sim: &mut Scenario) {
     let [p, s, _] = sim.cast();
     let epoch = sim.epoch();

@@ -9,7 +9,7 @@ fn a_primary_that_stands_still_for_longer_than_its_lease_answers_nothing_afterwa
     let [p, s, _] = sim.cast();
     sim.write(7);
     sim.pause_machine(p, 8_000);
-    // They wait in its queue, and must not be answered from what it knew.
+    // The requests wait in its queue. The primary must not answer them from its old knowledge.
     sim.client(ClientOp::Read { volume: 0, block: 7, blocks: 1 });
     sim.write_without_waiting(7);
     sim.until_primary_is_not(p, 6_000);
@@ -36,7 +36,7 @@ fn an_agent_alone_stands_still_and_the_guard_acts() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
     sim.fault(Fault::PauseAgent { target: n(p), ms: 8_000 });
-    // Its engine is well, but the lease runs out.
+    // The engine is well, but the lease runs out.
     sim.expect_service_gone_within_ms(p, 2_000);
     assert_eq!(sim.count("R19 the guard acted"), 1);
     sim.until_primary_is_not(p, 6_000);
@@ -116,7 +116,8 @@ fn a_restarted_agent_went_on_with_what_the_guard_had_silenced() {
     sim.fault(Fault::KillAgent { target: n(1), restart_after_ms: 2_500 });
     sim.expect_service_gone_within_ms(1, 2_200);
     assert_eq!(sim.count("R19 the guard acted"), 1);
-    // It knows the service as running, and has a lease at once; it starts it again in an epoch of its own.
+    // The agent knows the service as running, and has a lease at once. It starts the service again
+    // in an epoch of its own.
     sim.until_epoch(epoch + 1, 5_000);
     sim.expect_service_on_within_ms(1, 10_000);
     sim.settle();

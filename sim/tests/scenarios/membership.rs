@@ -8,7 +8,7 @@ use mainstay_types::PeerState;
 fn a_primary_waits_until_it_has_learnt_of_the_shrink() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
-    // Otherwise the control plane has no quorum while the agent stops.
+    // Without this the control plane has no quorum while the agent stands still.
     sim.make_leader(t);
     sim.power_cut(s);
     sim.write_without_waiting(7);
@@ -77,7 +77,7 @@ fn a_joiner_that_dies_before_it_is_recorded_is_given_up() {
     sim.write(7);
     sim.power_on(s);
     sim.write(8);
-    // It joins, and the wish to record it stays with an agent that stands still.
+    // The replica joins, and the proposal to record it stays with an agent that stands still.
     sim.fault(Fault::PauseAgent { target: n(p), ms: 1_000 });
     sim.until_peer(s, 1_000, |state| *state == PeerState::Joining);
     sim.power_cut(s);

@@ -39,7 +39,7 @@ fn when_all_lose_power_the_one_with_most_goes_on() {
     sim.fault(Fault::PowerCutAll);
     sim.run_ms(3_000);
     sim.fault(Fault::PowerOnAll);
-    // Of what was being written when the power went anything may be there.
+    // Of writes that were under way when the power went, any part may be there.
     assert_ne!(sim.read_volume(0, 1), 0);
     assert_ne!(sim.read_volume(0, 2), 0, "the journal of one certainly had it");
     sim.settle();
@@ -63,7 +63,8 @@ fn what_nobody_had_in_a_journal_is_lost_with_the_power_of_all_and_writes_go_on()
     sim.settle();
 }
 
-/// A member that lost its memory just before the primary dies is in the record still. The third has everything.
+/// A member lost its memory just before the primary dies, and the record still names it. The third
+/// replica has everything.
 #[test]
 fn who_was_opened_anew_does_not_lead_while_another_may_have_more() {
     let mut sim = Scenario::three();

@@ -1,4 +1,4 @@
-//! How many copies there have to be (ADR 18).
+//! The smallest number of copies that a resource must have (ADR 18).
 
 use mainstay_sim::scenario::Scenario;
 

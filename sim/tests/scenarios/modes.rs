@@ -82,7 +82,8 @@ fn a_replica_moves_in_mode_a() {
     sim.settle();
 }
 
-/// A primary that stood still since before its lease ended, and wakes up when another history has begun, acknowledges nothing.
+/// A primary stands still since before the end of its lease, and wakes up when another history has
+/// begun. It acknowledges nothing.
 #[test]
 fn a_primary_that_wakes_up_in_another_history_acknowledges_nothing() {
     let mut sim = Scenario::three();
@@ -109,7 +110,7 @@ fn with_takeover_a_follower_goes_on_by_itself_and_the_limits_bound_the_loss() {
     sim.run_ms(2_000);
     sim.cut(p, s);
     sim.cut(p, t);
-    // A lease is longer than it takes to reach the limit.
+    // A lease lasts longer than the writes need to reach the limit.
     for block in 2..12 {
         sim.write_without_waiting(block);
         sim.run_ms(20);

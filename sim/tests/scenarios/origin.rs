@@ -98,7 +98,8 @@ fn a_node_that_was_away_while_it_was_made_is_filled() {
     sim.settle();
 }
 
-/// Others are filled only after the rollback, so it must not wait for as many copies as are wanted. Found by seeds 2156435 and 2168171.
+/// Other replicas are filled only after the rollback. So the rollback must not wait for all copies
+/// that are wanted. Found by seeds 2156435 and 2168171.
 #[test]
 fn more_copies_may_be_wanted_than_hold_the_snapshot() {
     let mut sim = with_copy(1);

@@ -123,7 +123,7 @@ fn a_removal_goes_on_when_the_node_lost_power_in_the_middle() {
     }
 }
 
-/// A replica gets its label when its files are complete, so what is half made is made anew (R9).
+/// A replica gets its label when its files are complete. So a half-made replica is made anew (R9).
 #[test]
 fn a_replica_is_made_although_its_node_lost_power_in_the_middle() {
     for wait_us in (0..90_000).step_by(3_000) {
@@ -288,7 +288,7 @@ fn a_late_report_of_an_earlier_disk_does_not_count() {
     sim.settle();
 }
 
-/// R21: it failed there with another replica, or with none.
+/// R21: the service had failed on that node with another replica, or with none.
 #[test]
 fn a_primary_moves_to_a_new_replica_where_its_service_had_failed() {
     let mut sim = Scenario::new(Shape::small(3, 3, true), 3);

@@ -158,7 +158,8 @@ fn an_agent_that_was_restarted_does_not_mount_under_a_running_process() {
 fn an_address_that_was_off_was_taken_on_an_old_probe() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
-    // The service is taken down as far as its process, and up again after a pause: the probe of the first start is old then.
+    // The service is stopped down to its process, and started again after a pause. By then the
+    // probe of the first start is old.
     sim.service(p, ServiceFault::Dies);
     sim.run_ms(50);
     sim.expect_service_on_within_ms(p, 10_000);
@@ -167,7 +168,8 @@ fn an_address_that_was_off_was_taken_on_an_old_probe() {
 
 #[test]
 fn a_probe_still_counted_after_the_engine_was_killed() {
-    // The agent hears of the probe's end first, then that the engine is gone: the address was asked for all the same.
+    // The agent first hears of the probe's end, and then that the engine is gone. It asked for the
+    // address all the same.
     for moment in 0..30 {
         let mut sim = Scenario::new(Shape::small(3, 3, true), 1);
         let [p, ..] = sim.cast();
@@ -194,7 +196,8 @@ fn steps_that_were_queued_when_the_lease_was_lost_still_began() {
     for moment in 0..25 {
         let mut sim = Scenario::new(Shape::small(3, 3, true), 1);
         let [p, ..] = sim.cast();
-        // In the middle of the start. When the agent is back another node runs the service long since.
+        // The agent is killed in the middle of the start. When it is back, another node has run the
+        // service for long.
         sim.run_ms(moment * 10);
         sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 8_000 });
         sim.run_ms(10_000);

@@ -1,4 +1,5 @@
-//! Slow members (P11, P12): they leave by the shrink that there is, and return when they have kept up.
+//! Slow members (P11, P12). They leave by the same shrink as other members, and return when they
+//! have kept up for a while.
 
 use mainstay_replica::SlowLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
@@ -13,7 +14,7 @@ fn scenario(replicas: u32, min_copies: usize) -> Scenario {
     Scenario::new(shape, 1)
 }
 
-/// A write every 10 ms, whatever becomes of it.
+/// Writes every 10 ms, and does not wait for answers.
 fn load(sim: &mut Scenario, ms: u64) {
     for step in 0..ms / 10 {
         sim.write_without_waiting(step % 100);
@@ -72,7 +73,8 @@ fn what_slows_everybody_costs_no_member() {
     }
 }
 
-/// Row "A is slow (gray failure)" of the table: with two copies a secondary that is slow stays, unless one copy is said to be enough.
+/// Row "A is slow (gray failure)" of the table: with two copies a slow secondary stays, unless one
+/// copy is said to be enough.
 #[test]
 fn of_two_copies_a_slow_one_stays_unless_one_is_enough() {
     for min_copies in [2, 1] {

@@ -9,7 +9,7 @@ fn b_dies() {
     let [a, b, _] = sim.cast();
     sim.power_cut(b);
     sim.write_without_waiting(7);
-    // It pauses until the control plane has recorded {A}, then runs degraded.
+    // A pauses until the control plane has recorded {A}, then runs degraded.
     sim.until_iss_changes(2_000);
     assert_eq!(sim.iss(), [a]);
     sim.expect_acknowledged_within_ms(200);
@@ -24,7 +24,7 @@ fn a_dies() {
     let [a, b, _] = sim.cast();
     sim.write(7);
     sim.power_cut(a);
-    // Not before A's lease has ended for sure.
+    // No node serves before A's lease has ended for sure.
     sim.expect_nobody_serves_for_ms(1_700);
     sim.expect_primary_within_ms(b, 6_000);
     assert_eq!(sim.iss(), [b]);
@@ -57,7 +57,7 @@ fn the_link_is_cut_and_both_see_w() {
     sim.write(7);
     assert_eq!((sim.primary(), sim.iss()), (Some(a), vec![a]), "A keeps the lease and goes on alone");
     sim.power_cut(a);
-    // B lacks what was written since, and is not promotable.
+    // B lacks the writes since then, and is not promotable.
     sim.expect_nobody_serves_for_ms(10_000);
     sim.power_on(a);
     sim.expect_primary_within_ms(a, 8_000);
@@ -100,7 +100,7 @@ fn b_dies_and_a_writes_on_and_dies_and_b_returns() {
     sim.write_many(3);
     sim.power_cut(a);
     sim.power_on(b);
-    // B is not in the in-sync set, and the operator is told so.
+    // B is not in the in-sync set, and the control plane tells the operator so.
     sim.expect_nobody_serves_for_ms(15_000);
     assert_eq!(sim.iss(), [a]);
     assert!(sim.stated_failure().is_some_and(|why| !why.is_empty()), "a reason is stated");
@@ -150,7 +150,8 @@ fn the_link_of_a_is_slow() {
     let [a, b, w] = sim.cast();
     sim.fault(Fault::SlowLink { a: n(a), b: n(b), factor: 10_000 });
     sim.fault(Fault::SlowLink { a: n(a), b: n(w), factor: 10_000 });
-    // Heartbeats take two seconds to W and back: A is without a lease, however well its machine is.
+    // Heartbeats take two seconds to W and back. So A is without a lease, although its machine is
+    // well.
     sim.expect_primary_within_ms(b, 12_000);
     sim.write(7);
     sim.settle();

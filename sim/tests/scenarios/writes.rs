@@ -1,4 +1,4 @@
-//! A write's life.
+//! The life of a write.
 
 use mainstay_sim::plan::{ClientOp, DiskFault, Fault};
 use mainstay_sim::scenario::Scenario;
