@@ -29,7 +29,7 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// Runs `decode` and asserts that no allocation in it exceeds a small multiple of what it was given.
+/// Runs `decode` and asserts that each of its allocations is at most a small multiple of the input.
 pub fn bounded<T>(given: usize, decode: impl FnOnce() -> T) -> T {
     LARGEST.with(|largest| largest.set(0));
     let out = decode();
@@ -38,7 +38,7 @@ pub fn bounded<T>(given: usize, decode: impl FnOnce() -> T) -> T {
     out
 }
 
-/// The kind of frame that carries a batch, whose meta has the batch's checksums and not one of its own.
+/// Kind of the frame that carries a batch. Its meta has the batch's checksums, and none of its own.
 const APPEND: u16 = 8;
 
 /// Makes the checksums of a frame right again.

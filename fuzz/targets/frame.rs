@@ -17,7 +17,7 @@ fn decode(stream: &Bytes) {
     let payload = stream.slice(meta_end..end);
     let found = bounded(end, || frame::decode(&header, &stream[FRAME_HEADER_BYTES..meta_end], &payload));
     if let Ok(envelope) = found {
-        // What is accepted is canonical: it encodes to the bytes that it came from.
+        // An accepted frame is canonical: it encodes to the bytes that it came from.
         assert_eq!(frame::encode(&envelope).concat(), stream[..end]);
     }
 }

@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let mut handshake = Handshake::new(tls);
     loop {
         let mut out = Vec::new();
-        // As long as an option without data: nothing may come behind STARTTLS.
+        // Its length is that of an option without data: nothing may come behind STARTTLS.
         let given =
             if tls == Tls::Required && first & 0x80 == 0 { &rest[..rest.len().min(16)] } else { rest };
         let (consumed, end) = bounded(given.len(), || handshake.step(given, &exports, &mut out));

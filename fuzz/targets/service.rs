@@ -8,7 +8,8 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ServiceSpec::parse(text) {
         Ok(spec) => {
-            // It is kept as JSON, and what is read back must be the same and still be valid.
+            // The agent keeps it as JSON. Reading it back must give the same specification, still
+            // valid.
             let json = serde_json::to_string(&spec).expect("a specification is data");
             let again: ServiceSpec = serde_json::from_str(&json).expect("it was written by us");
             assert_eq!(again, spec);

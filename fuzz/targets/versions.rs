@@ -1,4 +1,4 @@
-//! Pages of the version table. The first bytes say which page is meant and how many versions are wanted.
+//! Pages of the version table. The first bytes choose the page and the number of versions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

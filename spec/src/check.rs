@@ -75,15 +75,16 @@ fn explore(
     }
 }
 
-/// The shortest way in which a mutation loses something, if there is one within the bounds. The checker looks for
-/// violations in batches and remembers the last one of a batch, so that the search is repeated below the depth of what
-/// was found until nothing is.
+/// Returns the shortest way in which a mutation loses something, if there is one within the bounds.
+/// The checker looks for violations in batches, and remembers the last one of a batch. So the
+/// search is repeated below the depth of the last find, until it finds nothing.
 #[must_use]
 pub fn shortest(bounds: Bounds, mutation: Mutation) -> Option<Counterexample> {
     let mut best: Option<Counterexample> = None;
     loop {
         let spec = Spec::new(bounds, Some(mutation), false);
-        // The checker counts states, of which a way has one more than steps, and skips those at the limit.
+        // The checker counts states, one more than the steps of a way, and skips states at the
+        // limit.
         let depth_max = best.as_ref().map(|best| best.steps.len() + 1);
         let outcome = explore(spec, None, depth_max, None);
         match outcome.found {

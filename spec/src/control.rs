@@ -1,5 +1,6 @@
-//! The control plane: an atomic register that changes by compare-and-set and is learnt later (R3, R4, R5, R9, R11).
-//! Code: `control/src/{iss,failover,promote}.rs`; when it is asked: `control/src/reconcile.rs`.
+//! The control plane: an atomic register that changes by compare-and-set. Nodes learn its changes
+//! later (R3, R4, R5, R9, R11). Code: `control/src/{iss,failover,promote}.rs`; the code that asks
+//! for changes: `control/src/reconcile.rs`.
 
 use crate::model::Spec;
 use crate::rules::Mutation;
@@ -43,8 +44,8 @@ impl Spec {
         Some(self.promoted(state, to, r.iss))
     }
 
-    /// `Promote` by the primary itself, which does not serve its epoch any more: it was restarted, or demoted for a
-    /// planned move. It stays in the ISS.
+    /// `Promote` by the primary itself when it no longer serves its epoch: it was restarted, or
+    /// demoted for a planned move. It stays in the ISS.
     pub(crate) fn hand_over(&self, state: &State, to: u8) -> Option<State> {
         let r = state.record;
         if r.primary == NOBODY || r.epoch >= self.bounds.epochs || !has(r.iss, to) {
@@ -71,8 +72,9 @@ impl Spec {
         Some(next)
     }
 
-    /// A proposed `Shrink` happens. Of a joiner that is not recorded it only raises the version, so that an earlier `Grow`
-    /// cannot happen any more; whether that counts or is refused makes no difference to what is safe.
+    /// A proposed `Shrink` happens. For a joiner that is not recorded it only raises the version,
+    /// so that an earlier `Grow` cannot happen any more. It makes no difference to safety whether
+    /// such a shrink counts or is refused.
     pub(crate) fn land_shrink(&self, state: &State, node: u8) -> Option<State> {
         if !has(state.record.shrink, node) || state.budget.changes == 0 {
             return None;
@@ -114,7 +116,7 @@ impl Spec {
             return Some(next);
         }
         next.record.iss = rest;
-        // The lowest one; which of them is free in `fail_over`.
+        // The lowest member. `fail_over` has a free choice.
         let to = rest.trailing_zeros() as u8;
         if r.epoch >= self.bounds.epochs {
             next.record.primary = NOBODY;
@@ -133,7 +135,7 @@ impl Spec {
         let mut next = *state;
         next.budget.crashes -= 1;
         let replica = next.node_mut(node);
-        // One that keeps nothing in memory loses nothing: the crash is a lost connection.
+        // A replica that keeps nothing in memory loses nothing: its crash is a lost connection.
         replica.log = replica.durable_log();
         replica.promised = replica.promised_durably;
         replica.session = 0;

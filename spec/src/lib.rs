@@ -1,8 +1,9 @@
 //! A small specification of the replication protocol, checked exhaustively at stated bounds.
 //!
-//! It says how commit, shrink and grow, promotion, rejoin and copy work between replicas and the control plane, with
-//! messages that are lost and late, crashes, lost disks, and compare-and-sets whose results are learnt later or never.
-//! The checker walks through every order of events within the bounds and looks at every state. See `README.md`.
+//! It describes how commit, shrink and grow, promotion, rejoin and copy work between replicas and
+//! the control plane. Messages are lost and late, nodes crash, disks are lost. Nodes learn the
+//! results of compare-and-sets late or never. The checker walks through every order of events
+//! within the bounds and looks at every state. See `README.md`.
 //!
 //! Read in this order: `log.rs`, `state.rs`, `primary.rs`, `secondary.rs`, `control.rs`, `model.rs`; then `rules.rs`
 //! (the rules that can be left out), `check.rs`, `prose.rs`.

@@ -68,8 +68,9 @@ impl Log {
         (1..=self.end()).find(|index| self.epoch_at(*index) == epoch).unwrap_or(0)
     }
 
-    /// The last common index as the primary computes it from the lists of epochs alone (`Log::last_common` of the
-    /// replication core): the newest epoch that both have, up to where the shorter of the two leaves it.
+    /// The last common index as the primary computes it from the lists of epochs alone
+    /// (`Log::last_common` of the replication core). It lies in the newest epoch that both logs
+    /// have, where the shorter one leaves that epoch.
     #[must_use]
     pub fn last_common(self, other: Log) -> u8 {
         let mut epoch = other.last_epoch();

@@ -1,4 +1,4 @@
-//! The model as the checker sees it: the steps, and what must hold after each of them.
+//! The model as the checker sees it: the steps, and the invariants after each of them.
 
 use crate::rules::Mutation;
 use crate::state::{Budget, EPOCHS, NOBODY, NODES, Out, State, Violation, has};
@@ -17,8 +17,9 @@ pub struct Bounds {
     pub disks: u8,
     /// Copies begun although the target was whole.
     pub copies: u8,
-    /// Whether connections are lost and made again while both ends live, any number of times. Otherwise a connection is
-    /// lost by a crash only, and a message that is lost without one is a message that is late for ever.
+    /// Whether connections are lost and made again while both ends live, any number of times.
+    /// Otherwise only a crash loses a connection. Then a message that is lost without a crash
+    /// counts as late for ever.
     pub reconnects: bool,
 }
 
@@ -130,7 +131,7 @@ impl Spec {
         }
     }
 
-    /// Looks at a whole state as no node can.
+    /// Looks at the whole state, which no node can see.
     fn examine(&self, state: &mut State) {
         let record = state.record;
         if record.iss == 0 {
@@ -138,7 +139,7 @@ impl Spec {
         }
         for node in (0..self.bounds.nodes).filter(|node| has(record.iss, *node)) {
             let replica = state.node(node);
-            // A disk that was just lost is not the member; that is for R9 to notice.
+            // A new disk after a loss is not the member; R9 has to notice that.
             let member = replica.second == has(record.second, node);
             if member && !(replica.whole && replica.durable_log().starts_with(state.done)) {
                 state.violate(Violation::Soundness);
@@ -156,7 +157,8 @@ impl Spec {
                     state.violate(Violation::Serving);
                 }
             }
-            // What a secondary is told to be committed, it takes for committed as far as its log reaches.
+            // A secondary takes entries for committed when it is told so, as far as its log
+            // reaches.
             for peer in (0..self.bounds.nodes).filter(|peer| *peer != node) {
                 let told = state.talk(replica.leads, peer).out == Out::Entries;
                 let theirs = state.node(peer).durable_log().prefix(replica.commit);
@@ -171,7 +173,7 @@ impl Spec {
 fn steps(bounds: Bounds) -> Vec<Step> {
     let mut steps = Vec::new();
     let nodes = 0..bounds.nodes;
-    // A version more than every change and every new disk.
+    // One version more than all changes and new disks.
     let versions = bounds.changes + bounds.disks + 1;
     for epoch in 1..=bounds.epochs {
         steps.extend((0..versions).map(|ahead| Step::Begin { epoch, ahead }));
@@ -266,7 +268,8 @@ mod tests {
     use super::*;
     use crate::log::Log;
 
-    /// S8 sees most mistakes first; so these are shown states that only they can see.
+    /// S8 sees most mistakes first. So the other invariants are shown states that only they can
+    /// see.
     #[test]
     fn the_rarer_violations_are_seen_too() {
         let bounds = Bounds {
@@ -311,7 +314,7 @@ mod tests {
         cutting.talk_mut(2, 1).out = Out::Cut(0);
         let cut = spec.deliver(&cutting, 2, 1).unwrap();
         assert_eq!(cut.violated, Some(Violation::Cut));
-        // What only a later epoch acknowledged may go.
+        // An entry may go if only a later epoch acknowledged it.
         cutting.done_in = log(3);
         assert_eq!(spec.deliver(&cutting, 2, 1).unwrap().violated, None);
     }

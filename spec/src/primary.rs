@@ -54,7 +54,7 @@ impl Spec {
         let replica = next.node_mut(node);
         replica.in_iss = without(version & 15, node);
         replica.joining &= !replica.in_iss;
-        // A change that was proposed on an older version can no longer happen.
+        // A change that was proposed on an older version cannot happen any more.
         replica.proposed = 0;
         let renewed = (old ^ version) >> 4;
         for peer in (0..self.bounds.nodes).filter(|peer| has(renewed, *peer)) {

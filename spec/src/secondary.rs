@@ -1,6 +1,7 @@
 //! A replica as secondary: promise, cut, append, acknowledge (R1, R7). Code: `replica/src/secondary.rs`.
 //!
-//! Making something durable and answering are one step: a crash between the two leaves what a lost answer leaves.
+//! To make something durable and to answer are one step: a crash between the two has the effect of
+//! a lost answer.
 
 use crate::model::Spec;
 use crate::rules::Mutation;
@@ -30,7 +31,7 @@ impl Spec {
             replica.promised_durably = replica.promised;
         }
         replica.session = epoch;
-        // It answers when its own journal stands still.
+        // The replica answers when its own journal stands still.
         replica.durable = replica.log.end();
         let (common, end, whole) = (primary.last_common(replica.log), replica.log.end(), replica.whole);
         let talk = next.talk_mut(epoch, node);
@@ -44,7 +45,7 @@ impl Spec {
         let log = state.era(epoch).log;
         let end = replica.log.end();
         let heard = replica.session == epoch && replica.leads == 0;
-        // The chain of the batch says whether the logs agree so far.
+        // The chain of the batch shows whether the logs agree so far.
         let fits = replica.log == log.prefix(end) || self.planted(Mutation::NoCut);
         if !heard || !fits || end >= log.end() {
             return None;
@@ -60,8 +61,9 @@ impl Spec {
     }
 }
 
-/// R7: what the primary's log does not hold goes. What a *later* epoch has made of it does not matter: a replica outside
-/// the ISS may hear the cut of a superseded primary late, and lose what was committed elsewhere since.
+/// R7: entries that the primary's log does not hold go. It does not matter what a *later* epoch has
+/// made of them. A replica outside the ISS may hear the cut of a superseded primary late, and lose
+/// entries that were committed elsewhere since.
 fn cut(state: &State, epoch: u8, node: u8, to: u8) -> Option<State> {
     let mut next = *state;
     let (done, done_in) = (next.done, next.done_in);

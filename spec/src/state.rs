@@ -30,8 +30,9 @@ pub fn without(nodes: Nodes, node: u8) -> Nodes {
     nodes & !(1 << node)
 }
 
-/// The record as the control plane has it now: an atomic register. Its version is not counted: what was proposed on
-/// an older one can no longer happen, so a proposal is forgotten when the version moves.
+/// The record as the control plane has it now: an atomic register. The model does not count its
+/// version. A proposal on an older version can no longer happen, so it is forgotten when the
+/// version moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     pub epoch: u8,
@@ -61,7 +62,7 @@ pub struct Era {
 /// A replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// The epoch below which it refuses, and what of that is durable.
+    /// The replica refuses epochs below this one. The next field has the durable part.
     pub promised: u8,
     pub promised_durably: u8,
     pub log: Log,
@@ -123,7 +124,7 @@ pub enum Back {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Talk {
     pub link: Link,
-    /// Streaming: durable there. Cutting: where to.
+    /// While streaming: the last index that is durable there. While cutting: the index to cut to.
     pub at: u8,
     pub out: Out,
     pub back: Back,
@@ -148,9 +149,9 @@ pub enum Violation {
     Sequencer,
     /// A recorded member lacks an entry that was acknowledged.
     Soundness,
-    /// A primary acknowledged although a later epoch had done so, and not the same.
+    /// A primary acknowledged, although a later epoch had acknowledged something else before.
     Fence,
-    /// A primary cuts from a log what was acknowledged in its epoch or before.
+    /// A primary cuts an entry from a log that was acknowledged in its epoch or before.
     Cut,
     /// The ISS is empty.
     Empty,
@@ -169,7 +170,7 @@ pub struct State {
     /// Everything that any replica has committed, hence everything that was acknowledged to a
     /// client.
     pub done: Log,
-    /// In which epoch each of these was committed first.
+    /// Epoch in which each of these entries was committed first.
     pub done_in: Log,
     pub budget: Budget,
     pub violated: Option<Violation>,
@@ -414,7 +415,7 @@ impl State {
         new
     }
 
-    /// The first in order of all states that differ from this one in nothing but the names of the nodes.
+    /// The first, in order, of all states that differ from this one only in the names of the nodes.
     #[must_use]
     pub fn representative(&self, nodes: u8) -> State {
         const NAMES: [[u8; NODES]; 6] = [[0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0], [1, 2, 0], [2, 0, 1]];

@@ -1,4 +1,4 @@
-//! Every rule that is left out is noticed, and how soon.
+//! The checker notices every left-out rule, after the expected number of steps.
 
 use mainstay_spec::{Bounds, MUTATIONS, Mutation, prose, shortest};
 

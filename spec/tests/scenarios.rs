@@ -68,7 +68,7 @@ impl Play {
         format!("{:?}", self.state.done)
     }
 
-    /// The primary of `epoch` attaches `peer`, which has nothing that is to be cut, and feeds it `entries`.
+    /// The primary of `epoch` attaches `peer`, which has no tail to cut, and feeds it `entries`.
     fn feed(&mut self, epoch: u8, peer: u8, entries: usize) -> &mut Self {
         let node = self.state.era(epoch).node;
         self.go([Attach { node, peer }, Deliver { node: peer, epoch }, Answered { epoch, peer }]);
@@ -89,7 +89,7 @@ impl Play {
 fn rejoin() -> Play {
     let mut play = Play::two();
     play.go([Write { node: A }, Flush { node: A }, FailOver { to: B }, Begin { epoch: 2, ahead: 0 }]);
-    // What A sent before arrives too late.
+    // A's earlier messages arrive too late.
     play.refuses(Deliver { node: B, epoch: 1 });
     play.go([Flush { node: B }, Write { node: B }, Renounce { node: A }]);
     assert_eq!((play.log(A).as_str(), play.log(B).as_str()), ("[1 1]", "[1 2 2]"));
@@ -107,7 +107,7 @@ fn rejoin() -> Play {
     play
 }
 
-/// A member that fails is waited for until its removal is known.
+/// The primary waits for a failed member until it knows of its removal.
 fn shrink() -> Play {
     let mut play = Play::two();
     play.go([Write { node: A }, Flush { node: A }, AskShrink { node: A, peer: B }, LandShrink { node: B }]);
