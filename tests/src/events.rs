@@ -1,4 +1,5 @@
-//! The cluster's events, followed on all nodes at once: whichever node dies, the others go on telling.
+//! The cluster's events, followed on all nodes at once: when a node dies, the others still report
+//! them.
 
 use crate::lab::Lab;
 use anyhow::{Context, Result};

@@ -1,4 +1,4 @@
-//! Ctrl-C in a program that builds labs: half a cluster should not stay.
+//! Ctrl-C in a program that builds labs: no half cluster may stay.
 
 use crate::lab::Lab;
 use crate::wait_for;
@@ -26,7 +26,8 @@ pub fn remove(labs: Vec<Arc<Lab>>, again: &str) -> Result<()> {
         }
         eprintln!("\ninterrupted: removing the cluster");
         for lab in &labs {
-            // A command that is just changing the lab holds its lock; it got the same signal and ends.
+            // Another command may hold the lab's lock while it changes the lab. It got the same
+            // signal and ends.
             if let Err(error) = wait_for("removal of the lab", LIMIT, || lab.down()) {
                 eprintln!("{error:#}\n`{again}` tries again");
             }
@@ -36,8 +37,8 @@ pub fn remove(labs: Vec<Arc<Lab>>, again: &str) -> Result<()> {
     .context("catch Ctrl-C")
 }
 
-/// To be called before a program ends or changes its labs after a failure: a removal that goes on makes everything fail, and
-/// it is what ends the program then.
+/// To be called before a program ends, or changes its labs after a failure. A removal of the labs
+/// may be under way, and it makes every command fail. The removal then ends the program.
 pub fn give_way() {
     while ASKED.load(Ordering::Relaxed) {
         std::thread::sleep(LIMIT);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longest time for a command that only has to say something or change a record.
+/// Longest time for a command that only reports something or changes a record.
 const QUICK: Duration = Duration::from_secs(60);
 /// Longest time for a command that waits for the cluster.
 const LONG: Duration = Duration::from_secs(300);
@@ -146,7 +146,8 @@ impl Lab {
         Ok(command::output(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)?)
     }
 
-    /// A verb of the command line with `--json`, whose exit code says how it went, not whether it did.
+    /// Runs a verb of the command line with `--json`. Its exit code tells the outcome, and not
+    /// whether the command could be run.
     ///
     /// # Errors
     /// When its output is not the expected JSON.

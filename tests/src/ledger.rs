@@ -1,9 +1,10 @@
-//! The ledger: numbered rows, each a transaction of its own, and a file in which every acknowledged number
-//! is noted outside the cluster. Afterwards every noted row has to be there.
+//! The ledger: numbered rows, each inserted by a transaction of its own, and a file outside the
+//! cluster in which every acknowledged number is noted. Afterwards the table must have every noted
+//! row.
 //!
-//! A number is used once. When its insert fails the row may or may not exist, which is noted as `unknown`,
-//! and the next attempt takes the next number. So a missing noted row is always a loss, and a row that was
-//! never asked for is always a fault.
+//! A number is used once. When its insert fails, the row may or may not exist. That is noted as
+//! `unknown`, and the next attempt takes the next number. So a missing noted row is always a loss,
+//! and a row that no client asked for is always a fault.
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,7 @@ impl Note {
     }
 }
 
-/// Reads notes. A last line without an end was being written and counts for nothing.
+/// Reads notes. A last line without its end was still being written and does not count.
 ///
 /// # Errors
 /// On a line that is no note.

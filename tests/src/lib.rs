@@ -28,7 +28,7 @@ pub fn now_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// Asks `ready` every 50 ms until it gives a value; after `limit` fails with what it said last.
+/// Asks `ready` every 50 ms until it gives a value. After `limit` fails with its last error.
 ///
 /// # Errors
 /// When the limit is reached.

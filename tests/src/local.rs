@@ -1,4 +1,5 @@
-//! Devices and file systems on a node's own disk, with nothing in between: the yardstick, and what peers build on.
+//! Devices and file systems on a node's own disk, without any replication. They are the yardstick,
+//! and peers build on them.
 
 use crate::lab::Lab;
 use crate::mariadb;
@@ -39,14 +40,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// Attaches what lies at `file` on the node.
+    /// Attaches the file `file` of the node as a device.
     ///
     /// # Errors
     /// When it cannot be attached.
     pub fn attach(lab: &Lab, node: &str, file: &str, log: &str) -> Result<Self> {
         let script = format!("losetup --find --show --direct-io=on --sector-size 4096 {file}");
         let path = lab.shell(node, &script).with_context(|| format!("attach {file}"))?.trim().to_owned();
-        // Detaching a device that is open makes it go when it is closed, whatever becomes of the node.
+        // A detached device that is open goes when it is closed. So it goes with its node in any
+        // case.
         let hold = format!("exec 3<>{path}; losetup --detach {path}; exec sleep infinity");
         let holder = lab.spawn(node, &["sh", "-ec", &hold], log)?;
         Ok(Self { path, holder })
@@ -79,7 +81,7 @@ pub fn file_system_on(lab: &Lab, node: &str, file: &str, root: &str) -> Result<(
     lab.shell(node, &script).with_context(|| format!("make a file system on {file}")).map(drop)
 }
 
-/// Detaching a device that is mounted makes it go with the mount.
+/// A detached device that is mounted goes with the mount.
 fn mount_script(root: &str) -> String {
     format!(
         "mkdir -p {root}
@@ -113,7 +115,7 @@ impl<'a> Server<'a> {
         Ok(Self { lab, node: node.into(), root: root.into(), port, more, process: None })
     }
 
-    /// Starts it with options for this start alone, and does not wait until it is ready.
+    /// Starts the server with options for this start alone, and does not wait until it is ready.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -128,7 +130,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Asks it something on its own socket.
+    /// Runs statements on the server's own socket.
     ///
     /// # Errors
     /// When it refuses or does not answer.

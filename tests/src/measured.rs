@@ -9,10 +9,10 @@ use std::sync::Arc;
 /// Rounds that are measured unless the argument gives another number.
 const ROUNDS: u32 = 3;
 
-/// Measures in a lab of this name, which is removed whatever happens.
+/// Measures in a lab of this name, and removes the lab in any case.
 ///
 /// # Errors
-/// Those of `measure`, and when the lab cannot be removed.
+/// Errors of `measure`, and when the lab cannot be removed.
 pub fn in_lab(name: &str, measure: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     let lab = Arc::new(Lab::new(name)?);
     interrupt::remove(vec![lab.clone()], &format!("mainstay lab --name {name} down"))?;
@@ -43,7 +43,7 @@ pub struct Writes {
 /// Writes blocks of 4 KiB at random places of a device for `seconds`, 32 at a time, with fio.
 ///
 /// # Errors
-/// When that fails, or fio tells something else than it should.
+/// When that fails, or when fio reports other figures than it should.
 pub fn random_writes(lab: &Lab, node: &str, device: &str, seconds: u32, seed: u32) -> Result<Writes> {
     let (file, seed) = (format!("--filename={device}"), format!("--randseed={seed}"));
     let runtime = format!("--runtime={seconds}");

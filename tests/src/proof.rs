@@ -58,7 +58,7 @@ impl Ledger {
         Ok(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end as u64 + 1))
     }
 
-    /// The notes written since `position`: cheap enough to be asked for many times a second.
+    /// The notes written since `position`. A call is cheap enough for many of them in a second.
     ///
     /// # Errors
     /// When the notes cannot be read.

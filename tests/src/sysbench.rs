@@ -41,7 +41,8 @@ fn client(lab: &Lab, words: &[String]) -> Result<String> {
 /// # Errors
 /// When sysbench fails.
 pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
-    // sysbench ends with 0 even when it could not connect, so that is tried by another client first.
+    // sysbench ends with 0 even when it could not connect. So another client tries the connection
+    // first.
     let (host, port) = address.rsplit_once(':').context("ADDRESS:PORT")?;
     let (host, port) = (format!("--host={host}"), format!("--port={port}"));
     let (user, password) = (format!("--user={}", mariadb::USER), format!("--password={}", mariadb::PASSWORD));
@@ -87,7 +88,7 @@ impl Background {
             "--db-ps-mode=disable".into(),
         ];
         let words = server(address)?.command(Workload::ReadWrite, &more, "run");
-        // Line by line, so that the report can be read while it is written.
+        // Line by line, so that the report can be read while sysbench writes it.
         let words = [&["stdbuf", "-oL"][..], &words.iter().map(String::as_str).collect::<Vec<_>>()].concat();
         let child = lab.spawn(CLIENT, &words, "sysbench.log")?;
         Ok(Self { child, log: lab.dir().join("sysbench.log"), seconds })
@@ -102,7 +103,7 @@ impl Background {
     }
 
     /// Waits for the end and returns all lines. A thread that hangs on a dead connection may keep
-    /// sysbench from printing its summary, so none is asked for.
+    /// sysbench from printing its summary, so this does not need one.
     ///
     /// # Errors
     /// When the log cannot be read.

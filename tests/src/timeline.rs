@@ -6,7 +6,8 @@ use serde::Serialize;
 /// When each stage was reached, in milliseconds after the power cut. `None`: not seen.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Failover {
-    /// A majority of the nodes had missed the lost node's heartbeats for long enough to say so.
+    /// A majority of the nodes had missed the lost node's heartbeats for long enough to declare it
+    /// dead.
     pub detected: Option<f64>,
     /// The control plane had recorded that the lease was over and named another primary.
     pub lease_over: Option<f64>,

@@ -1,8 +1,10 @@
-//! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ ha ◁ control; only engine and agent
-//! touch the operating system. What a pure crate may use is a list; everything else needs an argument.
-//! The other half, what pure code may call in the standard library, is `clippy.toml` in each pure crate.
+//! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ ha ◁ control; only engine
+//! and agent touch the operating system. A list names the crates that a pure crate may use; every
+//! other crate needs an argument. The other half is `clippy.toml` in each pure crate: it limits the
+//! calls of the standard library.
 //!
-//! And the product is built without what only the simulator needs: bugs that can be planted, coverage marks.
+//! And the product is built without the parts that only the simulator needs: planted bugs and
+//! coverage marks.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +34,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-agent", &["mainstay-types", "mainstay-control", "mainstay-ha", "mainstay-api"]),
     ("mainstay", &["mainstay-types", "mainstay-api", "mainstay-agent", "mainstay-engine", "mainstay-bench"]),
     ("mainstay-tests", &["mainstay-types", "mainstay-api", "mainstay-bench"]),
-    // It measures from outside, whatever it measures.
+    // It measures any product, from outside.
     ("mainstay-bench", &[]),
     (
         "mainstay-sim",
@@ -90,7 +92,7 @@ const NEVER_UNDER_PURE: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// The law is about the product, and this is what it runs on.
+/// The law is about the product, and the product runs on this target.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 struct Graph {
@@ -135,7 +137,7 @@ impl Graph {
     }
 
     /// Everything below `name`, each with the path that leads to it. Procedural macros run in the
-    /// compiler, not in the product, so what is below them does not count.
+    /// compiler and not in the product, so their dependencies do not count.
     fn below(&self, name: &str) -> BTreeMap<&str, String> {
         let macros = ["serde_derive", "thiserror-impl"];
         let mut found = BTreeMap::new();
@@ -226,7 +228,8 @@ fn built_with(packages: &[&str]) -> String {
 #[test]
 fn the_product_is_built_without_simulation() {
     let feature = "mainstay-types feature \"simulation\"";
-    // As the Makefile builds it, and as anyone would. The whole workspace at once has the simulator in it.
+    // Built as the Makefile and any user would. A build of the whole workspace has the simulator in
+    // it.
     for packages in [&["mainstay"][..], &["mainstay", "mainstay-tests"]] {
         let tree = built_with(packages);
         assert!(!tree.contains(feature), "{packages:?} can be told to leave a rule out:\n{tree}");

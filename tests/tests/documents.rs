@@ -40,7 +40,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file of the repository as a path from its root, without what is built or cloned.
+/// Every file of the repository as a path from its root, without built and cloned files.
 fn files() -> BTreeSet<String> {
     fn walk(dir: &Path, root: &Path, out: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(dir).expect("a readable directory").flatten() {
@@ -62,8 +62,8 @@ fn files() -> BTreeSet<String> {
     out
 }
 
-/// The names of all functions that are tests, and those that stand in lists of names: the scenarios of the end-to-end tests, and the stories of
-/// planted bugs, which one test tells with the bug and without it.
+/// Names of all test functions, and of those in lists of names: the scenarios of the end-to-end
+/// tests, and the stories of planted bugs. One test tells each story with its bug and without it.
 fn tests(files: &BTreeSet<String>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files.iter().filter(|file| file.ends_with(".rs")) {
@@ -167,7 +167,7 @@ fn every_file_that_the_documents_name_exists() {
     assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
 }
 
-/// A path in this repository; what is built is not.
+/// Whether the word is a path in this repository. Built files do not count.
 fn is_file(word: &str) -> bool {
     let known = [".rs", ".md", ".toml", ".sh", ".hex"].iter().any(|end| word.ends_with(end));
     let folder = word.ends_with('/') || word.starts_with("crates/") || word.starts_with("tests/");
@@ -177,7 +177,8 @@ fn is_file(word: &str) -> bool {
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_-.".contains(&b))
 }
 
-/// Operators are told of each story about two replicas and a witness, with one copy enough or two wanted, and of no other.
+/// The documents tell operators every story about two replicas and a witness, with one copy enough
+/// and with two wanted, and no other.
 #[test]
 fn the_table_of_failures_has_a_row_for_each_story() {
     let story = |line: &str| line.strip_prefix("fn ")?.split('(').next().map(str::to_owned);

@@ -1,5 +1,5 @@
-//! Mainstay itself: one, two or three replicas in mode C, and two or three in modes A and B, all in one lab. Each has a volume for fio and
-//! another one with a database.
+//! Mainstay itself, in one lab: one, two or three replicas in mode C, and two or three in modes A
+//! and B. Each set-up has a volume for fio and another one with a database.
 
 use crate::bench::ready::{DATABASE_MIB, Needs, Ready};
 use crate::bench::{FIRST, NODES};
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Name of the lab.
 pub const LAB: &str = "bench";
 
-/// A number of replicas, and when a write is acknowledged.
+/// A number of replicas, and a mode, which decides when a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copies {
     pub name: &'static str,
@@ -73,7 +73,7 @@ impl Copies {
         Ok(ready)
     }
 
-    /// A resource in the mode that is to be measured, once that is in force.
+    /// Creates a resource and sets the mode to be measured. Returns when the mode is in force.
     fn create(&self, lab: &Lab, name: &str, size: &str) -> Result<()> {
         lab.create_resource(name, size, &NODES[..self.count], &["--preferred", FIRST])?;
         let letter = match self.mode {
@@ -81,7 +81,8 @@ impl Copies {
             Mode::B => "b",
             Mode::C => return Ok(()),
         };
-        // At once: a device that has refused a flush would take up mode B when it is attached anew.
+        // The mode is set at once. A device that has refused a flush would take up mode B only when
+        // it is attached anew.
         lab.cli(&["resource", "set-mode", name, letter])?;
         crate::wait_for(&format!("mode {} of {name}", letter.to_uppercase()), LIMIT, || {
             self.in_force(&lab.resource(name)?)

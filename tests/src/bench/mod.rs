@@ -1,5 +1,5 @@
-//! The set-ups of `make bench`: Mainstay in a lab of three nodes, and peers in a lab of the same nodes without Mainstay. What
-//! is measured, and how, is in `mainstay_bench`.
+//! The set-ups of `make bench`: Mainstay in a lab of three nodes, and peers in a lab of the same
+//! nodes without Mainstay. The cases and the measuring are in `mainstay_bench`.
 
 pub mod mainstay;
 pub mod peers;

@@ -169,7 +169,7 @@ impl Bench {
         })
     }
 
-    /// Runs everything; says whether something gave no figures.
+    /// Runs everything. Returns whether a set-up gave no figures.
     fn run(&self, own: &Lab, others: &Lab, chosen: &Chosen) -> Result<bool> {
         let mut log = Log::open(&self.dir.join("samples.jsonl"), self.terms.clone())?;
         let mut texts: Vec<Description> = Vec::new();

@@ -1,6 +1,12 @@
-//! `catchup [ROUNDS]`: how long a replica that was away for 30 seconds needs to be in sync again, and what that costs the database that
-//! goes on meanwhile: MariaDB under sysbench's oltp_read_write on three replicas. A secondary loses its machine; later it starts again, agent, engine and all. Throughput
-//! is compared with that before it left. Prints a row of Markdown for each round. Ctrl-C and failures remove the lab. Needs root, MariaDB, sysbench and 14 GiB of disk.
+//! `catchup [ROUNDS]`: how long a replica needs to be in sync again after 30 seconds away, and how
+//! much that costs the running database. MariaDB runs under sysbench's oltp_read_write on three
+//! replicas.
+//!
+//! In each round a secondary loses its machine. Later the machine starts again, with its agent and
+//! engine. The throughput is compared with that before the loss.
+//!
+//! Prints a row of Markdown for each round. Ctrl-C and failures remove the lab. Needs root,
+//! MariaDB, sysbench and 14 GiB of disk.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_tests::lab::Lab;
@@ -36,7 +42,7 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     ensure!(node == FIRST, "the database runs on {node}");
     sysbench::prepare(lab, &DB.address())?;
     lab.wait_in_sync(DB.resource, LIMIT)?;
-    // As long as it can last; it is ended with the lab.
+    // The longest time that the run can take. The load ends with the lab.
     let seconds = (WARMUP + (BEFORE * 2 + ABSENCE + LIMIT) * rounds).as_secs();
     let began = Instant::now();
     let load = Background::start(lab, &DB.address(), THREADS, seconds)?;
@@ -70,7 +76,7 @@ fn row(lab: &Lab, load: &Background, began: Instant) -> Result<()> {
     let lines = load.seconds()?;
     let tps = |from: Duration, to: Duration| mean_tps(&lines, from.as_secs_f64(), to.as_secs_f64());
     let before = tps(from, lost);
-    // Every second that any of it is in.
+    // Every second that the catch-up has a part in.
     let meanwhile = mean_tps(&lines, started.as_secs_f64().floor(), whole.as_secs_f64().ceil());
     println!(
         "| {before:.0} | {:.0} | {:.0} | {:.1} | {meanwhile:.0} | {:.2} | {:.0} |",

@@ -1,6 +1,8 @@
-//! `database_alone ROUNDS`: the end-to-end tests' database on a lab node's own disk, without Mainstay, under the ledger's load;
-//! its node loses power again and again. What goes wrong here is not Mainstay's: what remains is the database, the file
-//! system and the lab's power cut. Ctrl-C removes the lab; a failure leaves it to be looked at. Needs root.
+//! `database_alone ROUNDS`: the end-to-end tests' database on a lab node's own disk, without
+//! Mainstay, under the ledger's load. Its node loses power again and again.
+//!
+//! A fault here is not Mainstay's: it comes from the database, the file system or the lab's power
+//! cut. Ctrl-C removes the lab. A failure leaves the lab, so that you can look at it. Needs root.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_tests::interrupt;

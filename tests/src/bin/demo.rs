@@ -1,5 +1,6 @@
-//! The demo: a MariaDB under load on three replicas loses its machine and goes on elsewhere, with nothing
-//! lost; then the proofs, and how fast all of it was. `demo --down` ends the cluster that it leaves up.
+//! The demo: MariaDB runs under load on three replicas, loses its machine, and goes on elsewhere
+//! with nothing lost. Then come the proofs and the times. `demo --down` ends the cluster that the
+//! demo leaves up.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_tests::events::Follower;
@@ -192,7 +193,8 @@ fn fail_over(lab: &Arc<Lab>, notes: &Path, report: &mut Report) -> Result<()> {
     let runs_on = lab.wait_running(DB.name, LIMIT)?;
     println!("the database runs on {runs_on}; {:.0} ms without a commit", failover.total.unwrap_or_default());
     report.failover_ms = failover;
-    // sysbench does not survive the loss of its server: what follows is a load of its own.
+    // sysbench does not survive the loss of its server, so the phases after it have a load of their
+    // own.
     let until_cut: Vec<Second> = load.seconds()?;
     drop(load);
     let load = Background::start(lab, &DB.address(), THREADS, load_s)?;
@@ -231,7 +233,7 @@ fn watch(
     let mut failover = Failover::default();
     let start = Instant::now();
     let mut committed_at: Option<Instant> = None;
-    // The last events may arrive a little after the commit that they led to.
+    // The last events may arrive a little after the commit that they made possible.
     while committed_at.is_none_or(|at| at.elapsed() < Duration::from_millis(500)) {
         ensure!(start.elapsed() < LIMIT, "no row was acknowledged within {LIMIT:?} of the power cut");
         if let Some(event) = follower.next(Duration::from_millis(20)) {

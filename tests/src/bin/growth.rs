@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const NODES_MIN: usize = 3;
-/// A replica and what its file system needs, a thousand times and more.
+/// Enough for more than a thousand replicas, each with its file system.
 const DISK: &str = "32GiB";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Pause between a change of the load and the next measurement.
@@ -131,7 +131,7 @@ fn measure(lab: &Lab, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// On the nodes in turn, so that each has its share of replicas and of primaries.
+/// The nodes take turns, so that each has its share of replicas and of primaries.
 fn create(lab: &Lab, number: usize, nodes: &[String], replicas: usize) -> Result<()> {
     let chosen: Vec<&str> =
         (0..replicas).map(|replica| nodes[(number + replica) % nodes.len()].as_str()).collect();
@@ -161,7 +161,7 @@ fn writes(lab: &Lab, nodes: &[String]) -> Result<f64> {
     nodes.iter().map(of).sum()
 }
 
-/// Every resource is served where it is to be, and has all its replicas in sync.
+/// Waits until every resource is served and has all its replicas in sync.
 fn wait_whole(lab: &Lab) -> Result<()> {
     wait_for("every replica in sync", LIMIT, || {
         let resources = lab.status()?.resources;
@@ -181,7 +181,7 @@ fn device(resource: &ResourceView) -> Option<(String, String)> {
     Some((primary, live.devices.first()?.path.clone()))
 }
 
-/// Writes to a tenth of the resources until it is ended.
+/// Writes to a tenth of the resources until the load is ended.
 struct Load(Vec<std::process::Child>);
 
 impl Load {
@@ -217,7 +217,7 @@ impl Load {
         Ok(load)
     }
 
-    /// Fails if one of them has ended by itself, which it has only if it could not write.
+    /// Fails if a writer has ended by itself: a writer does that only when it cannot write.
     fn end(mut self) -> Result<()> {
         for fio in &mut self.0 {
             if let Some(status) = fio.try_wait()? {
@@ -231,7 +231,8 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         for fio in &mut self.0 {
-            // It may have ended. What was started is the command that entered the node, and fio ends with it or by itself soon after.
+            // It may have ended already. This is the command that entered the node; fio ends with
+            // it, or by itself soon after.
             let _ = fio.kill();
             let _ = fio.wait();
         }
@@ -286,8 +287,8 @@ fn mean(before: &[[Counted; 2]], after: &[[Counted; 2]], program: usize, seconds
     }
 }
 
-/// Cuts the power of the node that serves most. How long until all that it served have another primary, and until those have their
-/// devices.
+/// Cuts the power of the node that serves most resources. Measures how long it takes until all of
+/// them have another primary, and until they have their devices.
 fn lose_a_node(lab: &Lab, nodes: &[String]) -> Result<Loss> {
     let resources = lab.status()?.resources;
     let of = |node: &str| resources.iter().filter(|of| of.primary.as_deref() == Some(node)).count();
@@ -310,12 +311,12 @@ fn lose_a_node(lab: &Lab, nodes: &[String]) -> Result<Loss> {
         Ok(start.elapsed())
     })?;
     let page: EventsPage = agent.get(&format!("/v1/events?after={}&wait_ms=0", events.last))?;
-    // What one entry does has one time.
+    // All changes by one entry have one time.
     let because = format!(": {lost} is dead");
     let made = page.events.iter().filter(|event| event.text.ends_with(&because)).map(|event| event.at_ms);
     let entries = made.collect::<BTreeSet<_>>().len();
     lab.start(lost)?;
-    // What the control plane has to say afterwards is no part of the next row.
+    // The control plane's work after the loss must not count in the next row.
     wait_for("the node is back", LIMIT, || {
         let alive = Scrape::from_cli(lab, asked)?.get(&format!("mainstay_node_alive{{peer=\"{lost}\"}}"));
         ensure!(alive == Some(1.0), "{lost} is not alive yet");
@@ -377,7 +378,7 @@ fn line(row: &Row) -> String {
     out + "\n"
 }
 
-/// Files and what is in them: what grows with the number of resources, and of replicas.
+/// The plots, by file name: the figures that grow with the number of resources, and of replicas.
 fn plots(rows: &[Row]) -> Vec<(&'static str, String)> {
     let names: Vec<String> =
         rows.iter().map(|row| format!("{} resources, {} replicas", row.count, row.replicas)).collect();

@@ -17,11 +17,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Short, so that a failover is measured and not the client's patience.
+/// Short, so that the measurement covers the failover and not the client's patience.
 const CONNECT_LIMIT: Duration = Duration::from_millis(200);
-/// A server whose machine does not acknowledge what was sent, or does not answer probes, is given up after this.
+/// Time after which the client gives up a server whose machine neither acknowledges data nor
+/// answers probes.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// A server whose machine lives may wait for its disk: a commit that takes seconds is slow, and no failure.
+/// A server whose machine lives may wait for its disk. A commit that takes seconds is slow, and not
+/// failed.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Pause between attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -49,7 +51,7 @@ fn options(address: &str, limit: Duration) -> Result<Opts> {
         .user(Some(mariadb::USER))
         .pass(Some(mariadb::PASSWORD))
         .prefer_socket(false)
-        // Known beforehand, which spares a round trip per connection.
+        // The value is known beforehand, which saves a round trip for each connection.
         .max_allowed_packet(Some(16 << 20))
         .tcp_connect_timeout(Some(CONNECT_LIMIT))
         .tcp_user_timeout_ms(Some(DEAD_AFTER.as_millis() as u32))
@@ -112,8 +114,8 @@ fn insert(options: &Opts, notes: &Notes, stop: &Path, next: &AtomicU64, pause: D
             Ok(()) => notes.add(&Note::Acked { number, sent_us, done_us })?,
             Err(error) => {
                 notes.add(&Note::Unknown { number, sent_us, done_us, why: error.to_string() })?;
-                // Its destructor would wait for a server that may be gone; the thread that does so ends
-                // with the connection's own time limit.
+                // The destructor would wait for a server that may be gone. The thread that runs it
+                // ends with the connection's own time limit.
                 let broken = connection.take();
                 std::thread::spawn(move || drop(broken));
             }
@@ -149,8 +151,10 @@ fn check(address: &str) -> Result<()> {
         "SELECT table_schema, table_name FROM information_schema.tables \
          WHERE table_schema IN ('sbtest', 'ledger') ORDER BY 1, 2",
     )?;
-    // What was deleted is to be gone from all indexes. CHECK TABLE … EXTENDED looks from one index into another, and while the purge runs it complains of
-    // entries that are marked as deleted and whose rows have other versions by then, on a plain disk too. What it finds afterwards is wrong.
+    // First the purge removes deleted rows from all indexes. CHECK TABLE … EXTENDED looks from one
+    // index into another. While the purge runs it reports entries that are marked as deleted and
+    // whose rows have other versions by then, on a plain disk too. Its findings after the purge are
+    // faults.
     connection.query_drop("SET GLOBAL innodb_max_purge_lag_wait = 0")?;
     let mut said = Vec::new();
     for (schema, table) in tables {

@@ -1,6 +1,8 @@
-//! Writes that depend on each other, on several devices in turn: `order write FROM DEVICE…` writes FROM to the front of the first one, the next
-//! number to the front of the second and so on, each made durable before the next is begun, and prints every number then.
-//! `order read DEVICE…` prints which number each device has.
+//! Writes that depend on each other, on several devices in turn. `order write FROM DEVICE…` writes
+//! FROM to the front of the first device, the next number to the front of the second, and so on. It
+//! makes each number durable and prints it before it begins the next.
+//!
+//! `order read DEVICE…` prints the number on each device.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
@@ -31,7 +33,8 @@ fn write(from: u64, devices: &[&str]) -> Result<()> {
         let file = &files[(number % files.len() as u64) as usize];
         let block = number.to_le_bytes().repeat(BLOCK_BYTES / 8);
         file.write_all_at(&block, 0).and_then(|()| file.sync_data()).context("writing")?;
-        // One system call for each: what was printed is printed, whatever becomes of this process.
+        // One system call for each number, so that a printed number stays printed when this process
+        // is killed.
         out.write_all(format!("{number}\n").as_bytes())?;
     }
     Ok(())

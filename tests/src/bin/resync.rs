@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "resync";
 const VOLUME_MIB: u64 = 4096;
-/// In MiB, of the stream too.
+/// Size of the changes, and of the stream, in MiB.
 const CHANGED: u64 = VOLUME_MIB / 10;
-/// Less than what changes, so that the journal cannot make up for it.
+/// Smaller than the changes, so that the journal cannot replace the copy.
 const JOURNAL: &str = "64MiB";
 
 /// Writes made while a replica is away, in no order.
@@ -31,7 +31,7 @@ struct Writes {
 }
 
 const WHOLE: Writes = Writes { what: "whole extents", kib: 1024, count: CHANGED };
-/// Two of each extent, in the mean.
+/// On average two of each extent.
 const PAGES: Writes = Writes { what: "pages of 16 KiB", kib: 16, count: 2 * VOLUME_MIB };
 const LIMIT: Duration = Duration::from_secs(300);
 const POOL: &str = "/var/lib/mainstay/pools/default";
@@ -77,7 +77,7 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// No place is written twice.
+/// Writes no place twice.
 fn change(lab: &Lab, source: &str, device: &str, round: u32, writes: &Writes) -> Result<()> {
     let (file, seed) = (format!("--filename={device}"), format!("--randseed={round}"));
     let (size, count) = (format!("--bs={}k", writes.kib), format!("--number_ios={}", writes.count));
@@ -86,7 +86,8 @@ fn change(lab: &Lab, source: &str, device: &str, round: u32, writes: &Writes) ->
     lab.exec(source, &[&job[..], &more].concat()).map(drop)
 }
 
-/// How long the copy takes: from when its extents are known until the last one is installed.
+/// Duration of the copy, from the moment when its extents are known until the last one is
+/// installed.
 fn copied(lab: &Lab, source: &str, target: &str) -> Result<Duration> {
     let agent = lab.agent(source)?;
     let peer = || -> Result<PeerView> {
@@ -128,7 +129,8 @@ fn sent(lab: &Lab, node: &str) -> Result<u64> {
 /// MiB per second of one stream: read from the source's copy of the volume, sent, and written durably beside the target's.
 fn stream(lab: &Lab, source: &str, target: &str) -> Result<f64> {
     let address = lab.address(target)?;
-    // The nodes have one clock, which is asked in between: what it takes to run something in a node is no part of it.
+    // The nodes share one clock. The scripts read it themselves, so the time to start a command in
+    // a node does not count.
     let receive = format!(
         "socat -u -b 1048576 TCP-LISTEN:7999,reuseaddr STDOUT \
          | dd of={POOL}/stream bs=1M iflag=fullblock oflag=direct conv=fdatasync status=none; date +%s%N; rm {POOL}/stream"

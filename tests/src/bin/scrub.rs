@@ -31,7 +31,7 @@ fn main() -> Result<()> {
 
 fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     lab.up(3)?;
-    // None begins by itself meanwhile.
+    // No scheduled scrub begins meanwhile.
     let more = ["--journal", "64MiB", "--scrub-interval", "off"];
     lab.create_resource(NAME, &format!("{VOLUME_MIB}MiB"), &NODES, &more)?;
     let primary = lab.primary(NAME)?;
@@ -80,7 +80,8 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// MiB per second of each of three readers of the volume's files that run at once, until the last has ended.
+/// Throughput of each of three readers of the volume's files that run at once, in MiB per second,
+/// until the last has ended.
 fn read(lab: &Lab) -> Result<f64> {
     let script = format!(
         "date +%s%N; dd if=$(echo {POOL}/{NAME}-*/vol0) of=/dev/null bs=1M iflag=direct status=none; date +%s%N"

@@ -1,4 +1,4 @@
-//! Writes that a file system acknowledged to a service are there, however its device ends.
+//! Writes that a file system acknowledged to a service are there, in whatever way its device ends.
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -38,7 +38,7 @@ impl Notes {
     }
 }
 
-/// Appends to a file in the volume, and notes what it was told. Being killed is no answer.
+/// Appends to a file in the volume, and notes each answer. A write that is killed has no answer.
 fn service(notes: &Path) -> String {
     let notes = notes.display();
     format!(
@@ -69,8 +69,8 @@ restart_limit = 20
     )
 }
 
-/// The engine is killed under a service: that is killed before its device fails, so it sees no error, and what it was acknowledged
-/// before is there when it runs again.
+/// The engine is killed under a service. The service is killed before its device fails, so it sees
+/// no error. Every acknowledged write is there when it runs again.
 pub fn a_service_sees_no_error_of_a_dying_engine(cluster: &Cluster, _: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let path: PathBuf = lab.dir().join("writer.notes");

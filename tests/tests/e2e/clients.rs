@@ -12,8 +12,9 @@ use std::time::Duration;
 
 const NAME: &str = "remote";
 
-/// A node without a replica writes, and the machine of the primary loses its power: requests wait and go on with the next primary, on the
-/// same device, without an error, and what is read is what was written.
+/// A node without a replica writes, and the machine of the primary loses its power. Requests wait
+/// and go on with the next primary, on the same device, without an error. Reads return the written
+/// content.
 pub fn a_client_goes_on_with_the_next_primary(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "128MiB", &["n1", "n2"], &[])?;
@@ -135,7 +136,7 @@ pub fn one_client_at_a_time(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// A writer of ascending numbers, each durable before the next; see `order`.
+/// A writer of ascending numbers, each durable before the next. See `order`.
 struct Writer {
     process: Child,
 }
@@ -155,7 +156,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Waits until it ends by itself, with an error, and says which write was acknowledged last.
+    /// Waits until it ends by itself, with an error, and returns the last acknowledged write.
     fn end(&mut self, cluster: &Cluster) -> Result<u64> {
         let status = wait(&mut self.process, LIMIT)?;
         let log = std::fs::read_to_string(cluster.lab.dir().join("client-order.log"))?;
@@ -208,7 +209,8 @@ fn path(client: &ClientView) -> Result<String> {
     }
 }
 
-/// The number of the device says nothing: all nodes share a kernel, and another one may have it again.
+/// The number of the device proves nothing: all nodes share a kernel, and another device may get
+/// the number again.
 fn gone(cluster: &Cluster, node: &str) -> Result<()> {
     cluster.lab.shell(node, &format!("! test -e /run/mainstay/dev/{NAME}/0")).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The cluster that all scenarios share, and what holds before and after each of them.
+//! The cluster that all scenarios share, and the checks before and after each of them.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_tests::lab::Lab;
@@ -115,7 +115,8 @@ impl Cluster {
     }
 }
 
-/// Runs a scenario while the ledger inserts, sees that it can insert afterwards, and proves.
+/// Runs a scenario while the ledger inserts, checks that it can insert afterwards, and then runs
+/// the proofs.
 pub fn under_load(cluster: &Cluster, scenario: impl Fn(&Cluster, &Ledger) -> Result<()>) -> Result<()> {
     let ledger = Ledger::start(&cluster.lab, &DB.address(), &cluster.notes, LEDGER_CONNECTIONS, 2)?;
     ledger.wait_commit(now_us(), LIMIT)?;

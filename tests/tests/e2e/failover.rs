@@ -40,9 +40,9 @@ pub fn kill_the_primary_ten_times(cluster: &Cluster, ledger: &Ledger) -> Result<
 
 /// Kills the primary's node as above, for as many rounds as `MAINSTAY_E2E_ROUNDS` says. The next
 /// power cut comes as soon as all replicas are in sync again. The scenario ends at the first fault
-/// and leaves everything as it is, to be looked at. A database that ends by itself is a fault.
+/// and leaves everything as it is, for inspection. A database that ends by itself is a fault.
 pub fn kill_the_primary_again_and_again(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
-    /// Looking at all rows and all replicas takes time that a database would use to come to rest.
+    /// A proof of all rows and all replicas takes time, in which a database would come to rest.
     const ROUNDS_BETWEEN_PROOFS: u32 = 10;
     let rounds = std::env::var("MAINSTAY_E2E_ROUNDS").map_or(Ok(100), |rounds| rounds.parse::<u32>());
     for round in 1..=rounds.context("MAINSTAY_E2E_ROUNDS is no number")? {

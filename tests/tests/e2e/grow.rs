@@ -17,7 +17,8 @@ fn file_system(cluster: &Cluster, what: &str) -> Result<u64> {
     last.trim().parse().with_context(|| format!("df says `{last}`"))
 }
 
-/// While rows are inserted the volume grows and its file system with it; what lies beyond the old end survives the node.
+/// While rows are inserted the volume grows, and its file system with it. Content beyond the old
+/// end survives the loss of the node.
 pub fn a_volume_grows_under_load(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let old = cluster.lab.resource(DB.resource)?.volumes[0];
     let (before, free, new) = (file_system(cluster, "size")?, file_system(cluster, "avail")?, old + MORE);
@@ -30,7 +31,7 @@ pub fn a_volume_grows_under_load(cluster: &Cluster, ledger: &Ledger) -> Result<(
         Ok(())
     })?;
     ledger.wait_commit(now_us(), LIMIT)?;
-    // All that was free is taken, so what is written then lies in what is new.
+    // All free space is taken, so new writes go to the new part.
     let (node, root) = (cluster.primary()?, DB.root());
     let fill = format!(
         "fallocate -l {free} {root}/filler && head -c {} /dev/urandom > {root}/beyond && sync {root}/beyond",

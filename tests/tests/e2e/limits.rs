@@ -41,8 +41,9 @@ pub fn full_journal(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// A pool without space: a resource that can never fit is refused with the reason, and a secondary whose pool fills up under a
-/// resource leaves the in-sync set when its journal is full, while the others go on. It returns by itself when there is room again.
+/// A pool without space. A resource that can never fit is refused with the reason. A secondary
+/// whose pool fills up leaves the in-sync set when its journal is full, while the others go on. It
+/// returns by itself when there is room again.
 pub fn full_pool(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "wide";
     let lab = &cluster.lab;
@@ -54,7 +55,7 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     let (node, device) = cluster.device(NAME)?;
     let full = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
     let fill = "/var/lib/mainstay/fill";
-    // Most of it at once, and the rest until there is "no space left", which is what it is for.
+    // Most of the space at once, and the rest until "no space left", which is the purpose here.
     let most = format!(
         "fallocate -l $(($(stat -f -c '%a * %S' {dir}) - (64 << 20))) {fill}",
         dir = "/var/lib/mainstay"

@@ -1,10 +1,11 @@
-//! End-to-end tests: real processes, a real database, a real kernel, in a lab of three nodes. They run one
-//! after the other in one lab, each under the load of the ledger; after each, no acknowledged row is
-//! missing and all replicas are equal. Needs root.
+//! End-to-end tests: real processes, a real database, a real kernel, in a lab of three nodes. They
+//! run one after the other in one lab, each under the load of the ledger. After each, no
+//! acknowledged row is missing and all replicas are equal. Needs root.
 //!
-//! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards, after a failure as it
-//! is then: the tests after that one fail without being run. Tests with a cluster of their own have it in a lab of their own, whose name
-//! begins with that of the lab, `e2e-witness` for example.
+//! One test: `make e2e ARGS=kill_a_secondary`. With `MAINSTAY_E2E_KEEP=1` the lab stays up
+//! afterwards. After a failure it stays as it is, and the later tests fail without running. Some
+//! tests need a cluster of their own. They make it in a lab of their own, whose name begins with
+//! that of the lab, `e2e-witness` for example.
 
 mod acknowledged;
 mod clients;
@@ -80,7 +81,7 @@ const APART: &[(&str, Maker, LoadScenario)] = &[
     ),
 ];
 
-/// Only when asked for by name and with `--ignored`: minutes to hours.
+/// Run only when asked for by name and with `--ignored`: they take minutes to hours.
 const LONG: &[(&str, LoadScenario)] =
     &[("kill_the_primary_again_and_again", failover::kill_the_primary_again_and_again)];
 
@@ -133,7 +134,7 @@ fn main() -> ExitCode {
             let start = std::time::Instant::now();
             let result = run(&ready);
             eprintln!("  took {:.1} s", start.elapsed().as_secs_f64());
-            // What the nodes logged is part of a failure, after which the next test makes a new lab.
+            // A failure shows the logs of the nodes. After it the next test makes a new lab.
             result.map_err(|error| {
                 failed.store(true, Ordering::Relaxed);
                 format!("{error:#}\n{}", ready.logs())

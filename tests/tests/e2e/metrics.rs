@@ -72,7 +72,7 @@ pub fn metrics_follow_a_failover(cluster: &Cluster, ledger: &Ledger) -> Result<(
     wait_for("the node that was lost in the metrics", LIMIT, || {
         let page = Scrape::of(lab, &lost)?;
         check_node(&page, &lab.name, &lost)?;
-        // Its agent has gone through the log again, with the promotion of this node in it.
+        // The agent has gone through the log again, with the promotion of this node in it.
         let counted = page.names().any(|name| name == "mainstay_promotions_total");
         ensure!(!counted, "{lost} counts promotions of before it was started");
         check_secondary(&page)
@@ -110,7 +110,7 @@ fn check_primary(page: &Scrape, copies: usize) -> Result<()> {
     page.is("mainstay_replica_required_members{resource=\"db\"}", copies as f64)?;
     page.is("mainstay_resource_replicas{resource=\"db\"}", NODES.len() as f64)?;
     ensure!(writes(page)? > 0.0, "no writes under load");
-    // What is slower than that would have ended the load.
+    // A slower operation would have ended the load.
     for (family, labels) in [
         ("mainstay_request_duration_seconds", "{resource=\"db\",op=\"write\"}"),
         ("mainstay_commit_duration_seconds", "{resource=\"db\"}"),

@@ -1,4 +1,4 @@
-//! How many copies there have to be (`min-copies`).
+//! The smallest number of copies that a resource must have (`min-copies`).
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -8,8 +8,8 @@ const NAME: &str = "copies";
 /// Time for which writes wait for copies before they fail (`--suspend-io`).
 const SUSPEND: Duration = Duration::from_secs(4);
 
-/// With two copies wanted and one replica lost, writes wait and then fail, and what is there can be read; they go on when it is back, or when the operator
-/// lets one copy be enough.
+/// Two copies are wanted, and one replica is lost. Writes wait and then fail, and reads go on.
+/// Writes go on when the replica is back, or when the operator lets one copy be enough.
 pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     let suspend = format!("{}s", SUSPEND.as_secs());
@@ -67,7 +67,7 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
 fn its_service_stops_and_starts_again(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.cli(&["resource", "set-min-copies", NAME, "2", "--suspend-io", "1s"])?;
-    // The volume was written to above, so the service may not format it.
+    // The volume was written to above, so the service must not format it.
     let (primary, device) = cluster.device(NAME)?;
     lab.exec(&primary, &["mkfs.xfs", "-q", "-f", "-K", &device])?;
     let toml = format!(

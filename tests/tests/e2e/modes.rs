@@ -73,9 +73,10 @@ pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// In mode B a device states a volatile cache, and the loss of the primary right after its answers loses nothing, because the others have
-/// it in memory. The one that was lost is proven when it returns, and the mode is left without a pause. A device that has refused a flush in
-/// mode C stays as it was (S258); the next primary's takes the mode up.
+/// In mode B a device states a volatile cache. The loss of the primary right after its answers
+/// loses nothing, because the other replicas have the writes in memory. The lost primary is proven
+/// when it returns, and the mode is left without a pause. A device that has refused a flush in mode
+/// C stays as it was (S258). The device of the next primary takes the mode up.
 pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;
@@ -113,7 +114,7 @@ pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// Cuts the power of the primary; the next one, and its device.
+/// Cuts the power of the primary. Returns the next primary and its device.
 fn lose(cluster: &Cluster, primary: &str) -> Result<(String, String)> {
     cluster.lab.kill(primary)?;
     mainstay_tests::wait_for("another primary", LIMIT, || {
@@ -136,7 +137,8 @@ fn peers(view: &ResourceView) -> impl Iterator<Item = (&str, u64)> {
     live.flat_map(|live| &live.peers).map(|peer| (peer.node.as_str(), peer.lag_entries))
 }
 
-/// Writes blocks, one after the other, an entry each: block number `n` is full of the letter number `n`.
+/// Writes blocks one after the other, an entry each. Block number `n` is full of the letter number
+/// `n`.
 fn fill(cluster: &Cluster, node: &str, device: &str, from: u64, count: u64) -> Result<()> {
     let letters = (from..from + count).map(|block| format!("{} ", letter(block))).collect::<String>();
     let blocks = format!("for letter in {letters}; do head -c 4096 /dev/zero | tr '\\0' $letter; done");

@@ -7,9 +7,10 @@ use mainstay_tests::lab::built;
 use mainstay_tests::wait_for;
 use std::time::Duration;
 
-/// A writer makes every write durable before it begins the next one, on the two volumes of a resource in turn, as a database does with its
-/// log and its tables. The primary's power is cut meanwhile. What is found on the next primary is what the writer had written at some
-/// moment, and nothing is missing that it had been told. `MAINSTAY_E2E_ROUNDS` says how often; 3 times if it does not.
+/// A writer writes to the two volumes of a resource in turn, as a database does with its log and
+/// its tables. It makes every write durable before it begins the next one. The primary's power is
+/// cut meanwhile. The next primary has the state of the writer at some moment, with every
+/// acknowledged write. `MAINSTAY_E2E_ROUNDS` sets the number of rounds; the default is 3.
 pub fn dependent_writes(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "pair";
     let lab = &cluster.lab;

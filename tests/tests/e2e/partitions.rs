@@ -10,7 +10,7 @@ use mainstay_tests::proof::Ledger;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One look at a node: was anything of the service there at some point of this span?
+/// One look at a node: which parts of the service were there during this span.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     from_us: u64,

@@ -31,7 +31,7 @@ fn holders(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(cluster.lab.resource(DB.resource)?.replicas.into_iter().map(|replica| replica.node).collect())
 }
 
-/// While rows are inserted a replica goes, with its files, and comes again and is filled.
+/// While rows are inserted a replica is removed, with its files. It is added again and filled.
 pub fn remove_and_add_a_replica(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let node = cluster.secondaries()?[0];
     remove(cluster, node)?;

@@ -38,7 +38,7 @@ fn damage_at(cluster: &Cluster, node: &str, (block, blocks): (u64, u64)) -> Resu
 /// primary goes on, and nothing is left to repair.
 fn read_in_passing(cluster: &Cluster) -> Result<()> {
     let (primary, device) = cluster.device(DB.resource)?;
-    // Never damaged, so that its file holds what is right whatever was destaged.
+    // Never damaged, so that its file has the right content, however much was destaged.
     let whole = cluster.secondaries()?[1];
     damage(cluster, &primary)?;
     for (block, blocks) in DAMAGED {
@@ -55,7 +55,7 @@ fn read_in_passing(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Where the last blocks of a file lie, as `filefrag -v` tells it.
+/// Place of the last blocks of a file, from the output of `filefrag -v`.
 fn end_of(told: &str) -> Result<u64> {
     let is_extent =
         |line: &&str| line.split(':').next().is_some_and(|number| number.trim().parse::<u64>().is_ok());
@@ -75,7 +75,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     );
     let block = end_of(&lab.shell(&primary, &made)?)? + 1 - blocks;
     let over = format!("bs={BLOCK} seek={block} count={blocks} oflag=direct status=none");
-    // What is still in a journal would be written over the damage.
+    // Content that is still in a journal would be written over the damage.
     let sum = |node: &str, file: &str| {
         lab.shell(
             node,
@@ -104,7 +104,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let copied = Scrape::of(lab, &primary)?.value("mainstay_damage_copied_blocks_total{resource=\"db\"}")?;
     ensure!(copied == blocks as f64, "{copied} blocks were copied as damaged");
 
-    // On the new replica's node too.
+    // The read fails on the new replica's node too.
     for node in [primary.as_str(), new] {
         if node != primary {
             lab.cli(&["service", "move", DB.name, "--to", node])?;
@@ -172,7 +172,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     read_in_passing(cluster)?;
     copied_as_damage(cluster)?;
 
-    // One that takes long is watched, is the only one, and can be ended.
+    // A long scrub can be watched and ended, and it is the only one.
     cluster.lab.cli(&["resource", "scrub", DB.resource, "--no-wait", "--rate", "1MiB"])?;
     let running = scrub(cluster, &["--report"])?;
     ensure!(running.state == ScrubState::Running && running.done < running.extents, "{running:?}");
@@ -183,7 +183,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     Ok(())
 }
 
-/// By a schedule, on the next primary too, which knows of the one before.
+/// A scheduled scrub finds the damage and repairs it. The next primary knows of the last scrub.
 pub fn what_rots_is_found_and_repaired_unasked(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
     cluster.prove_equal(DB.resource)?;
     let shown = || cluster.lab.cli_json::<ResourceView>(&["resource", "status", DB.resource]);

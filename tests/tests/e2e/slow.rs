@@ -25,7 +25,8 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     let said_slow = seen(cluster, NAME, slow)?;
     ensure!(said_slow.is_none(), "{slow} is called slow before it is throttled: {said_slow:?}");
 
-    // A hundredth of a disk that is slow just now would be so little that the replica counts as absent.
+    // A hundredth of a disk that is slow just now would be so little that the replica would count
+    // as absent.
     let throttle = Throttle::set(&lab.name, slow, (before.device / 100).max(256 << 10))?;
     let throttled = Rate::measure(cluster, &node, &device)?;
     let view = lab.resource(NAME)?;
@@ -127,7 +128,7 @@ impl Throttle {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        // When it fails the lab is in a state that the next test notices.
+        // If this fails, the lab is in a state that the next test notices.
         let _ = self.tc(&["qdisc", "delete"], &["root"]);
     }
 }

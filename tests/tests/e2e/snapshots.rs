@@ -32,7 +32,8 @@ fn files(cluster: &Cluster, node: &str) -> Result<usize> {
     list.trim().parse().with_context(|| format!("find says `{list}`"))
 }
 
-/// Files that a snapshot has of each volume in the pool of a node: a clone, or a map and what was put aside; and the sums.
+/// Number of files that a snapshot has in the pool of a node: for each volume a clone, or a map and
+/// the kept blocks; and the checksums.
 fn files_of_one(cluster: &Cluster, node: &str) -> Result<usize> {
     let maps = "find /var/lib/mainstay/pools/default -name 'snap*-map0' | wc -l";
     Ok(if cluster.lab.shell(node, maps)?.trim() == "0" { 2 } else { 3 })
@@ -50,7 +51,7 @@ pub fn cluster_without_reflink() -> Result<Cluster> {
     Cluster::of("-no-reflink", &["--no-reflink"], &NODES)
 }
 
-/// The same as where they can: what is written over is put aside (ADR 20).
+/// The same in a pool that cannot clone files: overwritten blocks are put aside (ADR 20).
 pub fn where_files_cannot_be_cloned(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let (node, probe) =
         (NODES[0], "cd /var/lib/mainstay && echo x > probe && cp --reflink=always probe probe2");
@@ -60,10 +61,12 @@ pub fn where_files_cannot_be_cloned(cluster: &Cluster, ledger: &Ledger) -> Resul
     a_resource_is_rolled_back_to_a_snapshot(cluster)
 }
 
-/// No peer can do this: rows are inserted all the while, the snapshot is the same everywhere, and a secondary serves it.
+/// No peer can do this. Rows are inserted all the while, the snapshot is the same everywhere, and a
+/// secondary serves it.
 pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let primary = cluster.primary()?;
-    // InnoDB shows a row to others before its commit is on the disk and acknowledged: one of each of the ledger's connections.
+    // InnoDB shows a row to others before its commit is on the disk and acknowledged. That may be
+    // one row for each connection of the ledger.
     let before = rows(cluster, &primary, &DB.root())?.saturating_sub(LEDGER_CONNECTIONS as u64);
     cluster.lab.cli(&["snapshot", "create", DB.resource, NAME])?;
     let after = rows(cluster, &primary, &DB.root())?;
@@ -84,7 +87,7 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     );
     let root = format!("{directory}/mnt");
     cluster.lab.exec(node, &[&binary, "snapshot", "clone", DB.resource, NAME, directory])?;
-    // The original is mounted in the same kernel, by another node of the lab.
+    // Another node of the lab has mounted the original in the same kernel.
     let mount = format!("mkdir -p {root} && mount -o loop,nouuid {directory}/vol0 {root}");
     cluster.lab.shell(node, &mount)?;
     let words = command(&root, PORT);
@@ -104,14 +107,14 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     server.wait().context("the clone's server")?;
     cluster.lab.shell(node, &format!("umount {root} && rm -r {directory}"))?;
 
-    // What rows have been written over since is the snapshot's own.
+    // The snapshot keeps the blocks that later rows have overwritten.
     wait_for("blocks of which only the snapshot has the old content", LIMIT, || {
         let now = space(cluster, node)?;
         ensure!(now.own_bytes > taken.own_bytes, "{now:?}, and at first {taken:?}");
         Ok(())
     })?;
 
-    // It outlives the node that it was taken on, and its files go when it is deleted.
+    // The snapshot's files are still there, and go when it is deleted.
     ensure!(files(cluster, node)? == of_one, "the snapshot's files are there, and that of its sums");
     cluster.lab.cli(&["snapshot", "delete", DB.resource, NAME])?;
     for node in NODES {
@@ -127,8 +130,8 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
 
 const COPY: &str = "copy";
 
-/// A cluster's own resource with what the snapshot holds: two replicas share its space, the third one is copied, and a database runs on it while
-/// rows are inserted into the one that it was made of.
+/// A resource of the cluster is made of a snapshot. Two replicas share the snapshot's space, and
+/// the third one is copied. A database runs on it while rows are inserted into the original.
 pub fn a_resource_is_made_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let primary = cluster.primary()?;
@@ -151,7 +154,7 @@ pub fn a_resource_is_made_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> R
     let (made, source) = (lab.resource(COPY)?, lab.resource(DB.resource)?);
     ensure!(made.volumes == source.volumes && made.journal_bytes == source.journal_bytes, "{made:?}");
     ensure!(made.origin.is_none() && made.replicas.iter().all(|replica| replica.in_sync), "{made:?}");
-    // Nothing hangs on it any more.
+    // No resource depends on the snapshot any more.
     lab.cli(&["snapshot", "delete", DB.resource, NAME])?;
     wait_for("the end of the snapshot that it was made of", LIMIT, || {
         let left = lab.resource(COPY)?.snapshots.len();
@@ -198,7 +201,8 @@ fn letter(cluster: &Cluster, node: &str, device: &str) -> Result<String> {
     Ok(cluster.lab.shell(node, &read)?.trim().to_owned())
 }
 
-/// There and back again, the same on every replica, also on the one whose node is killed meanwhile; and what cannot be is refused.
+/// A rollback there and back again has the same result on every replica, also on the one whose node
+/// is killed meanwhile. Impossible rollbacks are refused.
 pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(SCRATCH, "64MiB", &NODES, &["--journal", "16MiB"])?;
@@ -297,7 +301,7 @@ pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> 
     let copied = replica.replicas.iter().any(|one| one.node == away && !one.in_sync);
     ensure!(copied, "the copy had ended by then, so that nothing is proven: {replica:?}");
 
-    // Its space is wanted; and the next one goes by itself.
+    // An operator needs its space. The next one goes by itself.
     let left = || -> Result<u64> {
         let left = lab.shell(away, "find /var/lib/mainstay/pools/default -name 'before-copy*' | wc -l")?;
         Ok(left.trim().parse::<u64>()? + lab.resource(SCRATCH)?.snapshots.len() as u64)

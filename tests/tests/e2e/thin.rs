@@ -1,4 +1,4 @@
-//! Space: what a volume takes of the pools, and what it gives back.
+//! Space: how much of the pools a volume takes, and how much it gives back.
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -9,8 +9,9 @@ const MIB: u64 = 1 << 20;
 /// Committed and not destaged yet, for each of writes and discards (`Tuning::destage_start_bytes`), in bytes.
 const LATE: u64 = 32 * MIB;
 
-/// A file system is made, filled, emptied and trimmed: the files of all three replicas grow and shrink with it, `mainstay status`
-/// says so, what was kept is as it was, and the replicas are equal.
+/// A file system is made, filled, emptied and trimmed. The files of all three replicas grow and
+/// shrink with it, and `mainstay status` says so. The kept files are unchanged, and the replicas
+/// are equal.
 pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
     const LARGE: u64 = 300;
     let lab = &cluster.lab;
@@ -38,7 +39,8 @@ pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
 
     lab.shell(&node, "rm /run/thin/large; sync")?;
     let trimmed = wait_for("all replicas to give back what was trimmed", LIMIT, || {
-        // XFS frees what a file had some time after the file is gone, and nothing trims that before.
+        // XFS frees the space of a file some time after the file is gone, and it cannot be trimmed
+        // before.
         lab.shell(&node, "fstrim /run/thin")?;
         let files = files(cluster)?;
         let given = |(before, now): (&u64, &u64)| before.saturating_sub(*now) + 2 * LATE >= LARGE * MIB;

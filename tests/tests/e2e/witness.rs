@@ -13,9 +13,10 @@ use std::time::Duration;
 
 const HOLDERS: [&str; 2] = ["n1", "n2"];
 const WITNESS: &str = "n3";
-/// From the power cut to the first commit on the other node. It is some 3 s on an idle machine, and this one may be busy.
+/// Limit from the power cut to the first commit on the other node. It takes some 3 s on an idle
+/// machine, and this one may be busy.
 const FAILOVER: Duration = Duration::from_secs(30);
-/// A cluster without a majority is looked at for as long: several leases.
+/// Time for which the test watches a cluster without a majority: several leases.
 const NOBODY_FOR: Duration = Duration::from_secs(6);
 
 pub fn cluster() -> Result<Cluster> {
@@ -74,7 +75,7 @@ fn is_shown(cluster: &Cluster) -> Result<()> {
         let page = Scrape::of(lab, holder)?;
         page.is(&format!("mainstay_node_alive{{peer=\"{WITNESS}\"}}"), 1.0)?;
     }
-    // It misses nothing, whomever one asks.
+    // The witness lacks nothing, and any node that is asked says so.
     for node in [HOLDERS[0], WITNESS] {
         wait_for("a cluster in good order", LIMIT, || {
             let status = lab.try_cli(&["--node", node, "status"])?;
@@ -144,7 +145,8 @@ fn its_loss_stops_nothing(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     Ok(())
 }
 
-/// One of three votes decides nothing, so the other node waits, with all that was acknowledged, until the witness is back.
+/// One of three votes is no majority. So the other node waits, with everything that was
+/// acknowledged, until the witness is back.
 fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let lost = cluster.primary()?;
@@ -160,7 +162,7 @@ fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()
     lab.shell(next, &format!("! mountpoint -q {}", DB.root()))?;
     lab.start(WITNESS)?;
     let back_us = now_us();
-    // Until then the record names the old primary, where the service ran.
+    // Until then the record names the old primary, on whose node the service ran.
     ledger.wait_commit(back_us, LIMIT)?;
     let runs = lab.wait_running(DB.name, LIMIT)?;
     ensure!(runs == next, "the database runs on {runs}, not on {next}");

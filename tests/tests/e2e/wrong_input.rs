@@ -1,4 +1,4 @@
-//! Every mistake of an operator is answered with its cause, under a stable code, and changes
+//! Every mistake of an operator gets an answer with its cause, under a stable code, and changes
 //! nothing.
 
 use crate::cluster::{Cluster, DB};

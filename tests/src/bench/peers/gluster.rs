@@ -20,7 +20,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
                 direct-io-mode=enable; fio on a file and the database directly on the mount";
     let mut ready = Ready::new(lab, "gluster", text, needs);
     for node in NODES {
-        // What it logs stays in the node, and so does its identity, because /var/lib is the node's own.
+        // Its logs stay in the node, and so does its identity, because /var/lib is the node's own.
         let script = format!(
             "mkdir -p /var/log/glusterfs {DISK}/brick
              mount -t tmpfs tmpfs /var/log/glusterfs
@@ -43,7 +43,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
     })?;
     let bricks: Vec<String> =
         ADDRESSES.iter().map(|address| format!("{address}:{DISK}/brick/data")).collect();
-    // It has to be told that a brick may lie on the file system of the machine.
+    // Gluster needs an option to accept a brick on the file system of the machine.
     let create = format!("volume create {VOLUME} replica 3 transport tcp {} force", bricks.join(" "));
     gluster(lab, FIRST, &create)?;
     gluster(lab, FIRST, &format!("volume start {VOLUME}"))?;

@@ -1,4 +1,4 @@
-//! Floating addresses, and what silences a node.
+//! Floating addresses, and the means that silence a node.
 
 use super::Trouble;
 use crate::cluster::{LIMIT, NODES};
@@ -33,7 +33,7 @@ fn make(lab: &Lab, name: &str, preferred: &str) -> Result<()> {
     lab.create_resource(name, "16MiB", &NODES, &["--journal", "16MiB", "--preferred", preferred])
 }
 
-/// Applies a service without waiting for what becomes of it.
+/// Applies a service and does not wait for the result.
 fn apply(lab: &Lab, name: &str, toml: &str) -> Result<()> {
     let path = lab.dir().join(format!("{name}.toml"));
     std::fs::write(&path, toml).with_context(|| path.display().to_string())?;
@@ -105,7 +105,8 @@ fn an_administrators(lab: &Lab) -> Result<()> {
     lab.exec("n1", &["ip", "address", "del", &by_hand, "dev", "eth0"])?;
     let node = lab.wait_running("web", LIMIT)?;
     ensure!(has(lab, &node, ADDRESS)?, "{node} runs it without the address");
-    // The sweep of an agent that starts, on a node that does not run the service, leaves others' addresses alone, too.
+    // When an agent starts on a node that does not run the service, its sweep leaves other
+    // addresses alone too.
     let other = NODES.into_iter().find(|other| *other != node).context("another node")?;
     lab.exec(other, &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
     lab.kill_program(other, "agent")?;
@@ -119,13 +120,15 @@ fn an_administrators(lab: &Lab) -> Result<()> {
     lab.exec(other, &["ip", "address", "del", &by_hand, "dev", "eth0"]).map(drop)
 }
 
-/// Two services with addresses of one network on the same interface, and one address of the operator: each goes alone.
+/// Two services have addresses of one network on the same interface, and the operator has a third
+/// one. Each address goes alone.
 fn two_of_one_network(lab: &Lab) -> Result<()> {
     for (name, address) in [("web", FIRST), ("mail", SECOND)] {
         make(lab, name, "n1")?;
         lab.apply_service(name, &file(name, &format!("{address}/24"), ""))?;
     }
-    // On an interface that has no address of its own in that network the first one brings the network with it.
+    // On an interface without an address in that network, the first address brings the network with
+    // it.
     lab.shell(
         "n1",
         "ip link add apart type veth peer name apart-peer; ip link set apart up; ip link set apart-peer up",
@@ -159,7 +162,8 @@ fn two_of_one_network(lab: &Lab) -> Result<()> {
     lab.exec("n1", &["ip", "link", "delete", "apart"]).map(drop)
 }
 
-/// An interface that comes after the service was made, and gets another name: the guard takes the address off all the same.
+/// An interface comes after the service was made, and gets another name. The guard takes the
+/// address off all the same.
 fn wherever_it_is(lab: &Lab) -> Result<()> {
     make(lab, "web", "n1")?;
     let add = |node: &str| {
@@ -191,7 +195,8 @@ fn wherever_it_is(lab: &Lab) -> Result<()> {
     })?;
     lab.exec(&node, &["kill", "-CONT", &agent])?;
     lab.lab(&["heal"])?;
-    // The node may have its lease again before another node is primary: it needs the interface then.
+    // The node may have its lease again before another node is primary, and then it needs the
+    // interface.
     lab.shell(&node, "ip link set later name late")?;
     lab.wait_running("web", LIMIT)?;
     remove(lab, "web")?;
@@ -233,8 +238,9 @@ fn taken_away(lab: &Lab) -> Result<()> {
     NODES.into_iter().try_for_each(|node| lab.exec(node, &["ip", "link", "delete", "apart"]).map(drop))
 }
 
-/// A node that stands still as a whole goes on answering for its address. Another node takes it over all the same, and when the
-/// node is dead nothing stands in the way of the next failover either.
+/// A node that stands still as a whole goes on answering for its address. Another node takes the
+/// address over all the same. When the stopped node is dead, the next failover has no obstacle
+/// either.
 fn frozen_node(lab: &Lab) -> Result<()> {
     make(lab, "web", "n2")?;
     lab.apply_service("web", &file("web", &format!("{ADDRESS}/24"), ""))?;
@@ -285,8 +291,9 @@ fn strangers_hands(lab: &Lab) -> Result<()> {
     remove(lab, "web")
 }
 
-/// Engine and agent of the node that runs a service end, by SIGKILL or as by the stop of two units, and nothing starts them again: the
-/// node is silent all the same, and the service runs elsewhere.
+/// Engine and agent of the node that runs a service end, by SIGKILL or like two units that are
+/// stopped. They are not started again. The node is silent all the same, and the service runs
+/// elsewhere.
 fn without_both(lab: &Lab) -> Result<()> {
     make(lab, "web", "n1")?;
     let process = "[[process]]\nname = \"idle\"\ncommand = [\"/bin/sleep\", \"987654\"]\n";
@@ -298,7 +305,7 @@ fn without_both(lab: &Lab) -> Result<()> {
     for signal in ["-KILL", "-TERM"] {
         let node = lab.wait_running("web", LIMIT)?;
         ensure!(has(lab, &node, ADDRESS)? && runs(&node)?, "it does not run on {node}");
-        // The first process of the node is what would start both again.
+        // The first process of the node would start both again.
         let init = lab.init(&node)?.to_string();
         let supervisor = |signal: &str| {
             let done = std::process::Command::new("kill").args([signal, &init]).status();
@@ -329,7 +336,7 @@ fn without_both(lab: &Lab) -> Result<()> {
     remove(lab, "web")
 }
 
-/// The status, the status of the service and the events tell it, and that it is over.
+/// The status, the status of the service and the events tell the trouble, and then that it is over.
 fn told(lab: &Lab, says: &str, begin: (&str, &str), end: (&str, &str)) -> Result<()> {
     lab.shell(begin.0, begin.1)?;
     let told =

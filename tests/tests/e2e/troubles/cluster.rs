@@ -1,4 +1,4 @@
-//! Forming a cluster, the command line, and what the status says.
+//! Forming a cluster, the command line, and the output of the status.
 
 use super::Trouble;
 use crate::cluster::LIMIT;
@@ -68,8 +68,8 @@ fn status_of(lab: &Lab, node: &str) -> Result<StatusView> {
     Ok(lab.agent(node)?.get("/v1/status")?)
 }
 
-/// R29: two machines without a cluster. Whatever the second states as its address, the first one's cluster goes on, and the
-/// right address joins afterwards.
+/// R29: two machines without a cluster. The second one states wrong addresses: the first one's
+/// cluster goes on each time, and the right address joins afterwards.
 fn wrong_addresses(shared: &Lab) -> Result<()> {
     let lab = Lab::new(&format!("{}-joins", shared.name))?;
     lab.up_with(2, &["--plain"])?;
@@ -83,7 +83,7 @@ fn wrong_addresses(shared: &Lab) -> Result<()> {
         }
     }
     let result = join_with_wrong_addresses(&lab);
-    // They end with the lab.
+    // These processes end with the lab.
     lab.down()?;
     for mut program in programs {
         program.wait()?;
@@ -247,7 +247,8 @@ fn interrupted_creation(lab: &Lab) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// How many events contain a text, as n2 has them: the log of a node whose disk hangs stands still.
+/// Number of events that contain a text, as n2 has them: the log of a node whose disk hangs stands
+/// still.
 fn events_with(lab: &Lab, text: &str) -> Result<usize> {
     let page: EventsPage = lab.agent("n2")?.get("/v1/events")?;
     Ok(page.events.iter().filter(|event| event.text.contains(text)).count())
@@ -352,7 +353,7 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
     );
     let told = (|| {
         wait_advice(lab, "n2", "has not completed a write")?;
-        // Later, if the disk was first missed by the control plane's log.
+        // Later, if the control plane's log missed the disk first.
         wait_for("a resource that is not called ok", LIMIT, || {
             let status = lab.agent("n2")?.get::<StatusView>("/v1/status")?;
             ensure!(status.resources[0].health != Health::Ok, "it is");
@@ -361,7 +362,7 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
         // The node itself answers as well, although its state directory is on that disk.
         wait_advice(lab, "n1", &format!("all writes to {NAME} wait for it"))?;
         wait_advice(lab, "n2", &format!("all writes to {NAME} wait for it"))?;
-        // One cause is one line, and the network is whole.
+        // One cause gives one line of advice, and the network counts as whole.
         for node in ["n1", "n2"] {
             let advice = status_of(lab, node)?.advice;
             let untrue = ["received no entries", "no majority of the voters", "the journal of the primary"];
@@ -406,7 +407,7 @@ fn voter_without_entries(lab: &Lab) -> Result<()> {
             ensure!(node.status == NodeStatus::Alive && node.log_lag_ms.is_some(), "{node:?}");
             Ok(())
         })?;
-        // The node that is asked need not be an end of that link.
+        // An asked node need not be an end of that link.
         for asked in ["n1", "n2", "n3"].into_iter().filter(|node| *node != voter) {
             wait_advice(lab, asked, &format!("large packets from {leader} have not reached it for"))?;
             let advice = status_of(lab, asked)?.advice;

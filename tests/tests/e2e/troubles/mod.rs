@@ -1,8 +1,9 @@
-//! Troubles that users of comparable systems reported, and inputs of the same kinds, each with the outcome that is right.
+//! Troubles that users of comparable systems reported, and inputs of the same kinds, each with its
+//! right outcome.
 //!
-//! The tests share a lab of three nodes that holds no database, so that the group can run beside the others:
-//! `make e2e ARGS=troubles`. A test removes the resources and services that it made. After a failure the next test gets a
-//! new lab.
+//! The tests share a lab of three nodes that holds no database, so that the group can run beside
+//! the others: `make e2e ARGS=troubles`. A test removes the resources and services that it made.
+//! After a failure the next test gets a new lab.
 
 mod addresses;
 mod cluster;

@@ -64,7 +64,7 @@ fn other_than(node: &str) -> &'static str {
     NODES.into_iter().find(|other| *other != node).expect("there are three nodes")
 }
 
-/// A process on a node that holds a place, until it is dropped.
+/// A process on a node that holds a directory, file or device open, until it is dropped.
 struct Holder<'a> {
     lab: &'a Lab,
     node: String,
@@ -95,7 +95,8 @@ impl Drop for Holder<'_> {
     }
 }
 
-/// An operator's own file system on the device stays whole: nothing is put under it, and nothing is taken away from it.
+/// An operator's own file system on the device stays whole: no command changes the device under it,
+/// or takes the device away.
 fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     const NAME: &str = "in-use";
     const POINT: &str = "/mnt/in-use";
@@ -120,11 +121,11 @@ fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     let kept =
         lab.shell(&node, &format!("cat {POINT}/file && umount {POINT} && fsck.ext4 -fn {device} >&2"))?;
     ensure!(kept.trim() == "kept", "{kept}");
-    // One that has it open, without a mount.
+    // A program has the device open, without a mount.
     let holder = Holder::new(lab, &node, &format!("exec 3<{device}"))?;
     refused(&lab.try_cli(verbs[1])?, &["device-in-use", &holder.named()])?;
     drop(holder);
-    // The lab's devices are made of files: one that has such a file open is seen, too.
+    // The lab's devices are made of files. A program that has such a file open is seen too.
     let file = format!("/run/mainstay/fuse/{NAME}/0");
     let holder = Holder::new(lab, &node, &format!("exec 3<{file}"))?;
     refused(&lab.try_cli(verbs[1])?, &["device-in-use", &holder.named(), &file])?;
@@ -329,7 +330,7 @@ fn a_service_leaves_a_dead_file_system(lab: &Lab) -> Result<()> {
             "while dd if=/dev/zero of={path}/file bs=4k count=1 conv=fsync status=none; do sleep 0.1; done"
         ),
     );
-    // One process writes and ends; the other one sleeps, and notices nothing.
+    // One process writes and ends; the other one sleeps and notices nothing.
     for toml in [toml, service(NAME, &path, "").replace("ext4", "xfs")] {
         let applied = apply(lab, NAME, &toml, &[])?;
         ensure!(applied.code() == 0, "{applied:?}");
@@ -348,7 +349,7 @@ fn a_service_leaves_a_dead_file_system(lab: &Lab) -> Result<()> {
     on_all(lab, &format!("rmdir {path} 2>/dev/null || true"))
 }
 
-/// An attempt that is interrupted is made anew; what was written to before is never formatted.
+/// An interrupted attempt to format is repeated. A volume that was written to is never formatted.
 fn only_a_blank_volume_is_formatted(lab: &Lab) -> Result<()> {
     const NAME: &str = "blank";
     const OTHER: &str = "not-blank";

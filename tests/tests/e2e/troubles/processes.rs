@@ -22,7 +22,7 @@ fn sleeper(name: &str) -> String {
     format!("command = ['bash', '-c', 'exec -a {name} sleep 100000']")
 }
 
-/// Process ids, inside the node, of those that call themselves `name`.
+/// Process ids, inside the node, of the processes called `name`.
 fn pids(lab: &Lab, node: &str, name: &str) -> Result<Vec<String>> {
     let script = format!(
         "for d in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$d/cmdline 2>/dev/null)\" = '{name} 100000 ' ] && echo ${{d#/proc/}}; done; true"
@@ -48,7 +48,7 @@ fn remove(lab: &Lab, name: &str) -> Result<()> {
     lab.cli(&["resource", "delete", name, "--yes"]).map(drop)
 }
 
-/// `a-ready` is a process here, and was the place of the readiness test of `a` once.
+/// Here `a-ready` is a process. Its name was once the place of the readiness test of `a`.
 fn names_meet(lab: &Lab) -> Result<()> {
     lab.create_resource("meet", "64MiB", &NODES, &[])?;
     let names = ["a", "a-ready", "a-prepare"];
@@ -73,7 +73,8 @@ fn names_meet(lab: &Lab) -> Result<()> {
         Ok(found)
     };
     let before = all()?;
-    // The restart of the last one touches neither of the others; that of the first one is followed by all of them.
+    // A restart of the last process touches neither of the others. A restart of the first one is
+    // followed by all of them.
     lab.shell(&node, &format!("kill -9 {}", before[2]))?;
     wait_for("a restart of the last process alone", LIMIT, || {
         let now = all()?;
@@ -81,7 +82,7 @@ fn names_meet(lab: &Lab) -> Result<()> {
         ensure!(now[..2] == before[..2], "others were restarted with it: {before:?}, then {now:?}");
         Ok(())
     })?;
-    // Two end at once, the second one while the first is being started again.
+    // Two processes end at once: the second one ends while the first is being started again.
     let before = all()?;
     lab.shell(&node, &format!("kill -9 {}; sleep 0.3; kill -9 {}", before[2], before[0]))?;
     wait_for("a restart of all processes", LIMIT, || {
@@ -90,7 +91,7 @@ fn names_meet(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     lab.wait_running("meet", LIMIT)?;
-    // A restarted agent finds them all.
+    // A restarted agent finds all processes.
     let before = all()?;
     lab.kill_program(&node, "agent")?;
     lab.wait_running("meet", LIMIT)?;
@@ -141,7 +142,7 @@ fn applied_again(lab: &Lab) -> Result<()> {
     let done = apply(lab, &in_place, &[])?;
     ensure!(done.effect == ServiceEffect::ChangedInPlace && done.service.phase == "running", "{done:?}");
     ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
-    // The next attempt goes by what was changed, and a restarted agent knows it.
+    // The next attempt follows the change, and a restarted agent knows it.
     restart_agent(lab, &node)?;
     lab.wait_running("again", LIMIT)?;
     ensure!(apply(lab, &in_place, &[])?.effect == ServiceEffect::Unchanged, "it was forgotten");
@@ -205,7 +206,8 @@ fn cannot_run(lab: &Lab) -> Result<()> {
         ensure!(said.stderr.contains(field) && said.stderr.contains("what to do"), "{to}: {}", said.stderr);
     }
     ensure!(pids(lab, &node, "fit-p")? == process, "a file that cannot run stopped it");
-    // A program that only other nodes have: the service goes on, and both files and status say which node lacks it.
+    // Only other nodes have the program. The service goes on, and the apply and the status both say
+    // which node lacks it.
     let other = NODES.iter().find(|name| **name != node).context("another node")?;
     let program = "/run/mainstay/only-there";
     let has = |node: &str| lab.shell(node, &format!("cp /bin/sleep {program}; chmod +x {program}"));
@@ -240,7 +242,7 @@ fn writes_without_end(lab: &Lab) -> Result<()> {
     let node = lab.wait_running("yes", LIMIT)?;
     let number = |script: &str| -> Result<u64> { Ok(lab.shell(&node, script)?.trim().parse()?) };
     let bytes = || number("cat /var/lib/mainstay/services/yes/p.log* | wc -c");
-    // What it writes in a second is more than the whole log may be.
+    // Its output in one second is more than the whole log may hold.
     let grown = |limit: u64| {
         let most = bytes()?;
         ensure!(most <= limit, "the log has {most} bytes");
@@ -253,7 +255,7 @@ fn writes_without_end(lab: &Lab) -> Result<()> {
         std::thread::sleep(Duration::from_millis(300));
     }
     ensure!(grown(LOG_BYTES_MAX)? > 0, "nothing was written");
-    // Without an agent it is no different, and the next agent goes on with the same writer.
+    // The same holds without an agent, and the next agent goes on with the same writer.
     lab.kill_program(&node, "agent")?;
     let writers = "pgrep -fc '^/proc/self/exe log-writer' || true";
     let alone = number(writers)?;
@@ -294,7 +296,7 @@ fn told_by_apply(lab: &Lab) -> Result<()> {
     ensure!(said.stderr.contains("starting on n"), "{}", said.stderr);
     let status = lab.cli(&["service", "status", "told"])?;
     ensure!(status.contains("starting on n") && status.contains("now: "), "{status}");
-    // A test that is mended counts at once.
+    // A corrected readiness test counts at once.
     let mended = slow.replace("{ tcp = '127.0.0.1:1' }", "{ delay_s = 0 }");
     let applied = apply(lab, &mended, &[])?;
     ensure!(

@@ -88,7 +88,8 @@ fn copy(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A1: a copy is put in the place of the replica, and what was there is renamed, while the node runs. Then all nodes lose power.
+/// A1: a copy is put in the place of the replica, and the replica's directory is renamed, while the
+/// node runs. Then all nodes lose power.
 fn older_copy(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     write(lab, "db", "before")?;
@@ -117,9 +118,10 @@ fn older_copy(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("rm -r {POOL}/db-old /var/lib/mainstay/image")).map(drop)
 }
 
-/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is
-/// put back. The journals of two replicas that are swapped cost both, and no write; they count
-/// again as well. So it is with their volumes and sums, which fit each other.
+/// A1, E: an empty label costs its own replica and no other. The replica counts again as soon as
+/// the label is put back. Swapped journals of two replicas cost both replicas, and no write. Both
+/// count again when the journals are put back. The same holds of their volumes and checksums, which
+/// fit each other.
 fn label(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     create(lab, "logs")?;
@@ -139,7 +141,7 @@ fn label(lab: &Lab) -> Result<()> {
         &["replica.json cannot be read: it is empty", "put its label back: `rm -f", "move the directory out"],
     )?;
     lab.wait_in_sync("logs", LIMIT)?;
-    // The command that is told holds against a power cut right after it.
+    // The suggested command also works after a power cut right after it.
     let advice = lab.status()?.advice.join("\n");
     let command = advice.split('`').find(|part| part.starts_with("rm -f")).context("a command")?;
     lab.shell(node, command)?;
@@ -260,7 +262,8 @@ fn moved_and_put_back(lab: &Lab) -> Result<()> {
     NODES.iter().try_for_each(|node| lab.shell(node, &format!("rm -rf {POOL}/{own}.moved")).map(drop))
 }
 
-/// E: the name is free at once, and the files of the deleted resource go when their node is back, and no others.
+/// E: the name of a deleted resource is free at once. Its files go when their node is back, and no
+/// other files go.
 fn deleted_while_away(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     let old = own(lab, "db")?;
@@ -286,8 +289,8 @@ fn deleted_while_away(lab: &Lab) -> Result<()> {
     lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
 }
 
-/// All pools fill up under a resource: writes fail, what was acknowledged stays, and everything goes on by itself when there
-/// is room again. The advice asks for room, and for nothing that costs data.
+/// All pools fill up under a resource. Writes fail, acknowledged data stays, and everything goes on
+/// by itself when there is room again. The advice asks for room, and for nothing that costs data.
 fn full_pools(lab: &Lab) -> Result<()> {
     create(lab, "full")?;
     write(lab, "full", "before")?;
@@ -299,7 +302,7 @@ fn full_pools(lab: &Lab) -> Result<()> {
     for node in NODES {
         lab.shell(node, &most)?;
     }
-    // More than the journal takes: it fails, or its replica is taken out of use under it.
+    // More writes than the journal takes. They fail, or the replica under them is taken out of use.
     let (node, path) = device(lab, "full")?;
     let flood = format!(
         "timeout 60 dd if=/dev/urandom of={path} bs=1M seek=1 count=60 oflag=direct status=none || true"

@@ -1,4 +1,4 @@
-//! Slips of the hand: refused with field, cause and remedy, before anything is changed.
+//! Slips of the hand: each is refused with field, cause and remedy, before anything is changed.
 
 use super::Trouble;
 use crate::cluster::NODES;
@@ -84,7 +84,7 @@ fn service_files(lab: &Lab, node: &str) -> Result<()> {
     )
 }
 
-/// Also where standard error is no terminal, as of a script.
+/// The same holds when standard error is no terminal, as in a script.
 fn waits(lab: &Lab) -> Result<()> {
     lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;
     let process =
@@ -102,7 +102,8 @@ fn waits(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A name that is taken is refused, and each field is told as it is there and as it was asked for.
+/// A name that is taken is refused. The refusal tells each field as it is, and as the operator
+/// asked for it.
 fn names_that_are_taken(lab: &Lab) -> Result<()> {
     let create = |more: &[&str]| {
         lab.try_cli(&[&["resource", "create", NAME, "--replicas", "n1,n2,n3"][..], more].concat())
@@ -122,7 +123,7 @@ fn names_that_are_taken(lab: &Lab) -> Result<()> {
     )
 }
 
-/// Where a copy of a snapshot cannot go.
+/// Directories that a copy of a snapshot cannot go to.
 fn directories(lab: &Lab, node: &str) -> Result<()> {
     let pool = "/var/lib/mainstay/pools/default";
     let replica = lab.shell(node, &format!("ls -d {pool}/{NAME}-*"))?.trim().to_owned();
