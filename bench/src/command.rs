@@ -1,4 +1,4 @@
-//! Running programs with a time limit, and telling what they said when they fail.
+//! Running programs with a time limit, and reporting their output when they fail.
 
 use crate::error::{Error, Result};
 use std::io::Read;
@@ -26,7 +26,7 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> std::thread::JoinHandl
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error is still worth showing.
+            // Output before a read error is still worth showing.
             let _ = stream.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

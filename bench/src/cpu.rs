@@ -2,15 +2,18 @@
 //!
 //! Times of processes and kernel threads are exact sums that the kernel prints in hundredths of a
 //! second. A kernel worker serves every program that has work, so its time cannot be given to one
-//! owner. On a machine with other load it holds that load's part as well, and the time of other
-//! processes is told so that a reader can judge. The machine's own times are sampled by ticks, too
-//! low where work comes in pieces shorter than a tick; they are the cross-check, not the figure.
+//! owner. On a machine with other load the kernel's time holds that load's part as well. The report
+//! shows the time of other processes, so that a reader can judge.
+//!
+//! The kernel samples the machine's own times by ticks. They are too low where work comes in pieces
+//! shorter than a tick, so they serve as a cross-check only.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A tick of `/proc`, in microseconds. The kernel converts to 100 per second for user space whatever its own clock.
+/// A tick of `/proc`, in microseconds. The kernel gives user space 100 ticks per second, at any
+/// rate of its own clock.
 const TICK_US: u64 = 10_000;
 /// Flag of a process that marks a thread of the kernel.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -31,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its words, empty once it has ended.
+    /// The words of its command line, empty once it has ended.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let text = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! MariaDB as the benchmarks, the tests and the demo run it, and a server of its own for a while in any directory.
+//! MariaDB as the benchmarks, the tests and the demo run it, and a temporary server in any
+//! directory.
 
 use crate::error::{Error, Result};
 use crate::sysbench::Server;
@@ -47,7 +48,7 @@ impl Temporary {
         use std::os::unix::fs::DirBuilderExt;
         let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
         if let Err(error) = made {
-            // What is there is not ours to remove.
+            // Another program made this directory, so it is not removed.
             temporary.dir = PathBuf::new();
             return Err(Error::system(format!("make {}", dir.display()))(error));
         }
@@ -78,7 +79,7 @@ impl Temporary {
     fn launch(&mut self) -> Result<()> {
         let log = std::fs::File::create(self.path("log"));
         let log = log.map_err(Error::system(format!("make {}", self.path("log"))))?;
-        // Debian has it where a user's search path does not lead.
+        // Debian has the program in a directory that is not in a user's search path.
         let program =
             ["/usr/sbin/mariadbd", "/usr/libexec/mariadbd"].iter().find(|path| Path::new(path).exists());
         let mut command = Command::new(program.unwrap_or(&"mariadbd"));
@@ -120,7 +121,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
-            // Nothing of it is kept, so it need not end in order.
+            // The data is thrown away, so the server need not end in order.
             let _ = server.kill();
             let _ = server.wait();
         }

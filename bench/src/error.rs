@@ -27,7 +27,7 @@ pub enum Error {
     Unusable { path: String, why: String },
     #[error("{path} cannot be read as samples of this plan: {why}")]
     Samples { path: String, why: String },
-    /// A set-up could not do what it was asked; the whole chain of causes.
+    /// A set-up failed to do something. Holds the whole chain of causes.
     #[error("{0}")]
     SetUp(String),
 }

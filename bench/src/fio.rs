@@ -99,7 +99,7 @@ pub enum Target {
     Rbd { pool: String, image: String },
 }
 
-/// Where, how much of it, how long, and which random numbers.
+/// Options of one run: the target, its size, the duration, and the seed of the places.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     pub target: Target,

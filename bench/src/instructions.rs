@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How much more than recorded is still taken for the same, in percent. A run repeats to a few in a hundred thousand, but
-/// any change of the sources may move what the compiler inlines.
+/// Difference from the record that still counts as equal, in percent. A run repeats to a few in a
+/// hundred thousand, but any change of the sources may change the compiler's inlining.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 /// A case takes a second or two.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -27,8 +27,8 @@ pub struct Work {
     pub times: u64,
 }
 
-/// A file of counts: `#` begins a comment, `tools: …` says with what it was recorded, and every other line has a case, how
-/// often it was done, and the instructions of one.
+/// A file of counts. `#` begins a comment, and `tools: …` names the tools of the record. Every
+/// other line has a case, its number of repetitions, and the instructions of one repetition.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Record {
     pub tools: String,
@@ -38,7 +38,7 @@ pub struct Record {
 
 impl Record {
     /// # Errors
-    /// [`Error::Samples`] for a line that says nothing.
+    /// [`Error::Samples`] for a line that cannot be read.
     pub fn parse(text: &str) -> Result<Self> {
         let mut record = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -75,7 +75,8 @@ impl Record {
     }
 }
 
-/// The compiler, the C library and valgrind, and whether the processor has what decides which routines are chosen.
+/// The compiler, the C library and valgrind, and the processor features that decide which routines
+/// are chosen.
 #[must_use]
 pub fn tools() -> String {
     let said = |words: &[&str]| {
@@ -118,11 +119,12 @@ pub fn count(program: &Path, work: &Work) -> Result<f64> {
     Ok((all(2 * work.times)? - all(work.times)?) / work.times as f64)
 }
 
-/// How a count compares with the recorded one.
+/// Result of comparing a count with the recorded one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Same,
-    /// Fewer by more than the tolerance: it should be recorded, or a later loss would hide behind it.
+    /// Fewer instructions, by more than the tolerance. Record the new count, or a later loss would
+    /// hide behind the old one.
     Better,
     Worse,
 }

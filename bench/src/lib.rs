@@ -1,9 +1,10 @@
-//! Shared by `make bench` and `mainstay bench`: the cases, how they are run in turns between two
-//! runs of a baseline, where the processor time goes, and how the samples become tables and plots.
+//! Shared by `make bench` and `mainstay bench`: the cases, their runs in turns between two runs of
+//! a baseline, the accounting of processor time, and the tables and plots.
 //!
-//! A **case** is one load (fio or sysbench with fixed parameters). A **set-up** is something that bears it: a plain device, a
-//! volume, another product. A **turn** runs one case on all set-ups, each between two runs of the first of them, the baseline; the
-//! ratio of a set-up is to the mean of the two runs around it, because machines drift. A round is one turn of each case.
+//! A **case** is one load (fio or sysbench with fixed parameters). A **set-up** bears it: a plain
+//! device, a volume, another product. The first set-up is the baseline. A **turn** runs one case on
+//! all set-ups, each between two runs of the baseline. The ratio of a set-up is to the mean of the
+//! two runs around it, because machines drift. A **round** is one turn of each case.
 
 pub mod case;
 pub mod command;

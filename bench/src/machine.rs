@@ -13,12 +13,12 @@ pub struct Machine {
     pub memory_bytes: u64,
     pub kernel: String,
     pub system: String,
-    /// `none`, or that there is one.
+    /// `none`, or that the machine has one.
     pub hypervisor: String,
     pub clock: String,
     /// Where the disks of the set-ups lie: device, file system, options.
     pub disk: String,
-    /// Programs that took part, and what they say their version is.
+    /// Programs that took part, each with the version that it prints.
     pub programs: BTreeMap<String, String>,
 }
 
@@ -26,13 +26,14 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The value of the first line that begins so, after its colon.
+/// The value of the first line that begins with `name`, after its colon.
 fn value(text: &str, name: &str) -> String {
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     line.split_once([':', '=']).map_or(String::new(), |(_, value)| value.trim().trim_matches('"').to_owned())
 }
 
-/// The first line of what a program says when it is asked with these words; empty when there is no such program.
+/// First line that a program prints when it is run with these words. Empty when there is no such
+/// program.
 fn said(words: &[&str]) -> String {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);

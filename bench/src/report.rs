@@ -39,7 +39,7 @@ pub struct Row {
     pub client_cpu_us: Spread,
     /// The medians of each process and each family of kernel threads.
     pub cpu_by_process_us: BTreeMap<String, f64>,
-    /// Processor time of others meanwhile, for each operation: what makes figures doubtful.
+    /// Processor time of other programs meanwhile, for each operation. It makes figures doubtful.
     pub other_cpu_us: Spread,
 }
 
@@ -90,7 +90,7 @@ fn rows(samples: &[Sample]) -> Vec<Row> {
             set_ups.push(&sample.set_up);
         }
     }
-    // Samples of the baseline are written after those that they stand around.
+    // Samples of the baseline are written after the samples between them.
     set_ups.sort_by_key(|name| samples.iter().any(|s| s.set_up == *name && s.around.is_some()));
     let of = |case: &Case, set_up: &str| {
         let name = case.name();

@@ -1,5 +1,6 @@
-//! Bars as SVG: a group for each case, a bar for each set-up, a line over its end from the smallest to the largest value. Every group has
-//! a scale of its own, unless its picture is to have one for all.
+//! Bars as SVG: a group for each case, and a bar for each set-up. A line over the end of a bar
+//! reaches from the smallest to the largest value. Every group has a scale of its own, unless its
+//! picture is to have one for all.
 
 use crate::case::Measure;
 use crate::report::{Report, Row};
@@ -89,7 +90,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// `most`: what the longest bar of all stands for; without it each group has a scale of its own.
+/// `most`: the value of the longest bar of all. Without it each group has a scale of its own.
 fn draw(title: &str, names: &[&str], bars: &[Bar<'_>], most: Option<f64>) -> String {
     let cases = distinct(bars.iter().map(|bar| bar.case));
     let legend = TOP + 16.0;

@@ -36,8 +36,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// A block device or a file, which is looked at unless `overwrite` says that nothing of it is wanted; or a
-    /// directory, in which a file of `mib` MiB is made.
+    /// Opens a block device or a file, and looks at its content, unless `overwrite` says that it is
+    /// not wanted. In a directory, makes a file of `mib` MiB.
     ///
     /// # Errors
     /// [`Error::Occupied`] when there is something on it, [`Error::Unusable`] when it is too small or in use.
@@ -82,7 +82,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.made {
-            // Nothing depends on it; the path was told at the beginning.
+            // The result does not matter. The path was told at the beginning.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,7 +1,8 @@
-//! Running the cases in turns, each set-up between two runs of the baseline, and writing every turn down when it is over.
+//! Running the cases in turns, each set-up between two runs of the baseline. Every finished turn is
+//! written down.
 //!
-//! Samples are lines of JSON in one file, so that a run that is interrupted has lost the turn that it was in and
-//! nothing else; the same command goes on where it ended.
+//! Samples are lines of JSON in one file. An interrupted run loses only the turn that it was in,
+//! and the same command goes on from there.
 
 use crate::case::{Case, Figures};
 use crate::cpu::{Process, Snapshot, Usage};
@@ -125,7 +126,7 @@ impl Log {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(Error::system(format!("read {}", path.display()))(error)),
         };
-        // A line that was cut off in the middle ends what is whole.
+        // A line that was cut off in the middle is dropped.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         let unreadable = |why: String| Error::Samples { path: path.display().to_string(), why };
         let file = File::options().create(true).write(true).truncate(false).open(path);
@@ -181,8 +182,8 @@ impl Log {
     }
 }
 
-/// Runs the plan on these set-ups, the first of which is the baseline, and adds to the log what is not there yet.
-/// `told` hears of every run.
+/// Runs the plan on these set-ups, the first of which is the baseline, and adds the missing samples
+/// to the log. It tells `told` of every run.
 ///
 /// # Errors
 /// When the baseline cannot be run, or the log not be written. The failure of another set-up is noted and the rest goes on.
@@ -190,7 +191,7 @@ pub fn run(plan: &Plan, set_ups: &[&dyn SetUp], log: &mut Log, told: &mut dyn Fn
     for round in 1..=plan.rounds {
         for case in &plan.cases {
             let bearing: Vec<&dyn SetUp> = set_ups.iter().copied().filter(|s| s.bears(case)).collect();
-            // Ratios need their baseline, so a set-up without it has nothing to say.
+            // Ratios need the baseline, so a set-up without it is left out.
             let Some((baseline, others)) = bearing.split_first() else { continue };
             let alone = others.is_empty();
             let waited_for = if alone { &bearing[..] } else { others };
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!(three.around.map(|around| around.map(|figures| figures.rate)), Some([10.0, 10.0]));
         assert_eq!(log.failures.len(), 2);
 
-        // Another start does only what is missing, and a line that was cut off is no line.
+        // A second start does only the missing runs, and ignores a line that was cut off.
         let before = (log.samples.clone(), log.failures.clone());
         drop(log);
         runs.borrow_mut().clear();

@@ -1,5 +1,6 @@
-//! Counts the instructions of fixed pieces of work and compares them with the recorded counts: `make instructions`, a part of
-//! `make test`. Arguments: the program that does the work, the file of counts, and `--record` to write it anew.
+//! Counts the instructions of fixed pieces of work and compares them with the recorded counts. Run
+//! by `make instructions`, a part of `make test`. Arguments: the program that does the work, the
+//! file of counts, and `--record` to write the file anew.
 
 use mainstay_bench::instructions::{self, Record, Verdict};
 use mainstay_bench::{Error, Result};
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says whether nothing has become worse.
+/// Returns whether no count has become worse.
 fn run(program: &Path, file: &Path, anew: bool) -> Result<bool> {
     let text = std::fs::read_to_string(file).map_err(Error::system(format!("read {}", file.display())))?;
     let record = Record::parse(&text)?;
