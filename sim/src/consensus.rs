@@ -568,7 +568,7 @@ impl Consensus {
     }
 
     fn learn(&mut self, at_us: u64, links: &dyn Links) {
-        // The leader first: the others learn what it knows.
+        // The leader first: the others learn from it.
         for place in self.leader.into_iter().chain(0..self.members.len()) {
             if self.members[place].learn_at_us.is_none_or(|due| due > at_us) {
                 continue;

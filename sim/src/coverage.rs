@@ -38,7 +38,7 @@ pub fn unreached() -> Vec<String> {
     known().into_iter().filter(|mark| !reached.contains_key(mark.as_str())).collect()
 }
 
-/// Every mark, by what is known of it; each list sorted.
+/// Every mark, sorted into lists by whether and how it can be reached. Each list is sorted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
     /// Marks that this process reached, each with the number of times.

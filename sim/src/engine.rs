@@ -147,7 +147,8 @@ pub enum EngineIn {
         resource: ResourceId,
         generation: u64,
     },
-    /// An operator compares replicas: the primary is to hold new writes, or to let them go; a replica is to say what it holds.
+    /// An operator compares replicas: the primary is to hold new writes or to let them go, and a
+    /// replica is to report its digest.
     Pause(ResourceId),
     Resume(ResourceId),
     Digest(ResourceId),
@@ -276,7 +277,8 @@ pub struct Engine {
     guarded: Vec<String>,
     /// When the guard acted the last time, 0 for never.
     silenced: Time,
-    /// The agent has greeted this process: it knows what to silence, or will in a moment.
+    /// The agent has greeted this process. The engine knows which services to silence, or will know
+    /// in a moment.
     pub greeted: bool,
     pub wishes: Vec<Wish>,
     touched: BTreeSet<ResourceId>,
@@ -497,7 +499,7 @@ impl Engine {
             EngineIn::Request { resource, request, op }
                 if self.client_request(now, resource, request, &op) => {}
             EngineIn::Request { resource, request, op } => match self.hosts.get_mut(&resource) {
-                // No file system asks for what its device does not have.
+                // A file system never asks for blocks beyond the end of its device.
                 Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
                     let answer = Err(AnswerError::Request(RequestError::Range));
                     self.wishes.push(Wish::Complete { request, answer, soft: None });

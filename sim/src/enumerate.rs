@@ -1,33 +1,43 @@
 //! Every crash of every small workload: the store on a disk, exhaustively.
 //!
-//! What is exhaustive, for a given depth (number of operations), journal size and set of operations:
-//! - Every sequence of up to `depth` operations out of [`Op`] that a caller who keeps to the rules may issue.
-//! - Every moment at which each of them is issued, relative to every completion of what is in flight, and every
-//!   order of the completions. Each state on the way is a crash point.
-//! - At each crash point, every image that a power cut can leave: each 512-byte sector that is not durable, of writes in
-//!   flight and of writes that were not flushed, is what it durably was or what any of the writes made it,
-//!   independently of all others.
-//! - A crash during the recovery from each such image: every subset of the sectors of each of its writes; then a
-//!   second recovery. And a crash right after a recovery that ended well, which must change nothing.
-//! - From there on life goes on, in one way: a batch that was lost, or a new one, is appended; a crash; it is
-//!   committed, destaged, and then in the volume.
-//! - A recovery after the end of the process alone: if it does not flush the journal, what was in flight is there, is
-//!   relied upon, and is lost in a power cut later.
+//! The enumeration is exhaustive for a given depth (number of operations), journal size and set of
+//! operations. It tries:
+//! - Every sequence of up to `depth` operations out of [`Op`] that a caller who keeps to the rules
+//!   may issue.
+//! - Every moment at which each of them is issued, relative to every completion of an operation in
+//!   flight, and every order of the completions. Each state on the way is a crash point.
+//! - At each crash point, every image that a power cut can leave. Sectors of 512 bytes may not be
+//!   durable, from writes in flight and from writes that were not flushed. Each such sector has its
+//!   durable content, or the content of any of the writes, independently of all others.
+//! - A crash during the recovery from each such image: every subset of the sectors of each of its
+//!   writes, and then a second recovery. Also a crash right after a recovery that ended well, which
+//!   must change nothing.
+//! - From there life goes on in one way. A lost batch, or a new one, is appended, and a crash
+//!   follows. Then the batch is committed, destaged, and is in the volume.
+//! - A recovery after the end of the process alone. If this recovery does not flush the journal, it
+//!   relies on writes that were in flight. A later power cut then loses them.
 //!
-//! What must hold of each recovery is in `model`: a prefix of a log that may be found, at least what was told durable
-//! (S4); the promised epoch (R1); the commit index that was durable; the content of the flat model at that commit index,
-//! in the volume and in the journal together; every uncommitted entry still there; nothing of what was cut; version
-//! table not older than the content (S12); a copy target inconsistent, with its base, until it is whole (R16).
+//! `model` has the conditions on each recovery:
+//! - The log is a prefix of a log that may be found, at least up to the last entry told durable
+//!   (S4).
+//! - The promised epoch (R1) and the durable commit index are there.
+//! - The volume and the journal together hold the content of the flat model at that commit index.
+//! - Every uncommitted entry is still there, and no entry that was cut.
+//! - The version table is not older than the content (S12).
+//! - A copy target is inconsistent, with its base, until it is whole (R16).
 //!
-//! What is a bound:
-//! - One volume of three blocks in one extent; batches of one entry; payloads of which only the first and the last
-//!   sector are not zero, so that few sectors differ; [`Tuning`](mainstay_store::Tuning) as in `bench`.
-//! - Two histories of the same operations are taken for one when the disk, what is in flight, what was told and what
-//!   the store says of its log are the same. `Setup::merge` turns that off; a test compares.
-//! - At most one crash during a recovery, and no other operations after it. Power cuts only: what else can happen to a
-//!   disk is the simulator's business.
-//! - All superblock copies that do not decode are taken for the same, because recovery looks at them through
-//!   `Superblock::decode` only. Images that are then equal, under equal expectations, are tried once.
+//! The bounds:
+//! - One volume of three blocks in one extent; batches of one entry; payloads of which only the
+//!   first and the last sector are not zero, so that few sectors differ;
+//!   [`Tuning`](mainstay_store::Tuning) as in `bench`.
+//! - Two histories of the same operations count as one when four things are the same: the disk, the
+//!   operations in flight, the reports to the caller, and the store's view of its log.
+//!   `Setup::merge` turns that off; a test compares.
+//! - At most one crash during a recovery, and no other operations after it. Power cuts only: the
+//!   simulator covers the other faults of a disk.
+//! - All superblock copies that do not decode count as the same, because recovery looks at them
+//!   through `Superblock::decode` only. Images that are then equal, under equal expectations, are
+//!   tried once.
 
 mod after;
 mod bench;
@@ -89,7 +99,8 @@ pub enum Action {
     Install,
 }
 
-/// A disk that does not do what the store relies on, to prove that it would be seen.
+/// A disk that breaks a promise which the store relies on, to prove that the enumeration would
+/// notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
     /// Journal writes are acknowledged before they are durable.
@@ -224,7 +235,7 @@ struct Search {
     points: BTreeSet<u128>,
     /// Images that were recovered from, superblock copies one by one.
     images: BTreeSet<u128>,
-    /// Images that were found right, by what recovery reads of them.
+    /// Images that were found right, identified by the parts that recovery reads.
     right: BTreeSet<u128>,
     outcomes: BTreeMap<(usize, Vec<u128>), Outcomes>,
     /// Sequence of each block that was looked at as a superblock copy; `None`: it is not one.
@@ -311,7 +322,8 @@ impl Search {
         self.outcomes.entry(key).or_insert_with(|| outcomes(place, versions))
     }
 
-    /// Fingerprint of what a recovery looks at: of the superblock copies only the newest.
+    /// Fingerprint of the parts of an image that a recovery looks at. Of the superblock copies only
+    /// the newest counts.
     fn hash_as_read(&mut self, image: &Image) -> u128 {
         let (copies, rest) = image.blocks.split_at(SUPERBLOCK_COPIES);
         let mut newest = (None, 0);
@@ -349,7 +361,8 @@ impl Search {
             }
         }
 
-        // The recovery has told its caller what it found: from now on nothing of it may be lost.
+        // The recovery has told its caller the log that it found. From now on no part of it may be
+        // lost.
         self.counts.images_of_recovery += 1;
         let mut again = Image::new(after.layout.clone(), after.blocks.clone());
         if !after.journal_flushed {
@@ -370,7 +383,7 @@ impl Search {
         after::live_on(second, image, world, bench.epoch())
     }
 
-    /// Every subset of the sectors of one write of a recovery, on top of what was there before it.
+    /// Every subset of the sectors of one write of a recovery, on top of the content before it.
     fn crash_of_recovery(
         &mut self,
         expected: &Expectation,

@@ -422,7 +422,7 @@ pub enum DiskFault {
     MisdirectedRecord {
         pick: u64,
     },
-    /// F4: the next read of a part of such a record gets what was there before it.
+    /// F4: the next read of a part of such a record gets older content.
     StaleRecord {
         pick: u64,
     },
@@ -433,7 +433,7 @@ pub enum DiskFault {
     MisdirectedVersions {
         pick: u64,
     },
-    /// F4: the next read of such a page gets what was there before it.
+    /// F4: the next read of such a page gets older content.
     StaleVersions {
         pick: u64,
     },
@@ -453,11 +453,11 @@ pub enum DiskFault {
     LostWrite,
     /// F3: the next write lands elsewhere.
     Misdirect,
-    /// F4: the next read gets what was there before the last write.
+    /// F4: the next read gets the content before the last write.
     StaleRead,
     /// F9: flushes and durable writes are acknowledged from a cache until the next power cut.
     LyingFlush,
-    /// F15: at the next start the disk is what it was when this was said.
+    /// F15: at the next start the disk has the content of this moment.
     KeepImage,
     OldImage,
     /// R9: the node is stopped, its disk replaced by an empty one, and started.

@@ -1,4 +1,5 @@
-//! Chance, repeatable: every component draws from its own stream, so that one more draw here shifts nothing there.
+//! Repeatable chance: every component draws from its own stream, so that one more draw here changes
+//! no draw elsewhere.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]

@@ -29,7 +29,7 @@ pub struct Outcome {
     pub hash: u64,
     pub events: u64,
     pub simulated_us: u64,
-    /// How often what was injected or seen.
+    /// Number of times that a fault was injected or an event was seen, by name.
     pub counters: BTreeMap<&'static str, u64>,
     pub lines: Vec<Line>,
     /// Writes that were acknowledged to clients.

@@ -233,10 +233,11 @@ impl Services {
         self.node
     }
 
-    /// Begins what a `Run`, `Undo` or `Kill` asks. `device_ok`: the resource's devices exist and answer on this node.
+    /// Begins the step of a `Run`, `Undo` or `Kill`. `device_ok`: the resource's devices exist and
+    /// answer on this node.
     ///
-    /// Gives the microseconds after which [`Self::finish`] is to be called with the id; `None`: it never ends by itself,
-    /// and an undo is what gets rid of it.
+    /// Returns the microseconds after which [`Self::finish`] is to be called with the id. `None`:
+    /// the step never ends by itself, and only an undo ends it.
     pub fn start(&mut self, service: &str, effect: &Effect, device_ok: bool) -> (Option<u64>, u64) {
         let id = self.next_id;
         self.next_id += 1;

@@ -1,5 +1,5 @@
-//! Words for what cores say and do, for the lines of a trace. This module decides nothing, and
-//! makes words only for lines that are kept.
+//! Words for the acts and messages of cores, for the lines of a trace. This module decides nothing,
+//! and makes words only for lines that are kept.
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
 use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase};

@@ -78,7 +78,7 @@ pub(crate) enum What {
         pair: Pair,
         pause_us: u64,
     },
-    /// A side has heard nothing for too long, if it has heard nothing until now.
+    /// A side gives its connection up, if it has heard nothing since `since_us`.
     Silence {
         pair: Pair,
         end: End,

@@ -1,4 +1,4 @@
-//! Damage at rest (F5, F16): bytes that change in what lies on the disk.
+//! Damage at rest (F5, F16): bytes that change while they lie on the disk.
 
 use super::region::Block;
 use super::{Disk, region_of};

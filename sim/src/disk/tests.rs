@@ -495,7 +495,7 @@ fn a_page_of_the_version_table_that_is_not_the_newest_is_noticed() {
             let mut disk = replica(pick);
             let pages = disk.table_pages();
             assert!(disk.inject(fault));
-            // What lands elsewhere may land on a page of the same slot.
+            // A write that lands elsewhere may land on a page of the same slot.
             let most = if matches!(fault, DiskFault::LostVersions { .. }) { 1 } else { 2 };
             let damaged = pages.iter().filter(|&&page| disk.is_damaged(Area::Meta, page)).count();
             assert!((1..=most).contains(&damaged), "{damaged} pages");
@@ -542,7 +542,8 @@ fn what_has_rotted_does_not_become_well_by_rotting_again() {
     assert!(disk.is_damaged(Area::Meta, 0));
 }
 
-/// A rollback brings back what a volume held and the sums of that; a power cut meanwhile leaves any mixture, of both.
+/// A rollback brings back the content of a volume and its checksums. A power cut meanwhile leaves
+/// any mixture of old and new, of both.
 #[test]
 fn a_snapshot_brings_sums_back_as_well() {
     let snapshot = SnapshotId(1);

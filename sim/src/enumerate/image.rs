@@ -1,4 +1,5 @@
-//! Blocks, and the disk of the enumeration: what is durable, what is not, and every image that a crash could leave.
+//! Blocks, and the disk of the enumeration: its durable content, its volatile content, and every
+//! image that a crash could leave.
 
 use crate::disk::SECTOR_BYTES;
 use bytes::Bytes;
@@ -56,7 +57,8 @@ pub fn mixed(hash: u128, more: u128) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// A fingerprint of a block at its place; those of an image are added up, so that they can be changed one by one.
+/// A fingerprint of a block at its place. The fingerprints of an image are added up, so that they
+/// can be changed one by one.
 pub fn placed(place: usize, hash: u128) -> u128 {
     mixed(hash, place as u128 + 1)
 }

@@ -205,7 +205,8 @@ fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String
     check_log(world, store, image)
 }
 
-/// While a copy goes on, every sector is one of the old content, of the copy, or of what was committed since.
+/// While a copy goes on, every sector has the old content, the content of the copy, or that of an
+/// entry committed since.
 fn check_half_copied(world: &World, copy: &Copy, image: &Image) -> Result<(), String> {
     let mut may = copy.may.clone();
     let mut content = world.content.clone();

@@ -90,7 +90,7 @@ pub fn without_events(state: &State) -> State {
 /// name for counting it.
 ///
 /// # Errors
-/// What is not as the operator was told.
+/// The part of the answer that is not true.
 pub fn judge(
     before: &State,
     entry: &Entry,
@@ -142,7 +142,7 @@ pub fn scrubs_are_apart(state: &State) -> Result<&'static str, String> {
     Ok("L4 a scrub of the schedule begins")
 }
 
-/// Without what a repetition may change.
+/// The state without the parts that a repetition may change.
 fn comparable(mut state: State) -> State {
     state.events.clear();
     (state.revision, state.last_event) = (0, 0);

@@ -671,7 +671,7 @@ mod tests {
             cycle(&mut cleared, 30_000_000 + second * 1_000_000).unwrap();
         }
         assert_eq!(id(cycle(&mut cleared, WINDOW_US)), "H6");
-        // A restarted agent walks over what it has: that is no start.
+        // A restarted agent goes again through the steps of a running service. That is no start.
         let mut oracle = self::oracle();
         oracle.healed();
         up(&mut oracle, 1, A).unwrap();

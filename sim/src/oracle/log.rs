@@ -43,7 +43,8 @@ pub struct LogOracle {
     by_end: BTreeMap<(Index, Chain), BatchId>,
     /// The committed log: the batch of each index, from 1 on.
     truth: Vec<BatchId>,
-    /// For each block of each volume what it held from which index on; ascending.
+    /// For each block of each volume, its values, each with the index from which it held.
+    /// Ascending.
     model: Vec<Vec<Vec<(Index, u64)>>>,
     rollbacks: rollback::Rollbacks,
     replicas: BTreeMap<(NodeId, Incarnation), Replica>,

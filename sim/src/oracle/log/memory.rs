@@ -77,7 +77,7 @@ impl LogOracle {
         self.check_soft()
     }
 
-    /// S8 of what is soft: each recorded member that may be promoted as things are holds it.
+    /// S8 for soft batches: each recorded member that may be promoted at this moment holds them.
     pub(super) fn check_soft(&self) -> Check {
         let (Some(record), Some((last, id))) = (&self.record, self.memory.soft.back()) else { return Ok(()) };
         if self.forks.pending() {
@@ -190,7 +190,7 @@ impl LogOracle {
         self.memory.soft.back().map(|(last, _)| *last)
     }
 
-    /// S5: what was soft when a flush was asked for is committed when it is answered.
+    /// S5: entries that were soft when a flush was asked for are committed when it is answered.
     ///
     /// # Errors
     /// When some of it still is.

@@ -352,7 +352,7 @@ fn false_ends_of_true_histories_are_found() {
             let old = truth.write(block);
             truth.registers.write_done(old, 0).expect("done");
             let what = match fault {
-                // Lost: acknowledged, and then what was before it is read.
+                // Lost: a write was acknowledged, and then a read returns the value before it.
                 0 => {
                     let lost = truth.write(block);
                     truth.registers.write_done(lost, 0).expect("done");

@@ -1,4 +1,4 @@
-//! Mode B: what is soft, when it may be lost, and that nothing else may.
+//! Mode B: which entries are soft, when they may be lost, and that no other entry may.
 
 use super::*;
 
