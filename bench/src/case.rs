@@ -1,4 +1,4 @@
-//! The cases, and what running one of them gives.
+//! The cases, and the figures of one run of a case.
 
 use crate::error::{Error, Result};
 use crate::{fio, sysbench};
@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    /// Short and without spaces: what is selected, and what samples are filed under.
+    /// A short name without spaces. It selects the case, and samples are filed under it.
     #[must_use]
     pub fn name(&self) -> String {
         match self {

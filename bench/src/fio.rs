@@ -1,4 +1,4 @@
-//! The loads of fio, its command line, and what it prints.
+//! The loads of fio, its command line, and its output.
 
 use crate::case::{Figures, Latency, Measure};
 use crate::error::{Error, Result};
@@ -213,8 +213,8 @@ fn with_syncs(latency: Latency, iops: f64, job: &Value) -> Latency {
     Latency { mean: 1e6 / iops, max: latency.max.max(max), p50: None, p95: None, p99: None, p999: None }
 }
 
-/// Reads what fio printed. Of reads and writes together: rates add up, the mean is weighted, and of percentiles it
-/// is the worse one.
+/// Reads the output of fio. For reads and writes together, rates add up and the mean is weighted.
+/// Of two percentiles the worse one counts.
 ///
 /// # Errors
 /// When a job failed or a figure is missing.
