@@ -38,7 +38,7 @@ impl Advice {
 pub enum Feed {
     /// The replica acknowledges entries.
     Moves,
-    /// The replica was given entries, and has acknowledged none for so many milliseconds.
+    /// The replica was given entries and has acknowledged none of them for this many milliseconds.
     Stands(u64),
     /// The engines have no connection.
     Unconnected,
@@ -103,7 +103,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 ),
             );
         } else if told.nodes.contains(&node.id) {
-            // Why it says nothing is told.
+            // The advice about a stall says why this node is silent.
         } else if observations.unreachable.contains(&node.id) {
             add(
                 Severity::Warning,
@@ -124,7 +124,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
     }
     for (node, left) in &observations.left {
-        // A directory in the place of a replica is told with that replica, and with what to do.
+        // The advice about a replica also covers a directory in its place.
         let told = |path: &str| {
             let broken = |resource: &Resource| resource.broken(*node).cloned();
             let mut broken = state.resources.values().filter_map(broken);
@@ -139,11 +139,12 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    // Each dead node is named above.
+    // The advice above names each dead node.
     let voters = state.voters();
     let alive = voters.iter().filter(|node| state.alive(**node)).count();
     let majority = voters.len() / 2 + 1;
-    // Without a leader the count is of no worth: who died since then could not be recorded.
+    // Without a leader the cluster cannot record a death, so the count of living voters says
+    // nothing.
     if observations.has_leader && !voters.is_empty() && alive <= majority && !state.resources.is_empty() {
         let (what, remedy) = if voters.len() < 3 {
             (
@@ -208,7 +209,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
         let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
         let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
-        // One that waits for its next attempt is named above, with the same reason.
+        // A service that waits for its next attempt is named above, with the same reason.
         let waits =
             |node: &NodeId| service.nodes.get(node).is_some_and(|on| on.phase == ServicePhase::BackingOff);
         if let Some(primary) = primary.filter(|node| !runs && !waits(node)) {
@@ -235,8 +236,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     list
 }
 
-/// Whether the cause of a stall is told by another advice: a pool is full, or too few copies are
-/// recorded.
+/// Whether another advice tells the cause of a stall: a pool is full, or fewer copies are recorded
+/// than the operator wants.
 fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
     let hangs = |node: &NodeId| {
         let of_it = |what: &Stalled| matches!(what, Stalled::Engine(on) | Stalled::LogDisk(on) if on == node);
@@ -257,7 +258,7 @@ fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
     }
 }
 
-/// Causes that are told, and nodes of which nothing else is told because of them.
+/// Causes that an advice tells. The nodes get no further advice that follows from these causes.
 struct Told {
     causes: Vec<Stall>,
     nodes: BTreeSet<NodeId>,
@@ -296,8 +297,8 @@ impl Told {
     }
 }
 
-/// A cause with the resources whose writes wait because of it. What only waits for an engine or a
-/// disk that hangs is told with that.
+/// A cause with the resources whose writes wait because of it. Waits for an engine or a disk that
+/// hangs are told with that engine or disk.
 fn with_waiting(state: &State, causes: &[Stall], stall: &Stall) -> Advice {
     let mut advice = stall.advice(state);
     if let Stalled::Engine(node) | Stalled::LogDisk(node) = stall.what {
@@ -335,7 +336,7 @@ fn advise_no_leader(
         return add(Severity::Critical, "cluster".into(), what.into(), remedy);
     }
     let mine = |stall: &Stall| matches!(stall.what, Stalled::LogDisk(node) | Stalled::Cropped(node, _) if Some(node) == own);
-    // The cause is told, and the others go on.
+    // Another advice tells the cause, and the other nodes go on.
     if !observations.stalls.iter().any(mine) {
         add(
             Severity::Warning,
@@ -347,8 +348,7 @@ fn advise_no_leader(
     }
 }
 
-/// Full pools with what follows from them: one advice for all resources that the same pools hold
-/// up.
+/// Full pools and their consequences: one advice for all resources that the same pools hold up.
 fn advise_full(
     state: &State,
     full: &BTreeMap<ResourceId, BTreeSet<NodeId>>,
@@ -517,7 +517,8 @@ fn advise_resource(
     if record.primary.is_none() {
         let (broken, members): (Vec<NodeId>, Vec<NodeId>) =
             record.iss.iter().map(|member| member.node).partition(|node| resource.broken(*node).is_some());
-        // Of those who lost their memory (mode B) one goes on by itself when all have said so.
+        // In mode B, when all members have reported that they lost their memory, one of them goes
+        // on by itself.
         let lost = |node: &NodeId| state.alive(*node) && !State::proven(resource, *node);
         let all_lost = !members.is_empty() && members.iter().all(lost);
         let members: Vec<NodeId> = members.into_iter().filter(|node| all_lost || !lost(node)).collect();
@@ -532,7 +533,7 @@ fn advise_resource(
                 resource.name
             )
         } else if broken.iter().any(|node| full.contains(node)) {
-            // The full pool is told, with what follows from it.
+            // The advice about the full pool tells this problem and its consequences.
             return;
         } else if members.is_empty() {
             format!(
@@ -565,8 +566,8 @@ fn advise_resource(
         .collect();
     let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1 && !in_a;
     let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
-    // Where only full pools keep replicas out, or only broken ones are out and failover is
-    // possible, the advice about them says so.
+    // The advice about full pools covers replicas that only a full pool keeps out. The advice about
+    // broken replicas covers them while failover is possible.
     if !behind.iter().all(|node| full.contains(node)) && (alone || !only_broken) {
         let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
         let how = if in_a { "following" } else { "in sync" };
@@ -689,7 +690,7 @@ fn room_of_copies(state: &State, node: NodeId) -> String {
     format!("; what replicas held before they are copied to goes with {}", commands.join(", "))
 }
 
-/// R11: what else can be done when those who have everything do not come back.
+/// R11: the remedy when no replica with every acknowledged write comes back.
 fn force(state: &State, resource: &Resource) -> String {
     let record = &resource.record;
     let lacks = |member: &Member| !record.iss.contains(member) || !State::proven(resource, member.node);
@@ -708,7 +709,7 @@ fn force(state: &State, resource: &Resource) -> String {
     if !others.is_empty() {
         text += &format!(", and the same with {}", others.join(" or "));
     }
-    // Of all that are half copied the one that goes furthest.
+    // Of all half-copied replicas, the one whose kept state goes furthest.
     let kept = resource.before_copy.iter().filter(|(_, kept)| !kept.dropping);
     if let Some((node, kept)) = kept.max_by_key(|(_, kept)| kept.at) {
         text += &format!(
@@ -739,7 +740,7 @@ fn mend(code: &str, node: &str) -> String {
     }
 }
 
-/// R12: what can be done about a replica depends on who else has everything.
+/// R12: the remedy for a replica depends on which other replicas have everything.
 fn advise_broken(
     state: &State,
     resource: &Resource,

@@ -305,7 +305,8 @@ impl State {
         node.status = NodeStatus::Alive;
         if was_dead {
             reach!("control: a dead node rejoins");
-            // It acts only on a state that holds this entry, hence all changes of voters before it.
+            // The leader acts only on a state that holds this entry, hence all changes of voters
+            // before it.
             node.voters_seen = voters_version;
         }
         if !was_dead {
@@ -318,7 +319,7 @@ impl State {
         if was_dead {
             self.try_services_again(at_ms, id, &format!("node {name} is back"));
         }
-        // It may be the whole member for whose sake broken ones stayed in sync.
+        // The node may hold the whole member for whose sake broken members stayed in sync.
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {
             self.drop_broken(at_ms, resource);
         }
@@ -498,9 +499,9 @@ impl State {
         Outcome::Done
     }
 
-    /// Forgets a deleted resource when its replicas are gone from all nodes that live. A dead node has been silent since its lease
-    /// ended; when it returns it finds files of a resource that is unknown, and removes what it made (R27). Ids are never used
-    /// again, so the name is free.
+    /// Forgets a deleted resource when all living nodes have removed their replicas. A dead node
+    /// has been silent since its lease ended. When it returns, it finds files of an unknown
+    /// resource and removes what it made (R27). Ids are never used again, so the name is free.
     pub(crate) fn finish_deletion(&mut self, at_ms: u64, id: ResourceId) {
         let Some(resource) = self.resources.get(&id).filter(|resource| resource.deleting) else { return };
         let left = resource.spec.replicas.iter().filter(|node| !resource.gone.contains(node));

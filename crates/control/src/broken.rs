@@ -1,11 +1,12 @@
-//! Replicas that cannot be used: they cannot be opened, because what is on the disk is damaged (R12) or the disk fails, or
-//! their store has stopped after a failed write (R13). Their nodes are well, so nobody declares them dead; they have to be
-//! told apart from living members.
+//! Replicas that cannot be used: they cannot be opened, because what is on the disk is damaged
+//! (R12) or the disk fails, or their store has stopped after a failed write (R13). Their nodes are
+//! alive, so the cluster does not declare them dead. The state marks these replicas, to tell them
+//! from living members.
 //!
 //! What is guaranteed, after every command (`State::check` asserts it in tests):
 //! - a broken replica is not primary, and is not made primary (R5);
-//! - it is in sync only while no living member is whole: then it stays recorded, because nobody knows yet which of them
-//!   is usable first, and all of them hold everything that was acknowledged (R11);
+//! - a broken replica is in sync only while no living member is whole. It stays recorded because it
+//!   holds everything that was acknowledged (R11), and may be the first that is usable again;
 //! - the mark is about the registered disk and about no other (R9).
 //!
 //! Per replica, as the state has it:
@@ -22,10 +23,13 @@
 //! A broken member that had to stay leaves as soon as a living whole member is there: one that rejoins, is opened after
 //! all, or is new while nothing was written yet.
 //!
-//! Whether a mark is true is for the node to say: it compares what it sees with what the state says and proposes the
-//! other command (`reconcile::plan`). Because a proposal may be committed late, `ReplicaBroken` counts only on the version of the record
-//! that it names: a node that became primary after that may have started services, and is not replaced without its word (R19). Who was primary of that version already
-//! starts none on it once it has proposed this ([`gives_up`](crate::reconcile::gives_up)).
+//! Each node keeps the mark of its own replica true. It compares what it sees with what the state
+//! says, and proposes the other command when they differ (`reconcile::plan`).
+//!
+//! The cluster may commit a proposal late, so `ReplicaBroken` counts only on the version of the
+//! record that it names. A node that became primary after that version may have started services.
+//! It is not replaced without its word (R19). The primary of that very version starts no service on
+//! it once it has proposed the command ([`gives_up`](crate::reconcile::gives_up)).
 //!
 //! [`Command::ReplicaBroken`]: crate::state::Command::ReplicaBroken
 //! [`Command::ReplicaOpened`]: crate::state::Command::ReplicaOpened
@@ -114,7 +118,7 @@ impl State {
         resource
             .broken
             .insert(node, Broken { incarnation: member.incarnation, reason: cut(reason), code: cut(code) });
-        // What is said last of a disk counts.
+        // The last report about a disk counts.
         resource.refused = resource.refused.filter(|(_, new)| new.node != node);
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Critical, subject, why.clone());
@@ -180,7 +184,7 @@ impl State {
         }
     }
 
-    /// When nobody is primary and nobody can be: says who would have to come back.
+    /// If no replica is primary and none can be promoted, records which nodes must come back.
     fn say_what_is_missing(&mut self, at_ms: u64, id: ResourceId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
         let record = &resource.record;

@@ -158,7 +158,8 @@ impl State {
         Outcome::Done
     }
 
-    /// The engine of `node` has opened a client: the session that the record names is of that one from now on, under a new number.
+    /// The engine of `node` has opened a client. From now on the recorded session belongs to that
+    /// client, under a new number.
     pub(crate) fn claim_attachment(
         &mut self,
         id: ResourceId,
@@ -190,7 +191,7 @@ impl State {
         Outcome::Done
     }
 
-    /// Why a resource that is attached is not to get what would run or be on its primary, or on that node.
+    /// The refusal of a service, a replica or another use, if the resource is attached to a node.
     pub(crate) fn refuse_attached(&self, resource: &Resource) -> Option<Outcome> {
         let attached = resource.record.attached?;
         reach!("control: a resource that is attached is left alone");

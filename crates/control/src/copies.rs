@@ -1,5 +1,7 @@
-//! How many copies there have to be (`min-copies`): per resource, chosen when it is made and changed while it is used. The primary sees to it
-//! ([ADR 18](../../../docs/adr/0018-min-copies.md)); this file holds what the record says of it, and who stays in sync for it.
+//! How many copies there have to be (`min-copies`): per resource, chosen when it is made and
+//! changed while it is used. The primary enforces it ([ADR
+//! 18](../../../docs/adr/0018-min-copies.md)). This file holds the rules for the record: what it
+//! takes, and which members stay in sync for it.
 //!
 //! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants more copies than it is to have replicas, nor more
 //! than one in mode A.
@@ -52,8 +54,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Whether a member on `node` that is dead stays in sync, because too few would remain: it lacks nothing that was acknowledged, and may be the
-    /// first to return.
+    /// Whether a dead member on `node` stays in sync because too few members would remain. It lacks
+    /// no acknowledged write, and may be the first to return.
     pub(crate) fn stays_for_copies(resource: &Resource, node: NodeId) -> bool {
         let record = &resource.record;
         let stays = record.primary.is_some_and(|primary| primary != node)
@@ -119,7 +121,8 @@ impl Resource {
     }
 }
 
-/// Whether so many copies can be wanted of so many replicas; else what is wrong and what to do.
+/// Whether this number of copies can be kept with this number of replicas; else the problem and the
+/// remedy.
 pub(crate) fn check(wanted: MinCopies, replicas: usize, mode: Mode) -> Result<(), (String, String)> {
     if wanted.copies == 0 || wanted.copies as usize > replicas {
         return Err((

@@ -70,8 +70,9 @@ impl State {
         Outcome::Done
     }
 
-    /// Takes `node` out of the in-sync set, if a living whole member remains (R11), and copies enough. While nobody else lives it stays: it holds
-    /// everything that was acknowledged, and may be the first to return.
+    /// Takes `node` out of the in-sync set, if a living whole member remains (R11), and enough
+    /// copies. If no other member lives, `node` stays in the set: it holds everything that was
+    /// acknowledged, and may be the first to return.
     fn leave_iss(&mut self, at_ms: u64, id: ResourceId, node: NodeId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
         if Self::stays_for_copies(resource, node) {

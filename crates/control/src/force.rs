@@ -1,11 +1,15 @@
-//! Promotion outside the in-sync set (R11): when those that hold every acknowledged write do not come back, an operator may go on
-//! with what another replica has. That costs what it lacks, so it is a named act: it names the record that was read, the replica, and how far that
-//! was when the operator was told; it is recorded, and it begins another history.
+//! Promotion outside the in-sync set (R11). If no replica with every acknowledged write comes back,
+//! an operator may go on with what another replica has.
+//!
+//! This loses the writes that the replica lacks, so the operator asks for it by name. The command
+//! names the record that was read, the replica, and how far that replica was when the operator was
+//! told. The promotion is recorded, and it begins another history.
 //!
 //! # What becomes of the others
 //!
-//! Every other replica becomes *doubtful*: it may hold entries that the history has no more, and its volumes may, because whatever was
-//! committed then could be destaged. The record keeps that, so a restart does not lose it.
+//! Every other replica becomes *doubtful*: its log may hold entries that the new history does not
+//! have. Its volumes may hold them too, because the replica could destage whatever was committed.
+//! The record keeps the doubt, so a restart does not lose it.
 //!
 //! ```text
 //!              its log is the beginning of the primary's: `Trust`
@@ -15,9 +19,12 @@
 //!              it is not, or nobody can tell: `Part`
 //! ```
 //!
-//! The primary judges, when the replica has promised its epoch: from then on nobody else can change its log (R1). The position up to
-//! which a former member of the in-sync set held the old history, and that of the last common entry, are the exact loss. They are known
-//! when it returns, and not before: then an event tells them.
+//! The primary judges a doubtful replica after that replica has promised its epoch. From then on no
+//! earlier primary can change the replica's log (R1).
+//!
+//! The exact loss lies between two positions: the last common entry, and the end of the old history
+//! on a former member of the in-sync set. The cluster learns both when that member returns, and not
+//! before. Then an event tells them.
 
 use crate::state::{Forced, Loss, Outcome, Refusal, Severity, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -133,7 +140,8 @@ impl State {
         let Some(resource) = self.resources.get(&id) else { return };
         let record = &resource.record;
         let mut lost_with = record.iss.clone();
-        // Whoever the last promotion outside the in-sync set went on from may never have served: those that had everything before it tell.
+        // The replica that the last forced promotion chose may never have served. So the loss is
+        // measured against the replicas that had everything before that promotion.
         let before =
             resource.forced.as_ref().filter(|forced| forced.epoch == record.epoch && forced.to != to.node);
         for member in before.iter().flat_map(|forced| &forced.lost_with).filter(|member| **member != to) {
@@ -208,7 +216,7 @@ impl State {
         let text = match &mut resource.forced {
             Some(forced) if forced.lost_with.contains(&member) => {
                 let loss = Loss { after: common, until: end };
-                // Several had everything: the one that holds most tells.
+                // If several replicas had everything, the one that holds most tells the loss.
                 if forced.loss.is_none_or(|known| known.until < end) {
                     forced.loss = Some(loss);
                 }

@@ -4,12 +4,17 @@
 //! GrowVolume ─▶ growing ─▶ the primary's engine logs it ─▶ its device is larger ─▶ VolumeGrown ─▶ in the specification
 //! ```
 //!
-//! - The specification follows the log. A replica is made with the sizes that volumes have where the log begins, whenever that is, and
-//!   meets what made them larger on its way, or is told the sizes when a copy begins. So a size belongs to a place of the log and to nothing
-//!   else: a growth that a forced promotion loses is gone from every replica, and not in those that were made between.
-//! - The wish stays until it is fulfilled: whoever is primary says it to its engine again and again, and one that has it ignores it.
-//! - What is said to have grown counts in the epoch that it was said of. Whoever is primary next says it again.
-//! - A volume never gets smaller: what lies beyond the new end would be lost, and no file system that is mounted allows it.
+//! - The specification follows the log. A replica is made with the sizes that volumes have where
+//!   the log begins, whenever that is. It meets each growth as an entry of its log, or is told the
+//!   sizes when a copy begins.
+//! - So a size belongs to a place of the log and to nothing else. A growth that a forced promotion
+//!   loses is gone from every replica, also from those that were made in between.
+//! - The wish stays until it is fulfilled. The primary, whichever node it is, repeats it to its
+//!   engine. An engine that has grown the volume ignores it.
+//! - A report of growth counts only in the epoch that it is about. The next primary reports the
+//!   growth again.
+//! - A volume never gets smaller: the data beyond the new end would be lost, and no mounted file
+//!   system allows it.
 
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
 use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach, size_words};
@@ -91,7 +96,8 @@ impl State {
             return Outcome::Unchanged;
         };
         if resource.record.epoch != epoch {
-            // Another promotion may have been forced, and the log of its primary need not have it. Seed 3240830.
+            // A promotion may have been forced since, and the log of its primary need not have the
+            // growth. Seed 3240830.
             reach!("control: a volume has grown in an earlier epoch");
             return Outcome::Unchanged;
         }

@@ -1,16 +1,22 @@
 //! When the leader of the control plane's log hands the lead to another voter.
 //!
-//! Proposals travel to the leader only, and entries come from it only. A voter whose link to the leader is cut keeps its
-//! lease by the acknowledgements of the others, but nothing that it proposes arrives: a primary could not even shrink its
-//! in-sync set. The log's own elections do not help, because the leader has its majority. So the leader hands over when a
-//! voter has not answered it for so long that it would count as dead if the others did not hear it either. Not earlier: it
-//! would hand over whenever a node dies, just when the death is to be recorded, and perhaps to one that does not reach the
-//! dead one when it returns.
+//! Proposals travel to the leader only, and entries come from it only. A voter whose link to the
+//! leader is cut keeps its lease, because the other voters acknowledge its heartbeats. But nothing
+//! that it proposes arrives: a primary could not even shrink its in-sync set. The log's own
+//! elections do not help, because the leader has its majority.
 //!
-//! - Only to a voter that answers now and lacks next to nothing: there is a leader again after a round trip.
-//! - Nobody knows who hears the silent voter. Each leader picks the next voter by number, so that all get their turn.
-//! - Who has given or was given the lead waits before it hands over, longer each time, until it has heard everybody: if
-//!   nobody hears the silent voter, the lead does not go round and round.
+//! So the leader hands over when a voter has not answered it for a certain time. By then the voter
+//! would count as dead if no other voter heard it either. An earlier handover would do harm: the
+//! leader would hand over whenever a node dies, just when the death is to be recorded. The new
+//! leader might not reach the dead node when that returns.
+//!
+//! - The leader hands over only to a voter that answers now and lacks next to nothing. Then there
+//!   is a leader again after a round trip.
+//! - The leader cannot know which voter hears the silent one. Each leader picks the next voter by
+//!   number, so that every voter gets its turn.
+//! - A node that has given or was given the lead waits before it hands over. Each wait is longer
+//!   than the one before, until the leader hears every voter. So the lead does not circulate when
+//!   no voter hears the silent one.
 //!
 //! Pure; the time is in milliseconds of any clock of this node. Safety does not depend on any of this.
 
@@ -18,7 +24,7 @@ use crate::state::Settings;
 use mainstay_types::{NodeId, reach};
 use std::collections::BTreeMap;
 
-/// How long a death takes to be recorded after the last voter's suspicion: a durable write and a few round trips.
+/// Time to record a death after the last voter's suspicion: a durable write and a few round trips.
 const DEATH_MS: u64 = 1000;
 /// A voter that answered within this time, four heartbeats of the log, answers now.
 const ANSWERS_MS: u64 = 400;
@@ -146,7 +152,8 @@ mod tests {
             self.others.iter_mut().find(|voter| voter.node.0 == node).unwrap()
         }
 
-        /// Time passes until it hands over: to whom, after how long, because of whom.
+        /// Lets time pass until the leader hands over. Returns the new leader, the time, and the
+        /// silent voter.
         fn hands_over_within(&mut self, ms: u64) -> Option<(u32, u64, u32)> {
             let start_ms = self.now_ms;
             while self.now_ms < start_ms + ms {
@@ -211,7 +218,7 @@ mod tests {
         lab.other(3).caught_up = false;
         lab.other(4).alive = false;
         assert_eq!(lab.hands_over_within(100_000), None);
-        // It was not spoilt by having been refused.
+        // The earlier refusals of voter 3 change nothing.
         lab.other(3).caught_up = true;
         assert_eq!(lab.hands_over_within(100_000), Some((3, HEARTBEAT_MS, 1)));
     }
@@ -228,7 +235,7 @@ mod tests {
         let mut lab = Lab::new(&[1, 3], &[]);
         assert_eq!(lab.hands_over_within(20_000), None);
         lab.silent = vec![1];
-        // The one to whom it was given did not take the lead, or this node is elected again.
+        // The chosen voter did not take the lead, or the cluster elected this node again.
         let mut waits = Vec::new();
         for _ in 0..7 {
             waits.push(lab.hands_over_within(100_000).unwrap().1);
@@ -246,7 +253,8 @@ mod tests {
         let mut lab = Lab::new(&[1, 3], &[1]);
         lab.handover.given(lab.now_ms);
         assert_eq!(lab.hands_over_within(100_000), Some((3, 5000, 1)));
-        // It is given back: now for longer, although it did not lead in between.
+        // Another leader gives the lead back. The wait is longer now, although this node did not
+        // lead in between.
         lab.handover.follow();
         lab.now_ms += 5000;
         lab.handover.given(lab.now_ms);

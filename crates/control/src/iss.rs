@@ -52,8 +52,9 @@ impl State {
                 if record.iss.contains(&remove) {
                     (Severity::Warning, format!("{name} left the in-sync set: {why}"))
                 } else {
-                    // Raises the version all the same: the primary wants to be sure that an earlier `Grow` cannot
-                    // happen any more (R4), or it would wait for a joiner that is gone.
+                    // Raises the version all the same. The primary wants to be sure that an earlier
+                    // `Grow` cannot happen any more (R4). Otherwise it would wait for a joiner that
+                    // is gone.
                     reach!("control: a joiner is given up");
                     (Severity::Info, format!("{name} does not join the in-sync set: {why}"))
                 }

@@ -1,13 +1,14 @@
 //! Which directories of a node's pool are its replicas. The agent reads the pool; this says what counts.
 //!
 //! Guarantees
-//! - A directory is a replica only under the name that its label gives it: name and id of the resource (R9). A copy of it, or
-//!   what was renamed, has the same label and another name. It is neither opened nor written nor removed, and it is named.
-//! - There is at most one replica of a resource. Of two directories that both have their own names, the one counts whose
-//!   incarnation this node held last.
+//! - A directory is a replica only under the name that its label gives it: name and id of the
+//!   resource (R9). A copied or renamed directory has the same label and another name. Mainstay
+//!   neither opens, writes nor removes such a directory, and names it to the operator.
+//! - There is at most one replica of a resource. If two directories both have their own names, the
+//!   incarnation that this node held last counts.
 //! - A replica that this node has not made is no replica of it (R9, R11): its files come from
 //!   another node, or from a history that may be over.
-//! - One label that cannot be read costs that directory and no other.
+//! - A label that cannot be read costs only its own directory.
 //! - A replica whose files the engine has open, and whose directory is not in its place any more,
 //!   is out of use ([`stands`]): the next start would not find what it acknowledges. Mainstay never
 //!   calls a directory unused while the engine has its files open.
@@ -418,7 +419,8 @@ mod tests {
         }
     }
 
-    /// The advice to move a directory out of the pool would cost the replica that uses it.
+    /// If the operator followed the advice to move this directory out of the pool, the replica
+    /// would lose its files.
     #[test]
     fn a_directory_in_use_is_never_called_unused() {
         let cases = [

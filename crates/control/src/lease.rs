@@ -6,21 +6,31 @@
 //! `lease_ms + margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
 //! When a majority of voters suspects a generation, its death may be proposed.
 //!
-//! A node that is heard but hears nobody, or too late, has no lease, does nothing, and must be replaced all the same.
-//! Heartbeats say whether their sender holds a lease. A voter adds up how long a node was without one, and takes off how long
-//! it held one, so that one that holds it less than half of the time is found, too. At more than `lease_ms + margin_ms` the voter *gives the
-//! node up*: it acknowledges nothing of it any more until, by others' acknowledgements, the sum is back at half; and so comes
-//! to suspect it `lease_ms + margin_ms` after the last acknowledgement, as above. A voter that holds no lease itself begins
-//! its sums anew: then the majority is what is missing, and nobody is to blame.
+//! A node may reach the voters and yet hear none of them, or hear them too late. It has no lease
+//! and does nothing, so the cluster must replace it all the same. Therefore heartbeats say whether
+//! their sender holds a lease.
 //!
-//! Why that is safe: let a majority have acknowledged a heartbeat sent at s, and a majority suspect the generation. Some
-//! voter v did both, and v is not the holder, which never suspects itself. v heard the heartbeat at r >= s and suspected it
-//! at t with t - r > lease_ms + margin_ms on its clock. With clocks off by at most 1 % either way and
-//! margin_ms >= lease_ms / 40 the holder's clock has passed s + lease_ms by then. v's suspicion survives its
-//! restart; after a restart v has "heard" everybody at its start, which is only later. Giving up only leaves
-//! acknowledgements out, which is always safe. A new generation starts with
-//! "heard now", after v acknowledged the old one for the last time. Voters are changed one at a time
-//! ([`crate::state::Command::VotersSeen`]), so majorities of different nodes' views intersect as well.
+//! A voter adds up how long a node was without a lease, and takes off how long it held one. So the
+//! voter also finds a node that holds a lease less than half of the time. When the sum exceeds
+//! `lease_ms + margin_ms`, the voter *gives the node up*: it stops acknowledging the node's
+//! heartbeats. It resumes only when other voters' acknowledgements have brought the sum back to
+//! half. So it comes to suspect the node `lease_ms + margin_ms` after its last acknowledgement, as
+//! above.
+//!
+//! A voter that holds no lease itself begins its sums anew: then the majority is missing, and no
+//! single node is to blame.
+//!
+//! Why that is safe: let a majority have acknowledged a heartbeat sent at s, and a majority suspect
+//! the generation. Some voter v did both. v is not the holder, which never suspects itself. v heard
+//! the heartbeat at r >= s, and suspected it at t with t - r > lease_ms + margin_ms on its clock.
+//! With clocks off by at most 1 % either way and margin_ms >= lease_ms / 40, the holder's clock has
+//! passed s + lease_ms by then.
+//!
+//! v's suspicion survives its restart. After a restart v counts every node as heard at its start,
+//! which is only later. Giving up only withholds acknowledgements, which is always safe. A new
+//! generation starts with "heard now", after v acknowledged the old one for the last time. Voters
+//! are changed one at a time ([`crate::state::Command::VotersSeen`]), so majorities of different
+//! nodes' views intersect as well.
 
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{NodeId, Time, reach};
@@ -147,7 +157,8 @@ pub struct LeaseMachine {
     session: u64,
     view: View,
     seq: u64,
-    /// Heartbeats that may still be acknowledged: seq -> when sent, and by whom acknowledged.
+    /// Heartbeats that may still be acknowledged: seq -> when sent, and the voters that
+    /// acknowledged it.
     sent: BTreeMap<u64, (Time, BTreeSet<NodeId>)>,
     lease_until: Time,
     next_heartbeat: Time,
@@ -255,7 +266,8 @@ impl LeaseMachine {
         for (node, (generation, alive)) in &self.view.nodes {
             let known = old.nodes.get(node);
             if known != Some(&(*generation, *alive)) {
-                // A generation that is new here counts as heard now: later than it can have been.
+                // A new generation counts as heard now. That is later than this node can have heard
+                // it.
                 self.heard.insert(*node, now);
                 self.lacks.insert(*node, Lack::none(now));
             }
@@ -292,8 +304,8 @@ impl LeaseMachine {
     }
 
     fn on_tick(&mut self, now: Time) {
-        // Whoever was stopped itself has heartbeats waiting unread: silence during a pause proves nothing. Starting the
-        // count again is always safe, because it is later.
+        // If this voter was stopped itself, heartbeats wait unread: silence during a pause proves
+        // nothing. Starting the count again is always safe, because it is later.
         let stopped = now.ms_since(self.last_tick) > self.view.lease_ms / 2;
         if stopped {
             reach!("control: a voter was stopped itself");
@@ -354,7 +366,8 @@ impl LeaseMachine {
         now < self.lease_until
     }
 
-    /// Whether `node`, of which a heartbeat has come, was without a lease for so long that it is not acknowledged any more.
+    /// Whether `node` was without a lease for too long, and gets no more acknowledgements. Call it
+    /// when a heartbeat of the node has come.
     fn gives_up(&mut self, now: Time, node: NodeId, holds: bool) -> bool {
         let limit_us = self.silence_ms() * 1000;
         let Some(lack) = self.lacks.get_mut(&node) else { return false };
@@ -402,8 +415,8 @@ impl LeaseMachine {
             reach!("control: a node that is heard and holds no lease is given up");
             return self.propose_dead(now);
         }
-        // A suspicion holds for that generation and all before it: a voter that restarted may have gone back to a
-        // state in which an older one is alive.
+        // A suspicion holds for that generation and all before it. A voter that restarted may have
+        // gone back to a state in which an older generation is alive.
         let suspected =
             self.suspected.keys().any(|suspect| suspect.node == from && suspect.generation >= generation);
         if self.is_voter()
@@ -453,7 +466,7 @@ impl LeaseMachine {
             reach!("control: a suspicion is durable");
             *durable = true;
             self.reports.entry(suspect).or_default().insert(self.node);
-            // Said at once: the others' decision waits for it.
+            // Sends the suspicion at once, because the other voters' decision waits for it.
             self.next_heartbeat = now;
             self.propose_dead(now);
         }

@@ -1,9 +1,13 @@
-//! The cluster state machine: what the operator asked for, who may write, who is alive, and what a node does next.
+//! The cluster state machine: the operator's specification, the nodes that may write and that are
+//! alive, and the next actions of a node.
 //!
-//! Pure. [`State::apply`] is run by every agent on the same committed entries and gives the same state everywhere;
-//! [`lease::LeaseMachine`] decides whether a node may act (R10);
-//! [`handover::Handover`] when the log's leader should be another one; [`reconcile::plan`] tells a node what to do next, and
-//! [`reconciler::Reconciler`] when and in which order; [`advice::advice`] says in words what is wrong and what to do about it.
+//! Pure. Every agent runs [`State::apply`] on the same committed entries and gets the same state.
+//!
+//! - [`lease::LeaseMachine`] decides whether a node may act (R10).
+//! - [`handover::Handover`] decides when the log's leader hands the lead to another voter.
+//! - [`reconcile::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
+//!   which order.
+//! - [`advice::advice`] says in words what is wrong and what to do about it.
 
 pub mod advice;
 mod apply;

@@ -4,7 +4,7 @@
 //! - an address that cannot lead to the node that states it is refused before anything is recorded;
 //! - a node that joins receives the log and does not vote: no majority needs it. It votes from the entry on that the leader
 //!   proposes when the node has answered, at the address that it stated, with all entries in its log;
-//! - a node that does not come to that is withdrawn, and nothing is left of it.
+//! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
 use crate::state::{Links, NODES_MAX, Node, NodeStatus, Outcome, Refusal, Severity, State, refused};
@@ -63,7 +63,7 @@ fn has_bad_port(text: &str) -> bool {
 /// Reads an address that a node states for itself.
 ///
 /// # Errors
-/// When it is no IP address, or one under which nobody can reach a certain node.
+/// When it is no IP address, or an address at which other nodes cannot reach this one.
 fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Refusal> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
@@ -132,9 +132,9 @@ pub fn same_host(a: &str, b: &str) -> bool {
     host_of(a).is_some_and(|a| host_of(b) == Some(a))
 }
 
-/// Whether by its addresses a machine is the one that is `recorded` as a node: `own` are its
-/// addresses without those of services, and its agent listens on `listens`. If not, the machine has
-/// to reach itself at the recorded address, or it may be a copy.
+/// Whether this machine is the one that is `recorded` as a node, judged by its addresses. `own` are
+/// its addresses without those of services, and its agent listens on `listens`. If the answer is
+/// no, the machine has to reach itself at the recorded address. Otherwise it may be a copy.
 #[must_use]
 pub fn is_recorded_here(recorded: &str, own: &[IpAddr], listens: &str) -> bool {
     if planted(Bug::CopyElsewhereRuns) {
@@ -246,8 +246,9 @@ impl State {
                     );
                 }
             }
-            // On one machine all nodes may be on its loopback interface, each with an address of its own. Otherwise others
-            // that go there reach themselves.
+            // On one machine all nodes may be on its loopback interface, each with an address of
+            // its own. On separate machines, a node that connects to a loopback address reaches
+            // itself.
             let recorded = is_loopback(&node.agent_addr);
             if recorded && !agent.ip().is_loopback() {
                 return refuse(
@@ -278,7 +279,8 @@ impl State {
         }
         let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
         if let Some(node) = self.nodes.values_mut().find(|node| node.name == name) {
-            // An earlier attempt, which may have stated other addresses. Those of a voter are in use.
+            // An earlier attempt may have stated other addresses. The addresses of a voter are in
+            // use.
             if node.candidate {
                 (node.agent_addr, node.engine_addr, node.witness) = (agent_addr, engine_addr, witness);
             }

@@ -1,7 +1,8 @@
-//! Mode B: whose memory counts, and who goes on when everybody has lost it.
+//! Mode B: which members' memory counts, and which member goes on when all have lost it.
 //!
-//! The record names for each member the opening of its replica in which what it has in memory counts (`replica/src/memory.rs` has the
-//! primary's side). One that was opened anew may lack what it had acknowledged. It is a member still, and *unproven*:
+//! The record names, for each member, the opening of its replica in which its memory counts
+//! (`replica/src/memory.rs` has the primary's side). A member that was opened anew may lack what it
+//! had acknowledged. It is still a member, but it is *unproven*:
 //!
 //! ```text
 //!            its node says that it was opened anew: `ReplicaReopened`
@@ -14,13 +15,18 @@
 //! ```
 //!
 //! What is guaranteed, after every command (`State::check` asserts it in tests):
-//! - an unproven member is not primary, and is not made primary (R5); it is no reason for another one to leave (R11);
+//! - an unproven member is not primary, and is not made primary (R5). No other member leaves the
+//!   set because of it (R11);
 //! - only members of the in-sync set are named with an opening.
 //!
-//! While one member has not said that it was opened anew, it may be the one that has everything, and is waited for, unless the promotion of
-//! another one is forced. When the last one has said it, nobody has in memory what was acknowledged, and nobody feeds anybody: so all are asked
-//! for the ends of their logs anew, on that version of the record, and the furthest of them goes on. What it lacks was acknowledged, never
-//! flushed, and is nowhere durable in the in-sync set; what was flushed is committed, so each of them has it (R2).
+//! While one member has not said that it was opened anew, it may be the one that has everything.
+//! The cluster waits for it, unless an operator forces the promotion of another member.
+//!
+//! When the last member has said so, no member has the acknowledged writes in memory, and there is
+//! no primary to feed the others. So all members are asked anew for the ends of their logs, on that
+//! version of the record. The member whose log reaches furthest goes on. The writes that it lacks
+//! were acknowledged but never flushed, and no member of the in-sync set has them on disk. Flushed
+//! writes are committed, so each member has them (R2).
 //!
 //! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how soon its node says so.
 
@@ -29,7 +35,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Member, Mode, NodeId, Opening, ResourceId, reach};
 
 impl State {
-    /// Whether nobody has said that the member was opened anew since its memory began to count.
+    /// Whether the member still has the memory that counts: its node has not reported a new
+    /// opening.
     #[must_use]
     pub(crate) fn proven(resource: &Resource, node: NodeId) -> bool {
         !resource.reopened.contains_key(&node) || planted(Bug::OpeningNotChecked)
@@ -97,7 +104,7 @@ impl State {
             return Outcome::Done;
         }
         reach!("control: a member was opened anew");
-        // They may have been fed since they said it.
+        // The other members may have been fed since they reported.
         for (_, other) in resource.reopened.iter_mut().filter(|(other, _)| **other != node) {
             other.end = None;
         }
@@ -113,7 +120,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Forgets what is not so any more, and lets the furthest go on where everybody has lost its memory. After every command.
+    /// Forgets reports that no longer hold. If all members have lost their memory, lets the one
+    /// whose log reaches furthest go on. Runs after every command.
     pub(crate) fn settle_memory(&mut self, at_ms: u64) {
         let mut waiting = Vec::new();
         for (id, resource) in &mut self.resources {
@@ -157,7 +165,7 @@ impl State {
         for member in &resource.record.iss {
             match resource.reopened.get(&member.node).filter(|reopened| reopened.end.is_some()) {
                 Some(reopened) => known.push((member.node, *reopened)),
-                // R12: what it has cannot be used.
+                // R12: a broken replica cannot be used, whatever it has.
                 None if resource.broken(member.node).is_some() => {}
                 None => return None,
             }

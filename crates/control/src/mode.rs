@@ -1,23 +1,31 @@
 //! Replication modes: when a write is acknowledged, per resource, and changed while it is used.
 //!
-//! In mode A the recorded in-sync set is the primary alone. Everything else follows from that: commits wait for nobody else (R2),
-//! nobody else can be promoted (R5), and when the primary dies the resource waits for it or for a named act (R11, `force.rs`). The
-//! others are fed in the background, like members that are out for their slowness. From A to C they join by and by (R4); from C to
-//! A is one change.
+//! In mode A the recorded in-sync set is the primary alone. Everything else follows from that.
+//! Commits wait for no other replica (R2), and no other replica can be promoted (R5). When the
+//! primary dies, the resource waits for it or for an operator's forced promotion (R11, `force.rs`).
+//! The primary feeds the other replicas in the background, like members that are out for their
+//! slowness. After a change from A to C they join one by one (R4). A change from C to A is one
+//! step.
 //!
-//! A replica is *called* when the primary, or a replica, is to move there: it joins as in mode C, the handover loses nothing, and the
-//! old primary leaves the set with it. Who is called follows from what operators asked for and is worked out after every command.
+//! A replica is *called* when the primary, or a replica, is to move to its node. It joins the
+//! in-sync set as in mode C, so the handover loses nothing. The old primary leaves the set in the
+//! handover. The state derives the called replicas from what operators asked for, after every
+//! command.
 //!
-//! With *takeover* a follower is promoted without a word when the primary is lost, which costs what it lacks. So the primary keeps a set of
-//! followers in the record that lack no more than the limits allow, as it keeps the in-sync set: it waits for one until it has
-//! learnt that it is out, and from before it is in. A new primary begins with none.
+//! With *takeover*, a follower is promoted without an operator's word when the primary is lost. The
+//! writes that the follower lacks are lost. So the primary keeps in the record the set of followers
+//! that lack no more than the limits allow. It keeps this set as it keeps the in-sync set. Writes
+//! wait for a follower from before it is in the set, until the primary has learnt that it is out. A
+//! new primary begins with an empty set.
 //!
-//! In mode B the in-sync set is as in mode C, and the record says beside it whose memory counts (`memory.rs`). That is settled before the set
-//! shrinks to the primary for mode A: until then writes wait for the journals of all, so on the way from B to A no moment is worse than
-//! the one before.
+//! In mode B the in-sync set is as in mode C, and the record also says which members' memory counts
+//! (`memory.rs`). On the way from B to A, the primary settles that before the set shrinks to
+//! itself. Until then writes wait for the journals of all members, so on the way no moment is
+//! less safe than the one before.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while there is a primary and no memory counts,
-//! the in-sync set is the primary and a part of those that are called.
+//! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while
+//! there is a primary and no memory counts, the in-sync set is the primary and some of the called
+//! replicas.
 
 use crate::copies;
 use crate::state::{Outcome, Resource, Severity, State, refused};
@@ -88,14 +96,14 @@ impl State {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         let record = &mut resource.record;
         (record.mode, record.lag, record.takeover) = (mode, lag, takeover);
-        // What was near was so by other limits.
+        // The followers in the set were within other limits.
         record.near.clear();
         record.version = record.version.next();
         self.note(at_ms, Severity::Info, subject, text);
         Outcome::Done
     }
 
-    /// Whether the primary could go to `node`, now or when it has caught up.
+    /// Whether the primary could move to `node`, now or when that node has caught up.
     #[must_use]
     pub(crate) fn may_come(&self, resource: &Resource, node: NodeId) -> bool {
         let follows = resource.record.mode == Mode::A
@@ -118,7 +126,7 @@ impl State {
             let policy = &service.spec.policy;
             let preferred = policy.preferred.as_deref().filter(|_| policy.failback);
             called.extend(preferred.and_then(|name| self.node_by_name(name)).map(|node| node.id));
-            // R21: where it has failed it goes elsewhere.
+            // R21: a service that has failed on the primary goes to another node.
             if record.primary.is_some_and(|primary| service.failed_on(primary)) {
                 let others = record.replicas.iter().map(|member| member.node);
                 let mut others = others.filter(|node| self.may_come(resource, *node));
@@ -130,7 +138,7 @@ impl State {
         called.into_iter().collect()
     }
 
-    /// The primary says who lacks no more than the limits allow.
+    /// The primary reports that a follower is within the limits, or no longer is.
     pub(crate) fn set_near(&mut self, id: ResourceId, member: Member, near: bool) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
@@ -172,7 +180,7 @@ impl State {
         able.min_by_key(|member| (preferred(member), member.node)).copied()
     }
 
-    /// Works out anew who is called, and who is in sync in mode A. After every command.
+    /// Works out anew the called replicas, and the in-sync set in mode A. Runs after every command.
     pub(crate) fn settle_modes(&mut self, at_ms: u64) {
         let ids: Vec<ResourceId> = self.resources.keys().copied().collect();
         for id in ids {

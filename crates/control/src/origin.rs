@@ -4,16 +4,22 @@
 //! CreateResource ─▶ the nodes that hold the snapshot clone its files ─▶ promoted ─▶ rolled back to the clones ─▶ the origin is forgotten
 //! ```
 //!
-//! - Every replica that is made of the origin is empty and holds one snapshot, [`CONTENT`], which nobody took: the files of the origin's. What brings
-//!   it into the volumes is a rollback (`rollback.rs`), so it is of one place in the log, and whoever lacks the snapshot is copied to.
-//! - All of them hold the same: they are made of replicas of the origin that were in sync and held the snapshot when the resource was made, and
-//!   of no others, whatever becomes of the origin meanwhile. So no forced promotion of it gives them two histories.
-//! - Nobody else makes a replica before the rollback is in the log; then the others do, and are copied to.
-//! - No service starts, nobody attaches, and no scrub begins before: what the volumes hold until then is nothing.
+//! - A replica that is made of the origin has empty volumes and holds one snapshot, [`CONTENT`]:
+//!   the files of the origin's snapshot. A rollback brings it into the volumes (`rollback.rs`), so
+//!   it belongs to one place in the log. The primary copies to every replica that lacks the
+//!   snapshot.
+//! - All of them hold the same: they are made of replicas of the origin that were in sync and held
+//!   the snapshot when the resource was made, and of no others. Whatever becomes of the origin
+//!   meanwhile, a forced promotion of it does not give them two histories.
+//! - The other nodes make their replicas only after the rollback is in the log. Then the primary
+//!   copies to them.
+//! - Before the rollback, no service starts, no client attaches, and no scrub begins: the volumes
+//!   hold nothing until then.
 //! - The snapshot, and the resource that has it, stay until then.
-//! - It may also be what the target of a copy held before (`before_copy` of the resource): one replica's, which is the holder. That it stays nobody can promise, since
-//!   the copy may end. Should it be gone before it was cloned the resource cannot be made, and says so.
-//!   The replica of the origin is whole then.
+//! - The origin may also be the state that the target of a copy held before (`before_copy` of the
+//!   resource). Only one replica has that state, and it is the holder. Nothing guarantees that the
+//!   state stays, since the copy may end. If it is gone before it was cloned, the resource cannot
+//!   be made, and says so. The replica of the origin is whole then.
 
 use crate::reconcile::Observed;
 use crate::rollback::Rollback;
@@ -188,7 +194,8 @@ impl State {
         Ok(())
     }
 
-    /// Why a snapshot of `id`, or all of it if none is named, cannot go: a resource is being made of it.
+    /// The refusal to delete a snapshot of `id` (or all of `id` if none is named) while a resource
+    /// is being made of it.
     pub(crate) fn needed_by_clone(&self, id: ResourceId, snapshot: Option<SnapshotId>) -> Option<Outcome> {
         if planted(Bug::OriginNotKept) {
             return None;
@@ -243,7 +250,8 @@ impl State {
         let Some(resource) = self.resources.get_mut(&id) else { return false };
         if seen.contains_key(&MARK) {
             (resource.origin, resource.rollback) = (None, None);
-            // Who wanted a resource did not ask for a snapshot of its beginning, which grows with all that changes.
+            // The operator asked for a resource, and not for a snapshot of its beginning. That
+            // snapshot grows with all that changes.
             if let Some(content) = resource.snapshots.get_mut(&CONTENT) {
                 content.dropping = true;
             }
@@ -258,10 +266,10 @@ impl State {
     /// Whether the first promotion waits for a replica on `node`, which is alive and has none.
     pub(crate) fn replica_is_awaited(&self, resource: &Resource, node: NodeId) -> bool {
         let Some(origin) = &resource.origin else { return true };
-        // Who does not hold the snapshot any more makes none before.
+        // A node that does not hold the snapshot any more makes no replica before the rollback.
         let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
         let Some(source) = source else { return false };
-        // What is kept of the target of a copy goes when that is whole.
+        // The state that a target of a copy held before is removed when the copy is complete.
         let at = source.before_copy.get(&node).map(|kept| kept.at);
         let kept = origin.at.is_none() || at == origin.at;
         kept && source.record.replica(node).is_some_and(|member| origin.holders.contains(&member))
@@ -302,8 +310,8 @@ impl State {
 }
 
 impl Resource {
-    /// Replicas of which one of another resource can be made that is to hold this snapshot. What is kept of targets of copies
-    /// may be another thing on each of them.
+    /// Replicas that hold this snapshot and of which a replica of another resource can be made. The
+    /// kept states of several targets of copies may differ.
     #[must_use]
     pub fn holders(&self, snapshot: SnapshotId) -> BTreeSet<Member> {
         if snapshot == SnapshotId::BEFORE_COPY {

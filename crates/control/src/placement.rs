@@ -23,8 +23,9 @@ impl State {
         self.resources.values().filter(|resource| resource.record.primary == Some(node)).count()
     }
 
-    /// The eligible nodes, best first: where the service has not failed, whose replica does not move away, the service's
-    /// preferred node, the resource's preferred nodes in order, the node with the fewest primaries, the lowest id.
+    /// The eligible nodes, best first. In order of weight: a node where the service has not failed,
+    /// whose replica does not move away, that the service prefers, that the resource prefers (in
+    /// order), with the fewest primaries, with the lowest id.
     #[must_use]
     pub fn candidates(&self, resource: &Resource) -> Vec<NodeId> {
         let service = self.service_of(resource.id).map(|(_, service)| service);
@@ -52,7 +53,8 @@ impl State {
         let service = self.service_of(resource.id).map(|(_, service)| service);
         let candidates = self.candidates(resource);
         let failed = |node: NodeId| service.is_some_and(|service| service.failed_on(node));
-        // It can go only when it is not primary any more. If the service fails at the new place, any other will do.
+        // The replica can leave only when it is not primary any more. If the service fails at the
+        // new place, any other node will do.
         if let Some(to) = resource.record.primary.and_then(|primary| resource.moving.get(&primary))
             && candidates.contains(to)
         {

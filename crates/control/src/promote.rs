@@ -53,7 +53,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Before the first promotion all replicas are empty and in sync without a copy; so it waits for everybody who can come.
+    /// Whether the first promotion may happen. Before it all replicas are empty and in sync without
+    /// a copy, so it waits for every living node that is to make one.
     #[must_use]
     pub(crate) fn first_promotion_is_due(&self, id: ResourceId) -> bool {
         let Some(resource) = self.resources.get(&id) else { return false };

@@ -28,7 +28,8 @@ pub struct ReplicaObserved {
     pub version: ConfigVersion,
     pub incarnation: Incarnation,
     pub opening: Opening,
-    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening.
+    /// The end of its log. Set only if the record that it acts on counts on memory of another
+    /// opening.
     pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
@@ -86,7 +87,7 @@ pub(crate) const OLDER: &str =
     "its files are an older copy: another replica holds entries that were acknowledged and that it lacks";
 /// Code of that.
 pub(crate) const LED_AS_OLDER: &str = "led-as-older-copy";
-/// Code of an error: in the place of a replica is something else, which is left alone.
+/// Code of an error: the place of a replica holds something else, which Mainstay leaves alone.
 pub const NO_LABEL: &str = "no-label";
 /// Code of files that are of an earlier replica.
 pub(crate) const EARLIER: &str = "earlier-replica";
@@ -117,8 +118,8 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceObserved>,
     /// Services without a machine of which something may be left here, which counts as running (R19).
     pub sweeping: BTreeSet<String>,
-    /// Resources whose record of this version this node may have given its role up on: what it proposed when its services were silent
-    /// ([`gives_up`]) may be under way still, and counts whatever has happened here since.
+    /// Resources whose role this node may have given up, on this version of the record. Its
+    /// proposal ([`gives_up`]) may still be under way, and counts whatever has happened here since.
     pub given_up: BTreeMap<ResourceId, ConfigVersion>,
 }
 
@@ -197,17 +198,19 @@ pub enum Action {
     Propose(Command),
 }
 
-/// Whether a replica still asks to be relieved that did so when it acted on version `asked` of the record: it does until
-/// it acts on a later one, about which it asks again if it has to, or serves after all. Forgetting that would take it for
-/// whole too early; keeping it would keep it from ever being primary again.
+/// Whether a replica still asks to be relieved. It asked when it acted on version `asked` of the
+/// record. It goes on asking until it acts on a later version, or serves after all; on a later
+/// version it asks again if it has to. If the node forgot the request early, the replica would
+/// count as whole too soon. If the node kept it, the replica could never be primary again.
 #[must_use]
 pub fn asks_for_relief(asked: ConfigVersion, version: ConfigVersion, role: Role) -> bool {
     version <= asked && !matches!(role, Role::Promoting | Role::Primary)
 }
 
-/// The record on which a node gives its role up with this command, because its services are silent (R19). It counts on that version of the
-/// record and on no later one, but it may be committed late. So whoever has proposed it starts no service on that version any more: it
-/// is promoted anew, and then the one or the other counts.
+/// The record on which a node gives its role up with this command, because its services are silent
+/// (R19). The command counts on that version of the record and on no later one, but it may be
+/// committed late. So a node that has proposed it starts no service on that version any more. It
+/// has itself promoted anew; then either the promotion or the command counts.
 #[must_use]
 pub fn gives_up(command: &Command) -> Option<(ResourceId, ConfigVersion)> {
     match command {
@@ -258,8 +261,9 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
     actions
 }
 
-/// Whether what is open here is another replica than the registered one, and not a new one: it has taken part in an epoch already. Its
-/// history may be one that is over (R11), so it is not registered in the place of the other (R9).
+/// Whether the replica that is open here is an earlier one, neither the registered one nor a new
+/// one. It has taken part in an epoch already, and its history may be over (R11). So it is not
+/// registered in the place of the other (R9).
 fn is_other(resource: &Resource, node: NodeId, replica: &ReplicaObserved) -> bool {
     let registered = resource.record.replica(node);
     replica.epoch > Epoch(0) && registered.is_some_and(|member| member.incarnation != replica.incarnation)
@@ -291,8 +295,9 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         reach!("control: plan: an unwanted service");
         match seen.phase {
             phase if phase.is_silent() => {
-                // R19: an epoch in which it was silenced is remembered until a later one is recorded. A restarted agent may
-                // see an older state first, in which nobody was primary yet, or the service was not made yet.
+                // R19: remembers an epoch in which the service was silenced until a later epoch is
+                // recorded. A restarted agent may see an older state first, in which there was no
+                // primary or no service yet.
                 let resource = match state.services.get(name) {
                     Some(service) if service.deleting => None,
                     Some(service) => state.resource_of(service),
@@ -304,14 +309,14 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
                     actions.push(Action::ForgetService { name: name.clone() });
                 }
             }
-            // Told already.
+            // The service was told already.
             ServicePhase::Killing => {}
             _ => actions.push(Action::StopService { name: name.clone(), reason: reason.into() }),
         }
     }
     for (name, service) in &state.services {
-        // A node that was restarted has no machine for what it ran before, which is gone with the run. Nobody but the node can
-        // say so, and whoever deletes the service waits for it.
+        // A restarted node has no machine for what it ran before, which is gone since the restart.
+        // Only the node itself can say so, and the client that deletes the service waits for it.
         let here = |name| observed.services.contains_key(name) || observed.sweeping.contains(name);
         let forgotten = service.nodes.get(&node).filter(|on| !on.phase.is_silent() && !here(name));
         if let Some(on) = forgotten {
@@ -330,7 +335,8 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         }
     }
     for (name, service) in state.services.iter().filter(|(_, service)| service.deleting) {
-        // The node that may run it says when it is gone; without a primary the first replica's node does.
+        // The node that may run the service says when it is gone. Without a primary, the node of
+        // the first living replica says so.
         let speaker = state.resource_of(service).and_then(|resource| {
             resource
                 .record
@@ -412,7 +418,7 @@ fn plan_resource(
         }
         return;
     }
-    // R11: what was made in a history that is over goes first, under its own name.
+    // R11: a replica of a history that is over goes first, under its own name.
     if let Some(leaving) = resource.leaving.get(&node).copied() {
         if stored == Some(leaving) {
             plan_unwanted_replica(node, state, resource, stored, observed, actions);
@@ -422,11 +428,12 @@ fn plan_resource(
         actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
     }
     let Some(incarnation) = stored else {
-        // One that an earlier agent left has no device any more, and must not go on when the next one has the name.
+        // A service that an earlier agent left has no device any more. It must not go on when the
+        // next replica has the name.
         stop_service(state, id, observed, "the replica is gone", actions);
         if let (Some(reason), Some(registered)) = (observed.unusable.get(&id), resource.record.replica(node))
         {
-            // Something is in its place that is no replica, and that nobody but an operator removes.
+            // Something in the replica's place is no replica. Only an operator removes it.
             plan_unusable(node, state, resource, registered.incarnation, reason, observed, actions);
         }
         match resource.making(node, observed) {
@@ -440,19 +447,20 @@ fn plan_resource(
         }
         return;
     };
-    // What the engine has open instead of the disk that was registered does not count (R9).
+    // Only the registered disk counts (R9). The engine may have another one open.
     let open = observed.replicas.get(&id).filter(|replica| replica.incarnation == incarnation);
     let Some(replica) = open else {
-        // A service on top of it has lost its device with the engine.
+        // A service on the replica has lost its device with the engine.
         stop_service(state, id, observed, "the engine restarted", actions);
         if let Some(reason) = observed.unusable.get(&id) {
             plan_unusable(node, state, resource, incarnation, reason, observed, actions);
         }
-        // What the engine has open is closed for that, and nobody may use it any more then (R19).
+        // To open the stored replica, the engine closes what it has open. No service may use that
+        // any more then (R19).
         if observed.replicas.contains_key(&id) && !service_silent(state, id, observed) {
             return;
         }
-        // It is tried again all the same: an operator may mend what is under it.
+        // The node tries again all the same: an operator may repair what is under the replica.
         reach!("control: plan: open a replica");
         actions.push(Action::OpenReplica { resource: id });
         return;
@@ -473,7 +481,8 @@ fn plan_resource(
         if resource.refused == Some(asked) {
             reach!("control: plan: what was refused is not asked again");
             if resource.record.primary == Some(node) && service_silent(state, id, observed) {
-                // An empty replica serves nobody, and an operator may go on from another one.
+                // An empty replica has nothing to serve, and an operator may go on from another
+                // one.
                 reach!("control: plan: a primary whose disk is gone steps down");
                 actions.push(Action::Propose(Command::StepDown {
                     resource: id,
@@ -491,17 +500,18 @@ fn plan_resource(
     if replica.full && observed.room && resource.record.primary != Some(node) {
         stop_service(state, id, observed, "the replica is opened again", actions);
         if service_silent(state, id, observed) {
-            // No flush failed that was answered, and what was durable is in the journal: this is as a start of the engine is.
+            // No acknowledged flush was lost, and durable data is in the journal. So this is like a
+            // start of the engine.
             reach!("control: plan: open again what had no space");
             actions.push(Action::ReopenReplica { resource: id });
         }
         return;
     }
-    // Beside another member it is fed like others. Alone it would be promoted again and again, and
-    // never be of use.
+    // Beside another member, the primary feeds this replica like others. Alone, it would be
+    // promoted again and again, and never be of use.
     let older = replica.older && resource.record.iss_member(node).is_some();
     if (replica.store_failed || older || replica.gone.is_some()) && resource.record.primary != Some(node) {
-        // A primary steps down instead; after that this is for it, too.
+        // A primary steps down instead. Once it has done so, this applies to it, too.
         let (reason, code) = if let Some(gone) = &replica.gone {
             (gone.as_str(), DIRECTORY_GONE)
         } else if replica.store_failed {
@@ -511,7 +521,8 @@ fn plan_resource(
         };
         let why = Unusable { reason: reason.into(), code: code.into() };
         plan_unusable(node, state, resource, incarnation, &why, observed, actions);
-        // While the cluster counts on it, it stays open: its directory may be put back (R11).
+        // While the cluster counts on the replica, it stays open: its directory may be put back
+        // (R11).
         let left = resource.broken(node).is_some() && resource.record.iss_member(node).is_none();
         if replica.gone.is_some() && left && service_silent(state, id, observed) {
             reach!("control: plan: what is in the place of a running replica is looked at");
@@ -547,7 +558,8 @@ fn plan_resource(
         plan_primary(node, state, resource, replica, observed, actions);
         return;
     }
-    // Given even while a service is still being stopped: the sooner a superseded replica refuses, the better.
+    // The node gives the record even while a service is still stopping: the sooner a superseded
+    // replica refuses, the better.
     if replica.version < resource.record.version {
         reach!("control: plan: give the record to a secondary");
         actions.push(Action::GiveRecord(resource.record.clone()));
@@ -562,8 +574,10 @@ fn plan_resource(
     }
 }
 
-/// The replica was opened anew and the record counts on what it had in memory: its node says so, and how far its log reaches. That is
-/// of use only as of the record of now: before, it may have been fed by one that lost its memory since. True if it is so.
+/// Reports a replica that was opened anew although the record counts on what it had in memory: its
+/// node says so, and how far its log reaches. The report is of use only on the present version of
+/// the record. On an earlier one, a replica that has lost its memory since may have fed it. Returns
+/// true if the replica was opened anew.
 fn plan_reopened(
     node: NodeId,
     state: &State,
@@ -607,8 +621,9 @@ fn report_replica(node: NodeId, resource: &Resource, incarnation: Incarnation) -
     Action::Propose(Command::ReplicaReady { resource: resource.id, version, node, incarnation })
 }
 
-/// The node is to hold no replica. What it has goes once the state names it as leaving; what the state does not know yet is
-/// reported first. So a node that acts on an older state never drops a replica that it was asked for since.
+/// Plans the removal of a replica where the node is to hold none. The replica goes once the state
+/// names it as leaving. If the state does not know it yet, the node reports it first. So a node
+/// that acts on an older state never drops a replica that the operator has asked for since.
 fn plan_unwanted_replica(
     node: NodeId,
     state: &State,
@@ -639,8 +654,10 @@ fn plan_unwanted_replica(
     }
 }
 
-/// The replica cannot be used: says so, once its services are silent (R19), so that nobody counts on it and another one is
-/// promoted. If it is not the registered one, that one is gone, and nobody would learn of it until this one can be opened.
+/// Reports a replica that cannot be used, once its services are silent (R19). Then no other node
+/// counts on it, and another replica is promoted. If this replica is not the registered one, the
+/// registered one is gone. Without the report, the cluster would not learn that until this one can
+/// be opened.
 fn plan_unusable(
     node: NodeId,
     state: &State,
@@ -652,14 +669,15 @@ fn plan_unusable(
 ) {
     let id = resource.id;
     let Unusable { reason, code } = why;
-    // Where none was ever registered nobody counts on anything, and all wait for this node.
+    // If no replica was ever registered, no other node counts on anything, and all wait for this
+    // node.
     let Some(registered) = resource.record.replica(node).map(|member| member.incarnation) else { return };
     let reason = if registered == incarnation {
         reason.clone()
     } else {
         format!("its disk is a new one, which cannot be used either: {reason}")
     };
-    // What an operator reads is what is so now: a label that was empty may be gone meanwhile.
+    // The operator reads the present reason: a label that was empty may be gone meanwhile.
     let said = |known: &Broken| {
         let of_directories = [NO_LABEL, DIRECTORY_GONE].contains(&code.as_str());
         known.code == cut(code.clone()) && (!of_directories || known.reason == cut(reason.clone()))
@@ -721,7 +739,7 @@ fn plan_primary(
     let record = &resource.record;
     let service = state.service_of(id);
     let seen = service.and_then(|(name, _)| observed.services.get(name));
-    // What it says in an earlier epoch is not about the log that this record is about.
+    // Reports of an earlier epoch are not about the log that this record is about.
     let serving = matches!(replica.role, Role::Promoting | Role::Primary) && replica.epoch == record.epoch;
     let given_up = observed.given_up.get(&id) == Some(&record.version) && !planted(Bug::GivenUpServes);
     if let Some(why) = &replica.failed {
@@ -739,8 +757,9 @@ fn plan_primary(
         return;
     }
     if !serving {
-        // An epoch that was promised but is not being served belonged to an engine that restarted or was demoted: it
-        // must never be served again, because its log may differ from what the others were sent (R5).
+        // An engine that restarted or was demoted may have promised an epoch that it does not serve
+        // now. Such an epoch must never be served again, because its log may differ from what the
+        // others were sent (R5).
         let fresh = replica.epoch < record.epoch && !given_up;
         if fresh || planted(Bug::SameEpochTwice) {
             stop_service(state, id, observed, "the primary's epoch changed", actions);
@@ -816,7 +835,8 @@ fn plan_primary(
         return;
     }
     if replica.copies != Copies::Enough {
-        // Nothing can be mounted while requests wait, and what runs can only fail when they do.
+        // While requests wait, the service can mount nothing. If it ran, it could only fail when
+        // they fail.
         reach!("control: plan: a service waits for copies");
         if replica.copies == Copies::Refusing || seen.is_some_and(|seen| seen.epoch != record.epoch) {
             reach!("control: plan: a service stops for want of copies");
@@ -831,14 +851,15 @@ fn plan_primary(
         Some(seen) => match seen.phase {
             ServicePhase::Stopped => true,
             ServicePhase::Failed => seen.round < service.round,
-            // Another epoch's devices are gone; the machine takes the service down and starts it again.
+            // The devices of the earlier epoch are gone. The machine takes the service down and
+            // starts it again.
             ServicePhase::Running | ServicePhase::Starting | ServicePhase::BackingOff => {
                 seen.epoch != record.epoch
             }
             ServicePhase::Stopping | ServicePhase::Killing => false,
         },
     };
-    // It goes on, and hears that its failures are cleared.
+    // The service goes on, and hears that its failures are cleared.
     let told = seen.is_some_and(|seen| {
         let goes_on =
             matches!(seen.phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::BackingOff);

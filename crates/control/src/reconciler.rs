@@ -2,22 +2,27 @@
 //! carries that out with threads, files and processes; the simulator with its own.
 //!
 //! Guarantees
-//! - [`plan`](crate::reconcile::plan) says what is due; here is kept what that needs to know of the moments before: what is
-//!   under way, what failed a moment ago, what was proposed and not answered.
-//! - One job per replica at a time ([`job`]). A failed one is tried again after [`RETRY_JOB_MS`]. What is stored here is known
-//!   from labels, and from nothing that an engine says.
-//! - The engine knows what to silence before a step of a service begins, and within which lease (R19). Without its
-//!   confirmation none begins, also of a service that an earlier process started; and with it only if the lease still
-//!   allows it (R10), at the moment when the step is handed out. What the engine's guard has silenced is killed, however
-//!   late this process hears of it.
+//! - [`plan`](crate::reconcile::plan) says what is due. The reconciler keeps what `plan` needs to
+//!   know of earlier moments: the actions under way, recent failures, and proposals without an
+//!   answer.
+//! - One job per replica at a time ([`job`]). A failed job is tried again after [`RETRY_JOB_MS`].
+//!   The reconciler knows the stored replicas from their labels alone, and from no report of an
+//!   engine.
+//! - The engine knows what to silence, and within which lease, before a step of a service begins
+//!   (R19). No step begins without the engine's confirmation, also of a service that an earlier
+//!   process started. A step also needs a lease that still allows it (R10) at the moment when the
+//!   step is handed out. A service that the engine's guard has silenced is killed, however late
+//!   this process hears of it.
 //! - A service is killed before anything else is done.
-//! - What gives this node's role up is remembered until the record is another one, and what an earlier process may have proposed counts as proposed: no
-//!   service starts on such a record ([`gives_up`](crate::reconcile::gives_up)).
+//! - The reconciler remembers a proposal that gives this node's role up until the record is another
+//!   one. If an earlier process may have made such a proposal, it counts as made. No service starts
+//!   on such a record ([`gives_up`](crate::reconcile::gives_up)).
 //! - The state of a service is reported until the cluster state says the same.
 //!
-//! How it is run: tell what happens with [`Reconciler::handle`]; afterwards, and when [`Reconciler::next_deadline`] has come,
-//! call [`Reconciler::reconcile`]; after each of the two do what [`Reconciler::poll`] gives until it gives no more. Effects of a service
-//! are carried out in the order in which they are given.
+//! To run the reconciler, tell it what happens with [`Reconciler::handle`]. Afterwards, and at
+//! [`Reconciler::next_deadline`], call [`Reconciler::reconcile`]. After each of the two, do what
+//! [`Reconciler::poll`] gives until it gives no more. Carry out the effects of a service in the
+//! order in which they are given.
 
 pub mod job;
 mod proposals;
@@ -60,7 +65,8 @@ pub struct ReplicaSeen {
     pub version: ConfigVersion,
     pub incarnation: Incarnation,
     pub opening: Opening,
-    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening.
+    /// The end of its log. Set only if the record that it acts on counts on memory of another
+    /// opening.
     pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
@@ -88,10 +94,10 @@ pub struct ReplicaSeen {
 pub struct Seen {
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
-    /// The node's interfaces; `None` while nobody has looked.
+    /// The node's interfaces; `None` until the agent has looked at them.
     pub links: Option<Links>,
-    /// The state is no older than any that an earlier process on this node has seen: everything that was in the node's log when this
-    /// process began has been applied, or replaced.
+    /// The state is no older than any that an earlier process on this node has seen. Everything
+    /// that was in the node's log when this process began has been applied or replaced.
     pub replayed: bool,
     /// The engine answers.
     pub engine: bool,
@@ -184,7 +190,8 @@ pub enum Wish {
     Job { resource: ResourceId, order: Order },
     /// Make what carries out the steps of a service.
     MakeService { name: String, spec: ServiceSpec, revision: u64, edition: u64, resource: ResourceId },
-    /// Carry out the steps of a service by this specification from now on, and note it with what the machine wants noted next.
+    /// Carry out the steps of a service by this specification from now on. Note it together with
+    /// the next state that the machine wants noted.
     AmendService { name: String, spec: ServiceSpec, edition: u64 },
     /// Forget a service of which this node has nothing left and need remember nothing.
     ForgetService { name: String },
@@ -307,7 +314,7 @@ impl Reconciler {
         now >= self.next_deadline() || self.lease.is_valid(now) != self.lease.seen_valid
     }
 
-    /// Whether anybody has said when the lease ends.
+    /// Whether the end of the lease is known, from the keeper or from the engine.
     #[must_use]
     pub fn knows_lease(&self) -> bool {
         self.lease.known
@@ -365,8 +372,8 @@ impl Reconciler {
                 self.silenced(now, silenced);
             }
             Event::LeaseLost { silenced } => {
-                // It has no lease any more, or ends and guards nothing that comes: what it
-                // confirmed before says nothing (R19).
+                // The engine has no lease any more, or it is ending and guards nothing that comes.
+                // Its earlier confirmation says nothing (R19).
                 self.services.guard().forget();
                 self.silenced(now, silenced);
             }
@@ -408,7 +415,7 @@ impl Reconciler {
         if state.cluster.is_none() {
             return;
         }
-        // Whoever is dead in its own state need not wait to hear that it has no lease.
+        // A node that is dead in its own state need not wait to hear that it has no lease.
         let lease_unknown = !self.lease.known && state.alive(self.node);
         if lease_unknown && now.ms_since(self.started) < LEASE_UNKNOWN_MS_MAX {
             self.look_at = self.started.plus_ms(LEASE_UNKNOWN_MS_MAX);
@@ -428,15 +435,16 @@ impl Reconciler {
         self.stage = Stage::Start;
     }
 
-    /// A service that failed on every node for a cause that may have passed is tried anew, at a bounded rate (R21). The primary's node
-    /// sees to that.
+    /// Tries a service anew that failed on every node for a cause that may have passed, at a
+    /// bounded rate (R21). The primary's node sees to that.
     fn retry_halted(&mut self, now: Time, state: &State) {
         let own = |name: &String| {
             let service = state.services.get(name).filter(|service| !service.deleting);
             let resource = service.and_then(|service| state.resource_of(service));
             service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(self.node)))
         };
-        // Until it runs somewhere, or is another one, each pause is longer than the one before.
+        // Each pause is longer than the one before, until the service runs somewhere or is another
+        // one.
         self.halted.retain(|name, known| {
             own(name).is_some_and(|service| {
                 let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
@@ -466,8 +474,10 @@ impl Reconciler {
         due.into_iter().for_each(|command| self.propose(now, command));
     }
 
-    /// Forgets what counts on no record any more. What an earlier process may have proposed is not known, on none of the records that it may have
-    /// seen; but where it left a service that runs it had not given up.
+    /// Forgets proposals that count on no record any more. An earlier process may have proposed to
+    /// give the role up on any record that names this node primary. So all such records count as
+    /// given up until the log is replayed, except where the earlier process left a service that
+    /// runs.
     fn look_at_what_was_given_up(&mut self, state: &State, replayed: bool) {
         self.given_up.retain(|id, version| {
             state.resources.get(id).is_some_and(|known| known.record.version == *version)
@@ -545,7 +555,7 @@ impl Reconciler {
                 }
             }
             Action::AmendService { name } => {
-                // What it wanted before is about the specification of before.
+                // The machine's earlier wishes are about the earlier specification.
                 self.services.drain(&name, &mut self.proposals, &mut self.wishes);
                 if let Some(service) = state.services.get(&name) {
                     let (spec, edition) = (service.spec.clone(), service.edition);
@@ -558,7 +568,8 @@ impl Reconciler {
                 self.services.drain(&name, &mut self.proposals, &mut self.wishes);
             }
             Action::ForgetService { name } => {
-                // What it says last is heard first: it would be taken for what a restart has left.
+                // Takes the machine's last report first. Otherwise the plan would find an older
+                // report, and take the service for one that a restart has ended.
                 self.services.drain(&name, &mut self.proposals, &mut self.wishes);
                 if !self.proposals.is_unsaid(state, self.node, &name) && self.services.forget(&name) {
                     self.proposals.forget_report(&name);
@@ -602,11 +613,11 @@ impl Reconciler {
         }
     }
 
-    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19). Says
-    /// whether it has confirmed all that run.
+    /// Starts services that the engine has confirmed to silence, and asks it about the others
+    /// (R19). Returns whether the engine has confirmed all that run.
     fn start_services(&mut self, now: Time) -> bool {
         let starts = std::mem::take(&mut self.starts);
-        // R10: what was done since the look has taken its time.
+        // R10: the work since the look has taken time.
         let guarded = self.engine && self.services.is_guarded(now, &starts, &mut self.wishes);
         if !guarded || !self.lease.is_valid(now) {
             return false;

@@ -1,17 +1,22 @@
-//! The jobs of one replica: what is done to its files, its label and the engine, in which order, and what that comes to.
+//! The jobs of one replica: the steps for its files, its label and the engine, their order, and
+//! their result.
 //!
 //! Guarantees
-//! - A replica counts as stored only after its files are complete and its label is durable. What a crash left without a
-//!   label was never announced to anybody and is made anew.
-//! - A replica is removed from the front: it is closed, then it loses its label, then its files go. A crash in between leaves
-//!   all of it, which is removed again, or files that are no replica any more.
-//! - What an engine finds in the files is what the label says, or the replica is not used (R9). What it still has open of
-//!   other files, which were moved away under its hands, is closed first.
-//! - A label that somebody has put in the place of another one counts: the replica is then opened under that.
-//! - Files that are gone are forgotten with their label, so that the replica is made anew: an operator has removed them to
-//!   have it copied again. Whoever looks answers for that: files in a pool that is not there are not gone.
+//! - A replica counts as stored only after its files are complete and its label is durable. Files
+//!   that a crash left without a label were never announced to the cluster, and are made anew.
+//! - A replica is removed in this order: the engine closes it, it loses its label, then its files
+//!   go. A crash in between leaves either the whole replica, which is removed again, or files that
+//!   are no replica any more.
+//! - A replica is used only if its files are those that its label names (R9). If the engine still
+//!   has other files open, which were moved away meanwhile, it closes them first.
+//! - If another label was put in the place of the expected one, the replica is opened under that
+//!   label.
+//! - If the files are gone, the label is forgotten too, so that the replica is made anew: an
+//!   operator has removed them to have it copied again. The caller answers [`Answer::Gone`] only if
+//!   it could look: files in a pool that is not there are not gone.
 //!
-//! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
+//! The caller carries out [`Job::step`] and reports the result, until there is no step. There is
+//! one job per replica at a time.
 
 use crate::origin::SnapshotOf;
 use crate::scrubs::ScrubTask;
@@ -108,9 +113,9 @@ pub enum Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     Done,
-    /// The files were removed by somebody else.
+    /// The files were removed by another program or an operator.
     Gone,
-    /// The directory has files with this label, which were put there meanwhile.
+    /// The directory has files with this label, which were put there since.
     Holds(Incarnation),
     /// The incarnation that the opened files name.
     Opened(Incarnation),
@@ -138,7 +143,7 @@ pub enum Trouble<E> {
     OtherDisk { found: Incarnation, label: Incarnation },
 }
 
-/// A job under way. `E` is how steps fail, in the words of whoever carries them out.
+/// A job under way. `E` is the error of a step, in the words of the caller that carries it out.
 #[derive(Debug)]
 pub struct Job<E> {
     at: At<E>,
@@ -182,7 +187,7 @@ enum At<E> {
 }
 
 impl<E> Job<E> {
-    /// `fresh` is asked for an incarnation that nobody has had, if one is made (R9).
+    /// If the job makes a replica, `fresh` is asked for an incarnation that was never used (R9).
     pub fn new(order: Order, fresh: impl FnOnce() -> Incarnation) -> Self {
         let at = match order {
             Order::Make { of } => At::Clearing(fresh(), of),

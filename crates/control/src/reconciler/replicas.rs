@@ -117,7 +117,7 @@ impl Replicas {
                     self.relief.remove(&resource);
                 }
             }
-            // What was given up is gone; whatever comes next is another replica.
+            // The replica that was given up is gone. The next one is another replica.
             Ok(Ended::Dropped) => {
                 self.stored.remove(&resource);
                 self.failed.remove(&resource);

@@ -126,7 +126,8 @@ impl Services {
         self.held.remove(name).is_some()
     }
 
-    /// The engine's guard was done with silencing this node then: what began before is killed (R19).
+    /// The engine's guard had silenced this node by the time `at`: services that began before are
+    /// killed (R19).
     pub fn silenced(&mut self, now: Time, at: Time, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
         for name in self.held.keys().cloned().collect::<Vec<_>>() {
             self.handle(now, &name, Event::Silenced { at });
@@ -150,8 +151,9 @@ impl Services {
             .find_map(|(name, held)| held.machine.poll(may_run).map(|effect| wish(name, effect, proposals)))
     }
 
-    /// Once, at the start: an instance that an earlier agent process left and nobody remembers counts as running
-    /// until this was done (R19). Services that are applied later cannot have left anything.
+    /// Runs once, at the start. An earlier agent process may have left an instance that this one
+    /// does not remember. Such an instance counts as running until the sweep is done (R19).
+    /// Services that are applied later cannot have left anything.
     pub fn sweep(&mut self, state: &State) -> Vec<Wish> {
         if std::mem::replace(&mut self.swept, true) {
             return Vec::new();
