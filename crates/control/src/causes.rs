@@ -1,5 +1,5 @@
-//! One cause is told once: of what stands still, only that which does not follow from something
-//! else; and as an event it neither begins nor ends again every few seconds.
+//! One cause is told once. Among the stalls only causes are told, and not what follows from them. A
+//! cause that flaps does not begin and end as an event every few seconds.
 
 use crate::stalls::{Stall, Stalled};
 use crate::state::{Severity, State};
@@ -16,8 +16,8 @@ const OVER_FACTOR: u64 = 6;
 /// Time without a return after which a stall counts as a new one, in milliseconds.
 const CALM_MS: u64 = 3_600_000;
 
-/// The causes among `stalls`. Left out is what follows from another one of them, and what is about
-/// nodes that count as dead.
+/// The causes among `stalls`. Leaves out stalls that follow from another one, and stalls of nodes
+/// that count as dead.
 #[must_use]
 pub fn causes(state: &State, mut stalls: Vec<Stall>) -> Vec<Stall> {
     let of = |pick: fn(&Stalled) -> Option<NodeId>| -> BTreeSet<NodeId> {
@@ -78,8 +78,8 @@ struct Telling {
     over_ms: u64,
 }
 
-/// Stalls that were told. One that comes back soon after it ended is told as over ever later, so
-/// that a stall that flaps is not a pair of events every few seconds.
+/// Stalls that were told. If a stall comes back soon after it ended, its end is told ever later. So
+/// a stall that flaps does not cause a pair of events every few seconds.
 #[derive(Debug, Default)]
 pub struct Tellings(BTreeMap<Stalled, Telling>);
 

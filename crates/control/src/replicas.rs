@@ -1,11 +1,16 @@
 //! Replicas that are added, removed and moved while the resource is used.
 //!
-//! What the operator asked for is `spec.replicas`; what exists is `record.replicas`. A node that is to hold a replica and has
-//! none makes one and reports it ([`Command::ReplicaReady`]); it is empty, and the primary fills it and takes it into the
-//! in-sync set (R9, R16, R4). So adding is one line in the specification. Removing takes the member out of the record in
-//! the same entry: the primary goes on waiting for it until it has learnt that (R3), and what it acknowledged until
-//! then is on the others as well. A move is both: the replica at the old place goes when the new one is in sync. Every step is
-//! an entry of its own, so an interruption at any moment leaves a state from which the nodes go on.
+//! `spec.replicas` are wanted; `record.replicas` exist. A node that is to hold a replica
+//! and has none makes one and reports it ([`Command::ReplicaReady`]). The new replica is empty. The
+//! primary fills it and takes it into the in-sync set (R9, R16, R4). So adding a replica is one
+//! line in the specification.
+//!
+//! Removing takes the member out of the record in the same entry. The primary goes on waiting for
+//! the member until it has learnt that (R3). All that the member acknowledged until then is on the
+//! other members as well.
+//!
+//! A move is both: the replica at the old place goes when the new one is in sync. Every step is an
+//! entry of its own, so the nodes can go on after an interruption at any moment.
 //!
 //! Per node of a resource, as the state has it:
 //!
@@ -23,10 +28,11 @@
 //! | doubtful | [`IssChange::Part`], when its history is over, see `force.rs` | leaving, and wanted |
 //!
 //! What is guaranteed, after every command:
-//! - files are dropped only under the incarnation that is leaving: a node that acts on an older state does not drop a
-//!   replica that was made since;
-//! - a member that leaves takes nothing with it: a living whole member of the in-sync set remains (R11);
-//! - who moves away is a member of `spec.replicas`, who comes is another one.
+//! - files are dropped only under the incarnation that is leaving: a node that acts on an older
+//!   state does not drop a replica that was made since;
+//! - a living whole member of the in-sync set remains when a member leaves, so no acknowledged
+//!   write leaves with it (R11);
+//! - a move leads from a node of `spec.replicas` to another node of `spec.replicas`.
 //!
 //! [`IssChange::Part`]: crate::state::IssChange::Part
 //! [`Command::AddReplica`]: crate::state::Command::AddReplica
@@ -75,7 +81,7 @@ impl State {
             );
         }
         let wanted = resource.record.min_copies.copies as usize;
-        // Who removes a part of a move ends the move.
+        // Removing the source or the target of a move ends the move.
         let moves = resource.moving.iter().any(|(from, to)| *from == node || *to == node);
         if resource.lasting_replicas() - usize::from(!moves) < wanted {
             reach!("control: a replica is not removed because too few would remain");
@@ -178,7 +184,8 @@ impl State {
             && self.others_have_everything(resource, from)
     }
 
-    /// A node that is to hold no replica has one: it was made before its node learnt that. It goes, under its own name.
+    /// Takes in a replica on a node that is to hold none: it was made before its node learnt that.
+    /// The replica leaves, under its own name.
     pub(crate) fn made_too_late(
         &mut self,
         id: ResourceId,
@@ -260,8 +267,8 @@ impl State {
             || record.iss.iter().any(|member| member.node != node && self.lives_whole(resource, member.node))
     }
 
-    /// R21: what the service came to there before, it came to without this replica. It is tried anew; otherwise a primary could
-    /// never move there.
+    /// The node is to hold a replica. R21: the failures of the service there were failures without
+    /// this replica, so the service is tried anew. Otherwise a primary could never move there.
     fn want_replica(&mut self, id: ResourceId, node: NodeId) {
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.spec.replicas.push(node);

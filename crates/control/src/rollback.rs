@@ -4,13 +4,16 @@
 //! RollBack ─▶ wanted ─▶ the state of now is kept ─▶ services are silent ─▶ the primary's engine logs it ─▶ its log has the mark ─▶ done
 //! ```
 //!
-//! - It happens once, whoever is primary and whatever dies: the entry makes a snapshot of its own, the mark, and an engine whose log
-//!   has the mark does not do it again. The number of the mark is never used again, and it is dropped when the wish is fulfilled.
-//! - What the volumes hold until then is kept as a snapshot first, unless that is not wanted. Where the primary cannot keep it nothing
-//!   happens, and the wish ends with the reason.
-//! - A service is not running meanwhile: the wish is refused while there is one, or it is stopped for it and started again.
-//! - The snapshot must be held by the primary. A replica that does not hold it is copied to, which its primary sees to. A node that becomes
-//!   primary and does not hold it ends the wish.
+//! - A rollback happens once, whichever replica is primary and whatever dies. Its entry makes a
+//!   snapshot of its own, the mark, and an engine whose log has the mark does not roll back again.
+//!   The number of the mark is never used again, and the mark is dropped when the wish is
+//!   fulfilled.
+//! - The state until then is kept as a snapshot first, if the operator wants that. If the primary
+//!   cannot keep it, no rollback happens, and the wish ends with the reason.
+//! - No service runs meanwhile. The wish is refused while a service runs, unless it says to stop
+//!   the service and start it again.
+//! - The primary must hold the snapshot. It copies to a replica that does not hold it. If a node
+//!   becomes primary that does not hold the snapshot, that node ends the wish.
 
 use crate::snapshots::{Snapshot, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, Severity, State, refused};
@@ -84,7 +87,7 @@ impl State {
         if let Some(refusal) = resource.no_rollback(name, keep.as_deref()) {
             return refusal;
         }
-        // Who has the devices of a client would see other content under a file system in use.
+        // A client with the devices would see other content under a file system in use.
         if let Some(refusal) = attached {
             return refusal;
         }
@@ -155,7 +158,8 @@ impl State {
 }
 
 impl Resource {
-    /// The wish that is being fulfilled, or was last: the last snapshot then, what it is rolled back to, and the name of what is kept.
+    /// Returns the wish that is being fulfilled, or the last one: the number of the last snapshot
+    /// then, the snapshot that it rolls back to, and the name of the kept state.
     #[must_use]
     pub fn last_rollback(&self) -> Option<(u32, &str, Option<&str>)> {
         let name = |id: SnapshotId| self.snapshots.get(&id).map_or("", |known| &known.name);
@@ -165,7 +169,8 @@ impl Resource {
         wanted.or_else(|| done.map(|done| (done.last, done.to.as_str(), done.keep.as_deref())))
     }
 
-    /// Why it cannot be rolled back to the snapshot `name` and its present state be kept as `keep`.
+    /// The refusal of a rollback to the snapshot `name` that keeps the present state as `keep`;
+    /// `None` if it is possible.
     fn no_rollback(&self, name: &str, keep: Option<&str>) -> Option<Outcome> {
         let Some((_, snapshot)) = self.snapshots.iter().find(|(_, known)| known.name == name) else {
             return Some(self.unknown_snapshot(name));

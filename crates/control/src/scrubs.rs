@@ -6,12 +6,17 @@
 //!                                 └─▶ another epoch: it has ended with its primary ─────────────────────────────┴─▶ again soon
 //! ```
 //!
-//! - A scrub is begun by the schedule only when every replica is in sync, and at one moment only one of those that share a node has its turn.
-//! - How the last whole one ended is remembered in the state, whoever becomes primary; so is one that came to nothing, which is tried again
-//!   after a while, and after a longer one if that comes to nothing, too.
-//! - An operator's scrub counts as well. One that an operator ends is not begun again before the next is due.
-//! - When they are due is spread evenly over the interval, by the number of the resource.
-//! - Wall clocks say when, and nothing else. One that is wrong makes a scrub come early, or late by no more than two intervals and a half.
+//! - The schedule begins a scrub only when every replica is in sync. Of the resources that share a
+//!   node, only one has its turn at a time.
+//! - The state remembers how the last whole scrub ended, whichever replica becomes primary. It also
+//!   remembers a scrub that came to nothing. That one is tried again after a while, and after a
+//!   longer while if it fails again.
+//! - An operator's scrub counts as well. If an operator ends a scrub, none begins before the next
+//!   is due.
+//! - The times at which scrubs are due are spread evenly over the interval, by the number of the
+//!   resource.
+//! - Wall clocks decide when scrubs begin, and nothing else. A wrong clock makes a scrub come
+//!   early, or late by no more than two intervals and a half.
 
 use crate::snapshots::unknown_resource;
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
@@ -53,13 +58,14 @@ pub struct Scrubs {
     pub policy: ScrubPolicy,
     /// Wall clock of when it was chosen.
     pub since_ms: u64,
-    /// The schedule begins one, or has.
+    /// Set while the schedule begins a scrub, or has begun one.
     pub turn: Option<Turn>,
     /// The last one that compared all replicas.
     pub whole: Option<Scrubbed>,
-    /// The last one after that.
+    /// The last scrub after the whole one that came to nothing.
     pub failed: Option<Scrubbed>,
-    /// How many came to nothing since the last whole one, those not counted that an operator ended.
+    /// How many scrubs came to nothing since the last whole one, without those that an operator
+    /// ended.
     pub failures: u32,
 }
 
@@ -86,7 +92,7 @@ pub struct Scrubbed {
     /// Extents of all volumes, and how many of them were compared.
     pub extents: u64,
     pub done: u64,
-    /// Replicas that were not compared in all of these.
+    /// Replicas that were not compared in all of these extents.
     pub lacking: Vec<NodeId>,
     /// Blocks that differed; of these, written anew, and overwritten by clients before that.
     pub different: u64,
@@ -219,7 +225,7 @@ impl State {
         Outcome::Done
     }
 
-    /// Turns of an epoch that is over have ended. After every command.
+    /// Ends turns whose epoch is over. Runs after every command.
     pub(crate) fn settle_scrubs(&mut self, at_ms: u64) {
         let over = |resource: &Resource| {
             let record = &resource.record;
@@ -237,7 +243,7 @@ impl State {
             reach!("control: a scrub of the schedule ends with its primary");
             let scrubbed = Scrubbed {
                 epoch: turn.epoch,
-                // Whatever its engine has to tell of it comes too late.
+                // The report of its engine comes too late.
                 ordinal: 0,
                 at_ms,
                 took_ms: at_ms.saturating_sub(turn.at_ms),
@@ -347,7 +353,7 @@ impl State {
         let out = |node: &&NodeId| match record.replica(**node) {
             None => true,
             Some(_) if !self.alive(**node) || resource.broken(**node).is_some() => true,
-            // Who follows is compared as of the same entries.
+            // A follower is compared as of the same entries.
             Some(_) if record.mode == Mode::A => false,
             Some(member) => !record.iss.contains(&member) || resource.reopened.contains_key(*node),
         };
@@ -368,7 +374,7 @@ impl State {
 }
 
 impl Scrubs {
-    /// Whether nothing is known of this scrub, or of a later one.
+    /// Whether the state knows neither this scrub nor a later one.
     fn is_news(&self, seen: &ScrubSummary) -> bool {
         let known = [&self.whole, &self.failed].into_iter().flatten();
         known
@@ -378,7 +384,8 @@ impl Scrubs {
     }
 }
 
-/// A place in the interval for each resource, even as far as can be. The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// A place in the interval for each resource, spread as evenly as possible. The finalizer of
+/// SplitMix64 (Steele, Lea, Flood 2014).
 fn place(id: ResourceId, interval_ms: u64) -> u64 {
     let mut mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -400,10 +407,10 @@ impl Resource {
         if interval_ms == 0 {
             return None;
         }
-        // What was so far in the future was said by a wrong clock.
+        // A time that far in the future comes from a wrong clock.
         let possible = |at_ms: &u64| *at_ms <= now_ms.saturating_add(interval_ms);
         let whole = self.scrubs.whole.as_ref().map(|last| last.at_ms.saturating_sub(last.took_ms));
-        // One that somebody asked for shortly before it was due is taken for it.
+        // If an operator asked for a scrub shortly before the next was due, it counts as that one.
         let whole = whole.filter(possible).map(|at_ms| at_ms.saturating_add(interval_ms / 2));
         let since = Some(since_ms).filter(possible);
         Some(self.next_place(whole.max(since).unwrap_or(0)))

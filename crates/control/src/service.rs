@@ -144,7 +144,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Two services may meet on one node, so neither an address nor a place to mount can be given twice.
+    /// The refusal if another service has the same address or mount point: two services may meet on
+    /// one node.
     fn taken(&self, spec: &ServiceSpec) -> Option<Outcome> {
         let others = || self.services.iter().filter(|(name, _)| **name != spec.name);
         let address = spec.vip.as_ref().and_then(Vip::parsed).map(|address| address.ip);
@@ -176,7 +177,8 @@ impl State {
         None
     }
 
-    /// A node that lost its own address would be out of the cluster for good.
+    /// The refusal if the address is a node's own. A node that lost its own address would be out of
+    /// the cluster for good.
     fn of_a_node(&self, spec: &ServiceSpec) -> Option<Outcome> {
         let address = spec.vip.as_ref().and_then(Vip::parsed)?.ip;
         let node = self.nodes.values().find(|node| node.addresses().any(|own| own == address))?;
@@ -187,7 +189,8 @@ impl State {
         ))
     }
 
-    /// The other way round: a service may move its address to the newcomer, or away from it.
+    /// The refusal of a node whose address is a service's: the service may move that address to the
+    /// newcomer, or away from it.
     pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Refusal> {
         let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
         let (name, address) = self.services.iter().find_map(|(name, service)| {
@@ -293,7 +296,8 @@ impl State {
                 matches!(old.phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping);
             tells && old.failures >= failures && old.round == round && old.last_failure == on.last_failure
         });
-        // A failure that did not end the whole service: it is mended while the rest stays as it is.
+        // A failure that did not end the whole service. The node mends it while the rest stays as
+        // it is.
         let partial =
             matches!(phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping)
                 && failures > before.map_or(0, |old| old.failures);
@@ -308,11 +312,12 @@ impl State {
                 reach!("control: a service failed on a node");
                 Some((Severity::Critical, format!("failed on {node_name}: {}", on.detail)))
             }
-            // What waits for its address, with everything else started, has not failed.
+            // A service that only waits for its address, with everything else started, has not
+            // failed.
             ServicePhase::BackingOff if failures == 0 => {
                 Some((Severity::Warning, format!("on {node_name} {}", on.detail)))
             }
-            // It was an event when it was counted.
+            // An event told this failure when it was counted.
             ServicePhase::BackingOff if is_told => None,
             ServicePhase::BackingOff => {
                 Some((Severity::Warning, format!("failed on {node_name}, trying again: {}", on.detail)))
@@ -384,8 +389,8 @@ impl State {
         self.note(at_ms, Severity::Critical, format!("service {name}"), text);
     }
 
-    /// A node came or went, and with it perhaps the cause of failures: a service that failed is tried anew
-    /// everywhere, [`TRY_AGAIN_MS`] after its last failure at the earliest.
+    /// Tries failed services anew everywhere, because a node came or went and the cause may have
+    /// gone with it. A service is tried [`TRY_AGAIN_MS`] after its last failure at the earliest.
     pub(crate) fn try_services_again(&mut self, at_ms: u64, node: NodeId, why: &str) {
         let concerned = |service: &Service| {
             let resource = self.resource_of(service);
@@ -401,7 +406,7 @@ impl State {
             .collect();
         for name in names {
             let Some(service) = self.services.get_mut(&name) else { continue };
-            // Nodes that come and go in a row must not start it over and over again (R21).
+            // If nodes come and go in a row, the service must not start over and over again (R21).
             if service.last_failed_ms().is_some_and(|failed| at_ms.saturating_sub(failed) < TRY_AGAIN_MS) {
                 reach!("control: a service that has just failed is tried again later");
                 service.nodes_changed = true;
@@ -440,8 +445,9 @@ impl State {
         Outcome::Done
     }
 
-    /// Whether the host that answers for `address` with `mac` is a node whose right to it has ended. It is one if `mac` is a node's and
-    /// the address is there for a service: the node that asks is primary, so no other node has a lease for that service (R19).
+    /// Whether the host that answers for `address` with `mac` is a node whose right to the address
+    /// has ended. It is one if `mac` belongs to a node and the address is there for a service. The
+    /// node that asks is primary, so no other node has a lease for that service (R19).
     #[must_use]
     pub fn has_lost_right(&self, address: IpAddr, mac: MacAddress) -> Option<&Node> {
         let node = self.nodes.values().find(|node| node.links.macs.contains(&mac))?;

@@ -5,13 +5,18 @@
 //! DropSnapshot ─▶ dropping ─▶ the primary's engine logs that ─▶ its SnapshotsSeen does not name it any more ─▶ forgotten
 //! ```
 //!
-//! - The wish stays until it is fulfilled, whoever is primary by then: one that has it ignores it.
-//! - Each wish makes a new version of the record, and a primary is told only on the version that it acts on: an agent that was started
-//!   again and does not know of the last snapshot yet would have it dropped.
+//! - The wish stays until it is fulfilled, whichever replica is primary by then. A primary that
+//!   already has the snapshot ignores it.
+//! - Each wish makes a new version of the record. A primary is told only on the version that it
+//!   acts on. Otherwise a restarted agent that does not know of the last snapshot yet would have it
+//!   dropped.
+//! - Numbers are never used again within a resource. So a replica's report about an old snapshot is
+//!   never taken for a new one.
 //! - Numbers are never used again within a resource, so what a replica says of an old snapshot is never taken for a new one.
-//! - What a replica held last as a whole is kept while it is copied to (R16, docs/adr/0021-kept-states.md), without anybody's wish. It is known for
-//!   each node under a name that no snapshot may have, because what two nodes keep need not be the same.
-//! - A node reports when what its replica has differs from what is known of it, and only then.
+//! - While the primary copies to a replica, the replica keeps the last complete state that it held,
+//!   without any wish (R16, docs/adr/0021-kept-states.md). The state of each node is known under a
+//!   name that no snapshot may have, because two nodes need not keep the same.
+//! - A node reports only when the snapshots of its replica differ from those that the state knows.
 
 use crate::origin::CONTENT;
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
@@ -222,7 +227,8 @@ impl State {
             changed = true;
         }
         let before = resource.snapshots.len();
-        // Its primary has logged the end of it: every other replica meets that entry on its way.
+        // The primary has logged the end of the snapshot, and every other replica meets that entry
+        // on its way.
         resource
             .snapshots
             .retain(|number, snapshot| !(primary && snapshot.dropping && !seen.contains_key(number)));
@@ -244,7 +250,8 @@ pub(crate) fn unknown_resource(id: ResourceId) -> Outcome {
 }
 
 impl Resource {
-    /// There is no snapshot of this name. What is kept of targets of copies is none, though it is listed with them.
+    /// The refusal of a snapshot name that does not exist. The kept states of targets of copies are
+    /// no snapshots, though they are listed with them.
     pub(crate) fn unknown_snapshot(&self, name: &str) -> Outcome {
         if name != BEFORE_COPY || self.before_copy.is_empty() {
             let what = format!("resource {} has no snapshot {name}", self.name);
@@ -264,7 +271,7 @@ impl Resource {
         )
     }
 
-    /// The replica of a node is gone, or is another one, and with it what it held of snapshots.
+    /// Forgets the snapshots on a node: its replica is gone, or is another one.
     pub(crate) fn forget_snapshots_on(&mut self, node: NodeId) {
         for snapshot in self.snapshots.values_mut() {
             snapshot.nodes.remove(&node);
@@ -272,9 +279,11 @@ impl Resource {
         self.before_copy.remove(&node);
     }
 
-    /// The snapshots that its log is to have, if it has others, and what it is to be rolled back to. `silent`: nothing uses the volumes.
+    /// The snapshots that the primary's log is to have, and the snapshot to roll back to; `None` if
+    /// nothing is to change. `silent`: nothing uses the volumes.
     pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)], silent: bool) -> Option<Keep> {
-        // What it is made of was never taken, and would be of nothing if it were now.
+        // The snapshot that the resource is made of was never taken. It would be empty if it were
+        // taken now.
         let given = |id: SnapshotId| self.origin.is_some() && id == CONTENT && !planted(Bug::CloneMadeEmpty);
         let has_it = |id: SnapshotId| has.iter().any(|(of, _)| *of == id);
         let wanted = self.snapshots.iter().filter(|(_, snapshot)| !snapshot.dropping).map(|(id, _)| *id);
@@ -295,7 +304,7 @@ impl Resource {
         has: &[(SnapshotId, SnapshotOn)],
     ) -> Option<Keep> {
         let known = self.before_copy.get(&node).filter(|kept| kept.dropping)?;
-        // Of another copy it is another thing.
+        // The kept state of another copy is not the one that is unwanted.
         let same = |(id, on): &(SnapshotId, SnapshotOn)| *id == SnapshotId::BEFORE_COPY && on.at == known.at;
         has.iter().any(same).then(|| Keep { snapshots: BTreeSet::new(), mark: None, to: None })
     }

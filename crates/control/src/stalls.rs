@@ -10,10 +10,10 @@ use crate::state::{Severity, State};
 use mainstay_types::{Copies, MacAddress, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 
-/// A request without an answer for so long stands still. A slow disk takes less.
+/// A request without an answer for this time stands still. A slow disk takes less.
 pub const STALL_MS: u64 = 3000;
 
-/// A voter that lacks entries of the control plane's log for so long is told.
+/// A voter that lacks entries of the control plane's log for this time is told.
 const VOTER_MS: u64 = 12_000;
 
 /// Something that gives no answer.
@@ -60,7 +60,7 @@ pub struct Stall {
 }
 
 impl Stalled {
-    /// The resource whose writes wait, if it is one.
+    /// The resource whose writes wait, if the stall is about one.
     #[must_use]
     pub fn resource(&self) -> Option<ResourceId> {
         match self {
@@ -83,7 +83,7 @@ impl Stall {
     pub fn counts(&self) -> bool {
         match self.what {
             Stalled::Copies(..) => true,
-            // Late enough for the cause to be known before: a disk that hangs, or a link.
+            // By then a cause such as a hanging disk or a link is known.
             Stalled::Voter(_) => self.ms >= VOTER_MS,
             _ => self.ms >= STALL_MS,
         }

@@ -99,7 +99,7 @@ pub struct Node {
     /// Rises with every rejoin; a suspicion concerns one generation only.
     pub generation: u64,
     pub voter: bool,
-    /// Votes and never holds data.
+    /// The node votes and never holds data.
     #[serde(default)]
     pub witness: bool,
     /// The node joins. It receives the log, and votes and holds data only when it has proven
@@ -167,7 +167,8 @@ pub struct Resource {
     pub gone: BTreeSet<NodeId>,
     /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
     pub failure: Option<String>,
-    /// An empty replica in place of the last complete copy was refused as of this version of the record. Its node does not ask again as of the same.
+    /// The version of the record on which a node offered an empty replica in place of the last
+    /// complete copy, and was refused. The node does not ask again on the same version.
     #[serde(default)]
     pub refused: Option<(ConfigVersion, Member)>,
     /// Registered replicas that cannot be used, by node; see `broken.rs`.
@@ -234,8 +235,9 @@ pub struct Forced {
     pub to: NodeId,
     /// The replicas that had every acknowledged write; one that was made anew on the same node is another.
     pub lost_with: Vec<Member>,
-    /// How far the log of `to` reached, and of what it had heard that it was committed, when the operator was told. `None`: it took
-    /// over by itself, and lacked no more than the limits of the record allow.
+    /// How far the log of `to` reached when the operator was told, and the last entry that it had
+    /// heard to be committed. `None`: the follower took over by itself, and lacked no more than the
+    /// limits of the record allow.
     pub told: Option<(Index, Index)>,
     /// Wall clock, for display.
     pub at_ms: u64,
@@ -243,7 +245,7 @@ pub struct Forced {
     pub loss: Option<Loss>,
 }
 
-/// Entries that were lost: all after the one position, up to the other.
+/// Entries that were lost: all after one position, up to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     pub after: Position,
@@ -440,7 +442,7 @@ pub enum Command {
         node: NodeId,
         generation: u64,
     },
-    /// The node is well and silent, and wants a new generation. `generation` is the one it had.
+    /// The node is alive and silent, and wants a new generation. `generation` is the one it had.
     NodeRejoin {
         node: NodeId,
         generation: u64,
@@ -482,8 +484,9 @@ pub enum Command {
         node: NodeId,
         incarnation: Incarnation,
     },
-    /// The replica was opened anew, and the record counts on what it had in memory before (mode B). `end`: of its log now. Counts only on the
-    /// version that is named; if `node` is the primary of that version it has stopped its services (R19).
+    /// The replica was opened anew, and the record counts on what it had in memory before (mode B).
+    /// `end`: the end of its log now. Counts only on the version that is named. If `node` is the
+    /// primary of that version, it has stopped its services (R19).
     ReplicaReopened {
         resource: ResourceId,
         version: ConfigVersion,
@@ -522,14 +525,14 @@ pub enum Command {
         resource: ResourceId,
         node: NodeId,
     },
-    /// A volume is to have so many bytes.
+    /// A volume is to have this number of bytes.
     GrowVolume {
         resource: ResourceId,
         volume: VolumeId,
         bytes: u64,
     },
-    /// The primary of this epoch makes a file system of this identity on a volume; `None`: it is whole, or is not the business
-    /// of Mainstay any more.
+    /// The primary of this epoch makes a file system of this identity on a volume. `None`: the file
+    /// system is complete, or Mainstay no longer looks after it.
     MakeFileSystem {
         resource: ResourceId,
         epoch: Epoch,
@@ -551,7 +554,8 @@ pub enum Command {
         resource: ResourceId,
         name: String,
     },
-    /// Make all volumes hold what a snapshot holds. What they hold until then is kept as a snapshot of the name `keep`, if one is given.
+    /// Makes all volumes hold what a snapshot holds. The state until then is kept as a snapshot
+    /// named `keep`, if a name is given.
     RollBack {
         resource: ResourceId,
         /// Number of the last snapshot when this was wished, so that a repeated wish is fulfilled
@@ -559,7 +563,8 @@ pub enum Command {
         last: u32,
         name: String,
         keep: Option<String>,
-        /// A service that runs on it is stopped for this, and started again; without it that is a reason to refuse.
+        /// A service that runs on the resource is stopped for this, and started again. If false,
+        /// such a service is a reason to refuse.
         restart: bool,
     },
     /// All snapshots that the replica of a node has, and those that its log has and it lacks.
@@ -588,7 +593,7 @@ pub enum Command {
     AttachResource {
         resource: ResourceId,
         node: NodeId,
-        /// A request that waits for so long ends the session.
+        /// A request that waits for this time ends the session.
         wait_ms: u64,
         /// The devices move to `node` even if they are on another node.
         take_over: bool,
@@ -620,8 +625,9 @@ pub enum Command {
         version: ConfigVersion,
         min_copies: MinCopies,
     },
-    /// Goes on from a replica that may lack acknowledged writes, because nobody who has them all comes back (R11). `end` and `heard`: how
-    /// far its log reached, and of what it had heard that it was committed, when the operator was told what this costs.
+    /// Goes on from a replica that may lack acknowledged writes, because no replica that has them
+    /// all comes back (R11). `end` and `heard` are what the operator was told about the loss: the
+    /// end of its log, and the last entry that it had heard to be committed.
     ForcePromote {
         resource: ResourceId,
         version: ConfigVersion,
@@ -652,8 +658,8 @@ pub enum Command {
         node: NodeId,
         reason: String,
     },
-    /// Creates or changes a service, and clears its failures. What changes nothing and has nothing to clear is
-    /// [`Outcome::Unchanged`].
+    /// Creates or changes a service, and clears its failures. The answer is [`Outcome::Unchanged`]
+    /// if there is nothing to change and nothing to clear.
     ApplyService {
         spec: ServiceSpec,
     },

@@ -1,11 +1,11 @@
 //! File systems that are being made on volumes.
 //!
 //! Guarantees
-//! - Before the first byte of a file system is written the cluster knows of it, and until the last one is durable. So an
-//!   attempt that was interrupted, by whatever, is known on every node that may be primary afterwards.
-//! - Only the primary of the present epoch begins an attempt and ends it: one that was cut off does not call the attempt of
-//!   its successor whole.
-//! - A rollback puts other content there, and ends it.
+//! - The cluster knows of a file system from before its first byte is written until its last byte
+//!   is durable. So every node that may be primary afterwards knows of an interrupted attempt.
+//! - Only the primary of the present epoch begins and ends an attempt. A former primary that was
+//!   cut off cannot end its successor's attempt.
+//! - A rollback puts other content there, and ends the attempt.
 
 use crate::snapshots::unknown_resource;
 use crate::state::{Outcome, Severity, State, refused};

@@ -298,7 +298,8 @@ fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
     assert!(!actions.iter().any(|action| matches!(action, Action::Propose(_))), "{actions:?}");
 }
 
-/// An error that passes by itself, or a disk that nobody knows of, is nobody's business.
+/// A node reports neither an error that passes by itself, nor a disk that the cluster does not
+/// know.
 #[test]
 fn a_node_says_nothing_of_what_is_not_registered_or_may_pass() {
     let mut state = unready(2);
@@ -309,8 +310,9 @@ fn a_node_says_nothing_of_what_is_not_registered_or_may_pass() {
     assert_eq!(plan(A, &state, &passes), vec![Action::OpenReplica { resource: R }]);
 }
 
-/// R12: nobody would learn that the registered disk is gone before the new one can be opened. It may be the last complete copy that
-/// everybody waits for.
+/// R12: without the report, the cluster would not learn that the registered disk is gone until the
+/// new one can be opened. The registered disk may be the last complete copy, for which all nodes
+/// wait.
 #[test]
 fn a_node_says_so_when_its_new_disk_cannot_be_used_either() {
     let mut state = ready(2);
@@ -340,7 +342,7 @@ fn remedy(state: &State) -> String {
     list.iter().find(|advice| said(advice)).unwrap_or_else(|| panic!("{failure}: {list:?}")).remedy.clone()
 }
 
-/// B lives and is not in sync; A, the primary, has a new disk, and everything was on its old one.
+/// B lives and is not in sync. A, the primary, has a new disk; only its old disk had everything.
 fn with_the_last_copy_gone() -> State {
     let mut state = ready(2);
     die(&mut state, B);
@@ -349,7 +351,8 @@ fn with_the_last_copy_gone() -> State {
     state
 }
 
-/// Another replica that cannot be used must not hide it: nobody would look for the old disk. Seed 3232789.
+/// Another replica that cannot be used must not hide the loss: the operator would not look for the
+/// old disk. Seed 3232789.
 #[test]
 fn the_loss_of_the_last_copy_is_still_said_when_another_reason_comes() {
     let mut state = with_the_last_copy_gone();
@@ -432,8 +435,8 @@ fn propose_all(state: &mut State, actions: &[Action]) {
     }
 }
 
-/// An operator moves or deletes the directory of a running replica. What it acknowledges would not
-/// be found at its next start.
+/// An operator moves or deletes the directory of a running replica. The next start of the engine
+/// would not find what the replica acknowledges.
 #[test]
 fn a_replica_whose_directory_is_gone_leaves_and_is_made_anew() {
     let mut state = ready(2);
@@ -485,7 +488,7 @@ fn a_node_makes_no_new_replica_while_the_cluster_counts_on_the_old_one() {
     assert_eq!(unready(2).resources[&R].counts_on(|_| true), None, "nothing was ever written");
 }
 
-/// An operator reads what is so now.
+/// An operator reads the present reason.
 #[test]
 fn the_reason_of_a_broken_replica_follows_its_cause() {
     let mut state = ready(2);
@@ -529,7 +532,7 @@ fn a_node_says_that_its_store_has_stopped() {
     assert_eq!(plan(B, &state, &stopped(B)), vec![Action::Propose(breaks(&state, B))]);
     let actions = plan(A, &state, &stopped(A));
     assert!(matches!(actions[..], [Action::Propose(Command::StepDown { .. })]), "{actions:?}");
-    // Both at once: whoever is whole first goes on.
+    // Both replicas are broken at once: the first one that is whole again goes on.
     let step_down =
         Command::StepDown { resource: R, version: version(&state), node: A, reason: REASON.into() };
     assert!(broken(&mut state, B).is_ok());
@@ -614,8 +617,8 @@ fn an_older_copy_that_is_alone_in_sync_makes_way_for_a_forced_promotion() {
     assert!(state.resources[&R].broken(A).is_none(), "it is fed like others");
 }
 
-/// The advice fits the cause: nothing that a disk's repair would mend is said of files that are not
-/// the newest, or of others.
+/// The advice fits the cause. It names no repair of a disk if the files are only old, or are
+/// those of another replica.
 #[test]
 fn the_advice_for_a_replica_that_cannot_be_used_fits_its_cause() {
     let remedy = |code: &str, replicas: u32| {
@@ -665,7 +668,7 @@ fn a_replica_that_cannot_be_used_is_told_once_unless_no_failover_is_possible() {
     assert_eq!((degraded(3), degraded(2)), (0, 1));
 }
 
-/// A directory without its label is in the place of a replica: nobody waits for that to catch up.
+/// A directory without its label is in the place of a replica. No node waits for it to catch up.
 #[test]
 fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
     let state = ready(2);

@@ -1,4 +1,5 @@
-//! How many copies there have to be: what the record takes, and who stays in sync for it.
+//! The number of copies that there have to be: the records that are accepted, and the members that
+//! stay in sync.
 
 mod common;
 

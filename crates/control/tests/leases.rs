@@ -344,7 +344,8 @@ fn a_node_that_hears_nobody_is_found() {
     let cut = sim.now;
     while sim.deaths == 0 {
         sim.step(false);
-        // Three leases, what a slow link holds back for three seconds, and voters that crash at the wrong moment.
+        // Three leases, a slow link that holds messages back for three seconds, and voters that
+        // crash at the wrong moment.
         assert!(sim.now - cut < 20_000 * MS);
     }
     assert!(!sim.newest().nodes[&NodeId(2)].1 && !sim.margin_broken);
@@ -395,10 +396,11 @@ fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u
 
 #[test]
 fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
-    // The voter has a lease from the first heartbeat on. Eleven more take longer than 2,050 ms, and as many again are silence.
+    // The voter has a lease from the first heartbeat on. Eleven more heartbeats take longer than
+    // 2,050 ms, and the silence takes eleven more.
     assert_eq!(judged(21, true, |_| false), (11, false));
     assert_eq!(judged(22, true, |_| false), (11, true));
-    // So is one that holds a lease less than half of the time.
+    // A node that holds a lease less than half of the time is suspected too.
     assert!(judged(200, true, |seq| seq % 4 == 0).1);
 }
 
@@ -406,12 +408,12 @@ fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
 fn whoever_was_without_a_lease_for_a_moment_is_not_given_up() {
     assert_eq!(judged(200, true, |seq| !(20..29).contains(&seq)), (200, false));
     assert_eq!(judged(200, true, |seq| seq % 4 != 0), (200, false));
-    // Others' acknowledgements gave it a lease again before it was suspected.
+    // The other voters' acknowledgements gave the node a lease again before it was suspected.
     let (acknowledged, suspected) = judged(200, true, |seq| seq > 12);
     assert!(acknowledged > 170 && !suspected, "{acknowledged}");
 }
 
-/// Then the majority is what is missing, and nobody is to blame.
+/// If the voter has no lease itself, the majority is missing, and no single node is to blame.
 #[test]
 fn a_voter_without_a_lease_gives_up_nobody() {
     assert_eq!(judged(200, false, |_| false), (200, false));

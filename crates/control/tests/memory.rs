@@ -1,4 +1,5 @@
-//! Mode B in the record: whose memory counts, who is promoted, and who goes on when everybody has lost it.
+//! Mode B in the record: which members' memory counts, which one is promoted, and which one goes on
+//! when all have lost it.
 
 mod common;
 
@@ -73,7 +74,7 @@ fn who_leaves_counts_no_more() {
     assert_eq!(resource(&state).record.openings.keys().copied().collect::<Vec<_>>(), [A]);
 }
 
-/// From B to A the set shrinks when nothing is in memory alone any more.
+/// On the way from B to A, the set shrinks once no write is in memory alone.
 #[test]
 fn for_mode_a_the_set_shrinks_when_memory_counts_no_more() {
     let mut state = in_b();
@@ -95,7 +96,7 @@ fn who_lost_its_memory_is_a_member_and_not_promoted() {
     assert_eq!((primary(&state), members(&state)), (None, vec![A, B]), "A may have everything");
     let advised = advice(&state, &Observations { has_leader: true, ..Observations::default() });
     assert!(advised.iter().any(|one| one.remedy.contains("bring a back")), "{advised:?}");
-    // It is back as it was: it was only cut off.
+    // A is back as it was: it was only cut off.
     rejoin(&mut state, A);
     assert!(promote(&mut state, A, A).is_ok());
     assert!(counts(&mut state, B, Some(NEW)).is_ok(), "the primary has fed it");
@@ -146,7 +147,7 @@ fn a_late_word_of_an_opening_counts_for_nothing() {
     assert!(matches!(apply(&mut state, own), Outcome::Conflict { .. }), "it counts in that one");
 }
 
-/// R11: the one that may have everything does not come back.
+/// R11: the member that may have everything does not come back.
 #[test]
 fn going_on_without_the_one_that_may_have_everything_is_an_act() {
     let mut state = in_b();
@@ -159,7 +160,8 @@ fn going_on_without_the_one_that_may_have_everything_is_an_act() {
     assert!(resource(&state).record.openings.is_empty() && resource(&state).reopened.is_empty());
 }
 
-/// By nodes that follow their plans: engines that restart say so before anything else, and one of them serves again.
+/// Nodes follow their plans here. Engines that restart say so before anything else, and one of them
+/// serves again.
 #[test]
 fn nodes_that_lost_their_memory_go_on_with_the_furthest() {
     let mut nodes = running();

@@ -209,7 +209,7 @@ fn who_had_no_more_is_a_replica_like_others() {
     assert_eq!(members(&state), [A, B]);
 }
 
-/// B never served: what is lost is what A had acknowledged, and B may lack some of that.
+/// B never served. The loss is what A had acknowledged, and B may lack some of that.
 #[test]
 fn forced_twice_before_anybody_served_who_had_everything_still_tells() {
     let mut state = ready();
@@ -236,7 +236,7 @@ fn forced_twice_before_anybody_served_who_had_everything_still_tells() {
     assert_eq!((loss.after.index, loss.until.index), (Index(10), Index(14)));
 }
 
-/// R11 is not about modes: also in mode C the one that has everything may never come back.
+/// R11 applies to every mode: also in mode C, the replica that has everything may never come back.
 #[test]
 fn in_mode_c_as_well() {
     let mut state = ready();
@@ -278,7 +278,7 @@ fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
     assert_eq!(state.resources[&R].forced.as_ref().map(|forced| forced.told), Some(None));
 }
 
-/// R11: who has everything comes first, also when its service has to start again.
+/// R11: a living replica that has everything comes first, even when its service has to start again.
 #[test]
 fn with_takeover_a_primary_that_lives_is_not_given_up() {
     let mut state = ready();

@@ -309,7 +309,7 @@ fn whoever_has_no_complete_copy_left_is_told_of_it() {
     assert!(said.contains("mainstay resource create NAME --from db@before-copy --replicas b"), "{said}");
 }
 
-/// Its space may be wanted for what others write.
+/// The space of the kept state may be needed for writes to other resources.
 #[test]
 fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
     let mut nodes = copied_to();
@@ -333,7 +333,7 @@ fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
     assert_eq!(code(apply(&mut nodes.state, delete())), "unknown-snapshot");
 }
 
-/// By the time that a resource is made the copy has ended, and another one keeps what was there later.
+/// The first copy has ended before the resource is made, and another copy keeps a later state.
 #[test]
 fn a_resource_is_not_made_of_what_another_copy_keeps() {
     let mut nodes = copied_to();

@@ -171,7 +171,8 @@ fn what_follows_from_a_full_pool_is_no_advice_of_its_own() {
     assert_eq!(list.len(), 2, "{list:?}");
 }
 
-/// A node cut off from the others cannot have learnt who died, so it must not count voters.
+/// A node that is cut off from the others cannot have learnt of deaths, so it must not count
+/// voters.
 #[test]
 fn without_a_leader_nobody_counts_the_living() {
     let mut state = ready();
@@ -320,7 +321,7 @@ fn a_new_disk_starts_empty_and_the_last_copy_is_not_given_away() {
     assert!(apply(&mut state, grow(Member { node: B, incarnation: Incarnation(77) })).is_ok());
 }
 
-/// Its node would ask for ever, several times a second. Seed 760382.
+/// Otherwise the node would ask for ever, several times a second. Seed 760382.
 #[test]
 fn a_new_disk_that_is_refused_is_reported_once() {
     let mut nodes = running();
@@ -379,9 +380,10 @@ fn the_state_survives_json() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random commands, right and wrong ones: `State::check` holds after each, epoch and version never fall, the epoch
-    /// rises by at most one, every change of the record raises the version, a dead node is never made primary, and
-    /// nobody becomes primary or stays in sync who was not a member before, unless the primary's Grow says so.
+    /// Random commands, right and wrong ones. `State::check` holds after each. Epoch and version
+    /// never fall, and the epoch rises by at most one. Every change of the record raises the
+    /// version. A dead node is never made primary. A replica becomes primary or stays in sync only
+    /// if it was a member before, or the primary's Grow admits it.
     #[test]
     fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..16, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
         let mut state = with_resource();
@@ -537,7 +539,8 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
     assert_eq!(nodes.runs_on().len(), 1);
 }
 
-/// The cause may have come or gone with a node, or may have passed by itself; a program's own fault stays.
+/// The cause may have come or gone with a node, or may have passed by itself. A fault of the
+/// program itself stays.
 #[test]
 fn a_halted_service_is_tried_again_when_its_cause_may_be_over() {
     let halted = |passes: bool| {
@@ -589,7 +592,8 @@ fn a_halted_service_is_tried_again_when_its_cause_may_be_over() {
     assert_eq!(apply_at(&mut early, 62_000, retry(round + 1)), Outcome::Unchanged);
 }
 
-/// A node answers for an address that it has no right to any more; an administrator's is another matter.
+/// A node answers for an address that it has no right to any more. An address that an administrator
+/// has added is another matter.
 #[test]
 fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
     let mut state = ready();
@@ -644,7 +648,7 @@ fn a_service_that_is_applied_as_it_is_goes_on() {
     let before = nodes.state.clone();
     assert_eq!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }), Outcome::Unchanged);
     assert_eq!(nodes.state, before);
-    // A change of what only counts later is heard by the node, which goes on.
+    // The node hears a change that only counts later, and goes on.
     let mut spec = db_service();
     spec.policy.restart_limit += 1;
     assert!(apply(&mut nodes.state, Command::ApplyService { spec: spec.clone() }).is_ok());
@@ -659,7 +663,7 @@ fn a_service_that_is_applied_as_it_is_goes_on() {
         (ServicePhase::Running, changed.edition, changed.round)
     );
     assert_eq!(seen.epoch, epoch);
-    // One of what it was made with takes it down first.
+    // A change of a setting that the service was started with takes it down first.
     spec.mount.as_mut().unwrap().options = "noatime".into();
     assert!(apply(&mut nodes.state, Command::ApplyService { spec }).is_ok());
     assert_eq!(nodes.state.services["db"].revision, old.revision + 1);
@@ -753,7 +757,8 @@ fn advice_moves_a_service_only_to_a_node_where_it_can_run() {
     assert_eq!(remedy(&nodes.state), "mend the cause there");
 }
 
-/// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.
+/// A reboot that the cluster did not take for a death: the node has no machine for its service, and
+/// counts as running it.
 #[test]
 fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
     let mut nodes = running();

@@ -73,13 +73,13 @@ fn it_is_done_once_under_no_service_and_what_was_is_kept() {
     let done = nodes.state.resources[&R].rolled_back.clone().expect("it is told");
     assert!(done.to == "s" && done.entry.is_some());
     assert_eq!(nodes.runs_on(), [A], "the service runs again");
-    // Whoever got no answer asks again.
+    // A client that got no answer asks again.
     repeated(&mut nodes);
     nodes.settle();
     assert_eq!(nodes.rollbacks, 1);
 }
 
-/// The engine has logged it, and its node dies before it could say so.
+/// The engine has logged the rollback, and its node dies before it could say so.
 #[test]
 fn whoever_is_primary_next_does_not_do_it_again() {
     let mut nodes = running();
@@ -94,7 +94,7 @@ fn whoever_is_primary_next_does_not_do_it_again() {
         assert!(acted < 50);
     }
     assert!(nodes.state.resources[&R].rollback.is_some());
-    // Whatever else is told to the engine meanwhile, the mark stays.
+    // The mark stays, whatever else the agent tells the engine meanwhile.
     let keeps = plan(A, &nodes.state, &nodes.observed[&A]).into_iter().any(|action| {
         matches!(action, Action::KeepSnapshots { wanted, .. } if wanted.to.is_some() || wanted.mark.is_none())
     });

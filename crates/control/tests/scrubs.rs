@@ -161,7 +161,7 @@ fn a_new_primary_neither_forgets_nor_repeats_it_and_one_that_it_ended_is_tried_a
     assert_eq!(again, second + 1000 + 600_000);
     clocks(&mut nodes, again);
     assert_eq!(running_on(&nodes, A), Some(1));
-    // What the one before has to tell comes too late, and is of an epoch that is over.
+    // The report of the scrub before comes too late, and is of an epoch that is over.
     let late = ScrubSummary { epoch: Epoch(2), ..nodes.observed[&A].replicas[&R].scrub.clone().unwrap() };
     let late = ScrubSummary { state: ScrubState::Interrupted, ..late };
     let command = Command::ScrubEnded { resource: R, node: B, seen: late };
@@ -263,7 +263,8 @@ fn one_at_a_time_on_every_node() {
 fn wrong_clocks_make_it_early_or_late_and_nothing_else() {
     let mut nodes = scheduled();
     let first = due(&nodes, NOW);
-    // A clock that is years ahead begins one; then it is right again, and nobody waits for years.
+    // A clock that is years ahead begins a scrub. When it is right again, the next scrub does not
+    // wait for years.
     let ahead = first + 2000 * DAY;
     clocks(&mut nodes, ahead);
     ends(&mut nodes, A, |_| {});
@@ -305,7 +306,7 @@ fn a_schedule_can_be_ended_changed_and_refused() {
     assert!((now + 1..=now + 1000).contains(&due(&nodes, now)), "not at once, however long ago the last was");
     assert_eq!(apply_at(&mut nodes.state, now, set(1000)), Outcome::Unchanged);
     assert_eq!((scrubs(&nodes).policy.repair, scrubs(&nodes).policy.rate), (ScrubRepair::Off, 5));
-    // As soon as nothing is left of it: an unknown resource.
+    // When nothing is left of the resource, it is unknown.
     let gone = Command::SetScrub { resource: ResourceId(99), policy: ScrubPolicy::default() };
     assert!(!apply(&mut nodes.state, gone).is_ok());
 }

@@ -28,7 +28,7 @@ pub fn apply(state: &mut State, command: Command) -> Outcome {
     apply_at(state, 0, command)
 }
 
-/// `at_ms`: the wall clock of who proposes it.
+/// `at_ms`: the wall clock of the node that proposes the command.
 pub fn apply_at(state: &mut State, at_ms: u64, command: Command) -> Outcome {
     let outcome = state.apply(Entry { at_ms, command });
     if let Err(why) = state.check() {
