@@ -42,9 +42,10 @@ use std::time::{Duration, Instant};
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a question about the state waits for a majority to confirm it.
 pub const READ_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked for what services lack, while nothing changes.
+/// How often the agent looks for needs of services that this node does not meet, while nothing
+/// changes.
 const LACKS_EVERY: Duration = Duration::from_secs(5);
-/// How often it is looked whether something has changed.
+/// How often the agent looks whether something has changed.
 const LACKS_PAUSE: Duration = Duration::from_millis(100);
 /// How long a status waits for what services lack by the newest state.
 const LACKS_PATIENCE: Duration = Duration::from_millis(500);
@@ -295,8 +296,8 @@ impl Agent {
         live
     }
 
-    /// Asks every node that may run `spec` what it lacks for that, all at once. A node that is dead or does not answer is not in the
-    /// answer.
+    /// Asks every node that may run `spec` what it lacks for that, all at once. The answer leaves
+    /// out nodes that are dead or do not answer.
     #[must_use]
     pub fn ask_lacks(
         self: &Arc<Self>,
@@ -447,8 +448,8 @@ impl Agent {
         }
     }
 
-    /// Users of the devices of a resource that its engine serves without the kernel. An engine that
-    /// does not answer has said last who they are.
+    /// Users of the devices of a resource that its engine serves without the kernel. If the engine
+    /// does not answer, its last report counts.
     fn served_users(&self, resource: &str, moves: bool) -> Vec<DeviceUser> {
         let devices: Vec<DeviceStatus> = match self.engine.request(Request::Status, Duration::from_secs(1)) {
             Ok(Reply::Status(status)) => {
@@ -543,7 +544,7 @@ impl Inbound for Agent {
                 CallReply::Waits(self.member().map(waits).unwrap_or_default())
             }
             Call::Large => CallReply::Large { filler: "x".repeat(LARGE) },
-            // Answered by the transport, which knows who asks.
+            // The transport answers this question, because it knows which process asks.
             Call::AmI => CallReply::Other { address: None },
             Call::Engine(request) => self.engine_question(request),
             Call::Users { resource, service, moves } => match self.member() {

@@ -2,7 +2,8 @@
 //! to.
 //!
 //! Guarantees
-//! - Nothing is put into or over a directory of the system, or where Mainstay keeps something else.
+//! - Mainstay puts nothing into or over a directory of the system, or one where it keeps something
+//!   else.
 //! - A copy of a snapshot goes into a directory that is new or empty.
 
 use crate::pool;

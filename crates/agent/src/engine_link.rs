@@ -1,10 +1,13 @@
 //! The connection to the engine of this node.
 //!
-//! It is made again whenever it breaks, and when the engine refuses the greeting: an engine that was started again at once may find its address
-//! still in use by the process before it. The greeting and the lease are stated again right away, by the
-//! thread of the connection; everything else is stated again by the reconciler, which hears of the new
-//! connection through [`EngineInput::Connected`]. Nothing here waits without a limit, so that an engine
-//! that hangs delays neither a lease nor a request for status.
+//! The connection is made again whenever it breaks, and when the engine refuses the greeting. An
+//! engine that was started again at once may find its address still in use by the process before
+//! it.
+//!
+//! The thread of the connection states the greeting and the lease again right away. The reconciler
+//! states everything else again when it hears of the new connection through
+//! [`EngineInput::Connected`]. Nothing here waits without a limit, so an engine that hangs delays
+//! neither a lease nor a request for status.
 
 use crate::clock::boot_now;
 use crate::threads::{lock, spawn};
@@ -152,7 +155,7 @@ impl EngineLink {
         Self { shared }
     }
 
-    /// Says who this node is, now and on every new connection.
+    /// States the identity of this node, now and on every new connection.
     pub fn greet(&self, greeting: Request) {
         let changed = lock(&self.shared.greeting).replace(greeting.clone()).as_ref() != Some(&greeting);
         if changed {
@@ -283,7 +286,8 @@ impl Shared {
 /// None if there was none.
 fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended> {
     let Ok(stream) = UnixStream::connect(&shared.socket) else {
-        // No process is there that could owe an answer. One that hangs lets others connect.
+        // There is no process that could owe an answer. An engine that hangs still accepts
+        // connections.
         shared.asked_since.store(0, Ordering::SeqCst);
         return None;
     };
@@ -306,7 +310,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended
     *lock(&shared.writer) = None;
     shared.synced.store(false, Ordering::SeqCst);
     shared.pid.store(0, Ordering::SeqCst);
-    // Nobody may wait for replies of a connection that is gone.
+    // No caller may wait for replies of a connection that is gone.
     lock(&shared.pending).clear();
     lock(&shared.replicas).clear();
     lock(&shared.clients).clear();

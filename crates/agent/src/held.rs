@@ -2,16 +2,17 @@
 //! logs reached.
 //!
 //! Guarantees
-//! - A replica that is put back as it was earlier is not opened (R12): its log ends before an entry that it is known to have held,
-//!   durable and committed. That is known from [`UPDATE_MS`] after the entry was committed here, and the path of a write is not longer for it.
+//! - A replica that an operator put back as it was earlier is not opened (R12). Its log ends before
+//!   an entry that the node knows it to have held, durable and committed. The node knows that from
+//!   [`UPDATE_MS`] after the entry was committed here. The path of a write does not get longer for
+//!   it.
 //! - Only a replica that is on record here is removed (R27).
+//! - A disk that hangs holds up threads that save, but no thread that asks.
 //!
-//! - A disk that hangs holds up those who save, and nobody who asks.
-//!
-//! The file is in the state directory, beside the pool. Without it nothing is known: every replica that is found counts as it is.
-//! From the first start on there is one, if only an empty one, so that no replica that comes later
-//! counts as made here (R27). One that cannot be read is kept under another name, and the status
-//! tells of it as long as it is there.
+//! The file is in the state directory, beside the pool. Without the file nothing is known, and
+//! every replica that is found counts as it is. From the first start on there is a file, if only an
+//! empty one. So no replica that comes later counts as made here (R27). A file that cannot be read
+//! is kept under another name, and the status tells of it as long as it is there.
 
 use crate::identity::write_durable;
 use crate::threads::lock;
@@ -112,14 +113,15 @@ impl Held {
         marks.find(|mark| mark.incarnation == incarnation).map_or(Index(0), |mark| mark.index)
     }
 
-    /// Takes what is found in the pool on record, if there was none: of a node that an earlier release served.
+    /// Takes the replicas in the pool on record, if there was no record: an earlier release served
+    /// the node.
     pub fn adopt(&self, found: impl Iterator<Item = (ResourceId, Incarnation)>) {
         let mut known = lock(&self.known);
         if !known.found {
             let mark = |incarnation| vec![Mark { incarnation, index: Index(0) }];
             known.marks = found.map(|(resource, incarnation)| (resource, mark(incarnation))).collect();
-            // Also that there is none yet: whatever comes without being made here is not of this
-            // node.
+            // Records also that there is no replica yet. A replica that comes later without being
+            // made here is not of this node.
             known.change();
         }
     }
@@ -231,7 +233,8 @@ mod tests {
         assert_eq!(held.incarnations(), BTreeMap::from([(R, A)]));
     }
 
-    /// R27: what somebody puts into the pool of a node without replicas was not made by it.
+    /// R27: a replica that an operator puts into the pool of a node without replicas was not made
+    /// by that node.
     #[test]
     fn a_node_without_replicas_adopts_nothing_that_comes_later() {
         let root = tempfile::tempdir().unwrap();

@@ -48,12 +48,12 @@ use std::time::{Duration, Instant};
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 /// How long a new resource may take until its devices exist.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often somebody is looked for who is primary.
+/// Attempts of a scrub to find the primary.
 const SCRUB_ATTEMPTS: usize = 5;
 /// How often a change is asked for again because the record has changed meanwhile.
 const CONFLICTS_MAX: usize = 20;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
-/// Before a scrub asks again who is primary.
+/// Pause before a scrub looks for the primary again.
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -374,7 +374,7 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
             if !differences.is_empty() {
                 return Err(existing::refusal(&request.name, &differences));
             }
-            // The same request was made before, and whoever made it was interrupted.
+            // The client made the same request before, and was interrupted.
             await_creation(&agent, &member, resource.id)?;
             return resource_view(&agent, &member, &request.name);
         }
@@ -497,7 +497,8 @@ async fn add_replica(
         let view = member.log.view();
         let resource = find_resource(&view, &name)?;
         let (id, node) = (resource.id, place_for(&agent, &view, resource, &request.node)?);
-        // Whoever asked for the same before may have been interrupted while it was filled.
+        // The client may have made the same request before, and may have been interrupted while the
+        // replica was filled.
         let message = if resource.spec.replicas.contains(&node) {
             format!("resource {name} has a replica on {} already", request.node)
         } else {
@@ -552,7 +553,8 @@ async fn resize_volume(
         let resource = find_resource(view, &name)?;
         let now = resource.spec.volumes.get(usize::from(volume)).copied().unwrap_or(0);
         if let more @ 1.. = request.bytes.saturating_sub(now) {
-            // A node that does not answer now has its file made larger when it returns, or is full then and says so.
+            // A node that does not answer now has its file made larger when it returns. If its pool
+            // is full then, it says so.
             let live = asked.ask_all(&*asked.member()?, view);
             let reached = resource.spec.replicas.iter().filter(|node| live.pools.contains_key(node));
             reached.copied().try_for_each(|node| check_room(view, &live, node, more))?;
@@ -614,7 +616,8 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
-        // Where a service runs the control plane says so, and that is what there is to say.
+        // If a service runs on the resource, the refusal of the control plane says so, and that is
+        // enough.
         if !view.state.services.values().any(|service| service.spec.resource == name) {
             let doing = format!("resource {name} is not deleted");
             users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
@@ -814,7 +817,7 @@ fn with_hung(agent: &Arc<Agent>, mut refusal: ErrorBody) -> ErrorBody {
     refusal
 }
 
-/// Lets the stop of a service that an operator has forced wait for nobody.
+/// Lets the stop of a service that an operator has forced wait for no holder of its file system.
 async fn disregard_holders(agent: Arc<Agent>, service: String) {
     let told: Answer<()> = blocking(move || {
         users::disregard(&agent, &service);
@@ -837,7 +840,8 @@ async fn change(
     .await
 }
 
-/// The same for what is not about the record as somebody has read it: when that changes by itself meanwhile, it is asked for again.
+/// Changes what does not depend on a record that the client has read. If the record changes
+/// meanwhile, proposes the change again.
 async fn change_what_is_now(
     agent: Arc<Agent>,
     command: impl Fn(&View) -> Result<(Command, String), ErrorBody> + Send + 'static,

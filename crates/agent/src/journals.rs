@@ -1,10 +1,10 @@
 //! Journals that lie outside of the pool, `--journal-dir`. docs/internals/journals.md has the whole story.
 //!
 //! Guarantees
-//! - A journal elsewhere is removed only through the link of a directory that is being removed, and only if it is named as that
-//!   replica's, and no other directory of the pool has a link to it.
-//! - It is removed before the link that names it. While its directory is not there, because its device is not mounted, link and
-//!   directory stay.
+//! - A journal elsewhere is removed only through the link of a directory that is being removed. Its
+//!   name must be that of this replica, and no other directory of the pool may have a link to it.
+//! - The journal is removed before the link that names it. If its directory is not there because
+//!   its device is not mounted, link and directory stay.
 
 use crate::pool;
 use mainstay_api::engine::JournalPlace;

@@ -1,12 +1,14 @@
 //! The thread that keeps this node's lease and watches those of the others (R10).
 //!
 //! Guarantees
-//! - Heartbeats are sent, answered and counted on a thread that never touches a disk and waits for nobody:
-//!   suspicions are made durable on a second thread, proposals are handed over, frames are queued.
+//! - Heartbeats are sent, answered and counted on a thread that never touches a disk and waits for
+//!   no other thread. Suspicions are made durable on a second thread, proposals are handed over,
+//!   frames are queued.
 //! - A suspicion is reported only after it is durable, and is known again after a restart.
 //! - The engine hears of a longer lease at once.
-//! - The reconciler gets a view of the log only from here, after this thread has taken it: it may then say that this
-//!   node acts on the voters of that view, because leases are counted by them already (R10).
+//! - The reconciler gets a view of the log only from here, after this thread has taken it. Then it
+//!   may say that this node acts on the voters of that view, because leases are counted by them
+//!   already (R10).
 
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
@@ -315,7 +317,7 @@ mod tests {
         }
     }
 
-    /// R10: whoever acts on a view says that it counts by its voters.
+    /// R10: the receiver of a view says that this node counts leases by the voters of that view.
     #[test]
     fn nobody_gets_a_view_by_which_leases_are_not_counted_yet() {
         let dir = tempfile::tempdir().unwrap();

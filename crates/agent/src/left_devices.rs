@@ -1,10 +1,10 @@
-//! Devices of an engine that died. The kernel may keep them and everything that is asked of them, so that the next engine
-//! goes on where this one ended; nobody notices more than a pause.
+//! Devices of an engine that died. The kernel may keep the devices and all requests to them. Then
+//! the next engine goes on where this one ended, and programs see only a pause.
 //!
-//! What this file guarantees: the pause is bounded (R20). They fail after [`LEFT_MAX`] without an engine, and after
-//! [`IN_USE_MAX`] when a service runs, because that is stopped after the death of its engine and cannot stop while its device
-//! hangs (R19). Devices of an engine that lives are not touched, and no service sees one fail: that is for `fail` to see to, which
-//! kills first.
+//! What this file guarantees: the pause is bounded (R20). The devices fail after [`LEFT_MAX`]
+//! without an engine. While a service runs, they fail after [`IN_USE_MAX`]: the service is stopped
+//! after the death of its engine, and cannot stop while its device hangs (R19). Devices of a living
+//! engine are not touched. No service sees a device fail, because `fail` kills the services first.
 
 use crate::threads::spawn;
 use std::path::{Path, PathBuf};

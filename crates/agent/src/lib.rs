@@ -56,8 +56,9 @@ pub struct AgentOptions {
     pub metrics_listen: Option<SocketAddr>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
-    /// Program and first arguments of what writes the log of a process of a service ([`service::output::write_log`]); the log's path
-    /// follows them. If empty, processes write their logs themselves, and nothing bounds them while they run.
+    /// Program and first arguments of the writer of the log of a service's process
+    /// ([`service::output::write_log`]). The log's path follows them. If empty, processes write
+    /// their logs themselves, and their logs are not bounded while they run.
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,

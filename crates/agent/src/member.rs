@@ -237,7 +237,7 @@ impl EngineInputs {
         }
     }
 
-    /// There is nobody any more to hear it.
+    /// Stops passing news on: no reconciler hears it any more.
     pub fn disconnect(&self) {
         *lock(&self.to) = None;
     }

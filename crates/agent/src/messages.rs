@@ -237,7 +237,7 @@ pub enum CallReply {
 }
 
 impl CallReply {
-    /// The answer to whoever belongs elsewhere.
+    /// The answer to a node of another cluster.
     #[must_use]
     pub fn other_cluster() -> Self {
         Self::Error(ErrorBody {

@@ -1,12 +1,14 @@
 //! The reconciler of this node: the threads around `mainstay_control::reconciler`, which decides.
 //!
 //! Guarantees
-//! - What the core wishes for is carried out in the order in which it wishes for it. It is asked what it wishes for after
-//!   every input and after every look at everything, with the time of that moment.
-//! - Everything is looked at after every input that may change what there is to do, and when the core wants to. A lease that goes on as it was changes nothing,
-//!   and comes with every heartbeat: an agent with a thousand resources would do little else.
-//! - It waits for nobody: replicas are handled on threads of their own, services by their runners, proposals by the log's
-//!   thread, and the engine is told by another (see [`crate::teller`]).
+//! - The wishes of the core are carried out in the order in which it gives them. The thread asks
+//!   for them after every input and after every look at everything, with the time of that moment.
+//! - The core looks at everything after every input that may change what there is to do, and
+//!   whenever it asks to. A lease that goes on as it was changes nothing, and comes with every
+//!   heartbeat. Otherwise an agent with a thousand resources would do little else.
+//! - The thread waits for nothing. Replicas are handled on threads of their own, services by their
+//!   runners, proposals by the log's thread. Another thread tells the engine (see
+//!   [`crate::teller`]).
 
 mod clients;
 
@@ -226,7 +228,8 @@ impl Node {
                 }
                 let result = result.map_err(|error| {
                     tracing::warn!(%resource, job, %error, remedy = error.remedy, "a job of a replica failed; it is tried again");
-                    // What could not be made may be made the next time, unless something else is in its place.
+                    // A replica that could not be made may be made the next time, unless something
+                    // else is in its place.
                     let stays = if job == "create" {
                         [replicas::NO_LABEL, DIRECTORY_GONE].contains(&error.code.as_str())
                     } else {
@@ -331,7 +334,8 @@ impl Node {
         }
     }
 
-    /// Has file systems fill volumes that have grown; and all of them once, because an agent before this one may have ended before they did.
+    /// Has file systems fill volumes that have grown. Does so once for all of them, because an
+    /// earlier agent may have ended before they did.
     fn note_sizes(&mut self, status: &ReplicaStatus) {
         let before = self.sizes.insert(status.resource, status.volumes.clone());
         if before.is_some_and(|before| before == status.volumes) || status.role != Role::Primary {
@@ -470,7 +474,7 @@ impl Node {
     }
 }
 
-/// Looks at the node's interfaces now and then, for as long as anybody wants to know.
+/// Looks at the node's interfaces now and then, for as long as the reconciler exists.
 fn watch_links() -> Arc<Mutex<Option<Links>>> {
     let links = Arc::new(Mutex::new(None));
     let seen = Arc::downgrade(&links);

@@ -4,10 +4,10 @@
 //! Guarantees
 //! - A node whose files are missing, empty or damaged does not run, and names the file. With an
 //!   empty log it would vote again where it has voted, or confirm entries anew that it has lost
-//!   (R10, R11): a majority could then forget what it had decided.
-//! - A node that joins has no log yet. From the first entry, vote or snapshot on that is durable
-//!   here, and before the node confirms any of it, `identity.json` says that there is a log.
-//! - A leader may know entries that this node confirmed and has no more. From then on
+//!   (R10, R11). Then a majority could forget its decisions.
+//! - A node that joins has no log yet. When its first entry, vote or snapshot is durable, and
+//!   before the node confirms any of it, `identity.json` says that there is a log.
+//! - A leader may know entries that this node confirmed and no longer has. From then on
 //!   `identity.json` says that the log is lost, and the node does not run again.
 //! - Nothing is removed, and no missing file is made anew.
 

@@ -124,8 +124,9 @@ pub fn rests(pool: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(rests)
 }
 
-/// Whether a directory was left by the making or the removing of a replica: the removal has changed its label, or its name says so and
-/// nothing else is in it. A replica that somebody else has given such a name still has its label (R27).
+/// Whether a directory was left by the making or the removing of a replica: the removal has changed
+/// its label, or its name says so and nothing else is in it. A replica that an operator has given
+/// such a name still has its label (R27).
 #[must_use]
 pub fn is_left_by_us(directory: &Path) -> bool {
     let has = |file: &str| directory.join(file).exists();
@@ -138,7 +139,8 @@ pub fn is_left_by_us(directory: &Path) -> bool {
     is_rest(directory) && (removed || !whole && holds_only_ours(directory).unwrap_or(false))
 }
 
-/// Removes the files of a replica from its directory, and that if nothing else is in it. None there is success.
+/// Removes the files of a replica from its directory, and the directory if nothing else is in it. A
+/// directory that does not exist is success.
 ///
 /// # Errors
 /// When something could not be removed.
@@ -151,7 +153,7 @@ pub fn remove_files(directory: &Path) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
         match entry.file_name().to_str() {
-            // By this it is known until the end.
+            // The directory is known by this label until the end.
             Some(REMOVED_LABEL) => {}
             Some(file) if is_ours(file) && !entry.file_type()?.is_dir() => {
                 std::fs::remove_file(entry.path())?
@@ -230,7 +232,8 @@ fn holds_only_ours(directory: &Path) -> io::Result<bool> {
 /// When the directory cannot be made or asked.
 pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
     let directory = directory(state_dir);
-    // Making what is there waits, like any other change, while the file system is frozen.
+    // Even making a directory that exists waits while the file system is frozen, like any other
+    // change.
     if !directory.is_dir() {
         std::fs::create_dir_all(directory)?;
     }
@@ -247,7 +250,7 @@ pub fn size_bytes(state_dir: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.blocks() * stat.fragment_size(), free))
 }
 
-/// Bytes of the file system that holds the pool that anybody may take.
+/// Bytes of the pool's file system that any user may take.
 ///
 /// # Errors
 /// When there is no pool, or it cannot be asked.

@@ -1,10 +1,10 @@
 //! Other nodes as this node reaches them: no connection, or one on which large answers get lost.
 //!
 //! Guarantees
-//! - Every agent knows this of itself and says it when it is asked, so a link that is broken
-//!   between two nodes is told by the third, too.
+//! - Every agent knows this of itself and says it when it is asked. So a third node also tells of a
+//!   link that is broken between two nodes.
 //! - A question is asked on a thread of its own, one at a time for each node, and has a time limit.
-//! - An answer counts as lost only if the small one that is asked for right after it arrives. A
+//! - An answer counts as lost only if the small answer that is asked for right after it arrives. A
 //!   node that is slow, or of an earlier release, is not told.
 
 use crate::clock::boot_now;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub const LARGE: usize = 8192;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A write that takes so long, in milliseconds, is not merely under way.
+/// A write that takes this long, in milliseconds, is not merely under way.
 const HANGS_MS: u64 = 1000;
 /// Pause between two questions to a node.
 const EVERY: Duration = Duration::from_secs(5);
@@ -32,7 +32,8 @@ struct Known {
     unheard: BTreeMap<NodeId, Time>,
     /// Nodes whose large answers get lost, and since when.
     cropped: BTreeMap<NodeId, Time>,
-    /// Nodes whose disk had not completed a write for so many milliseconds when they were asked.
+    /// Milliseconds for which the disk of each node had not completed a write when the node was
+    /// asked, and when it was asked.
     disks: BTreeMap<NodeId, (u64, Time)>,
     asked: BTreeMap<NodeId, Instant>,
     being_asked: BTreeSet<NodeId>,

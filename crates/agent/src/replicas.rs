@@ -1,14 +1,17 @@
-//! The replicas whose files are on this node: where they are, and how the steps of a job are done to them and to the
-//! engine. Which steps, and in which order, is for `mainstay_control::reconciler::job` to say.
+//! The replicas whose files are on this node: where they are, and how the steps of a job are done
+//! to them and to the engine. `mainstay_control::reconciler::job` decides which steps, and in which
+//! order.
 //!
 //! Guarantees
-//! - A directory named as a replica holds a whole one with its label. It gets that name when both are durable, and loses it
-//!   before anything in it is removed, so what a crash leaves of the making and the removing has names of its own
-//!   ([`pool::rest_of`]); only by these names are files removed when the agent starts.
-//! - A journal that lies elsewhere is there only while a directory in the pool names it, and goes before that
-//!   ([`journals`]).
-//! - A replica's directory without a label was not left by this program. It is neither used nor written nor removed. Neither is a copy
-//!   of a replica, or one that was renamed ([`labels`]); nor a replica that this node has not made ([`held`]).
+//! - A directory named as a replica holds a whole one with its label. It gets that name when both
+//!   are durable, and loses it before anything in it is removed. So the remains of a making or a
+//!   removing after a crash have names of their own ([`pool::rest_of`]). Only by these names does
+//!   the agent remove files when it starts.
+//! - A journal that lies elsewhere exists only while a directory in the pool names it, and is
+//!   removed before that directory ([`journals`]).
+//! - Mainstay did not leave a replica's directory without a label. It neither uses, writes nor
+//!   removes it. The same holds for a replica that was copied or renamed ([`labels`]), and for one
+//!   that this node has not made ([`held`]).
 //! - A job runs on a thread of its own: formatting and recovery take as long as they take.
 
 use crate::engine_link::EngineLink;
@@ -130,7 +133,7 @@ impl Replicas {
                 let count = replicas.note_held();
                 replicas.look_at_places();
                 drop(replicas);
-                // Many of them are many words: the engine is not to do little else.
+                // Many replicas make a long answer, and the engine has other things to do.
                 std::thread::sleep(Duration::from_millis(held::UPDATE_MS + WATCH_EACH_MS * count));
             }
         });
@@ -144,12 +147,14 @@ impl Replicas {
         let Ok(Reply::Status(status)) = self.engine.request(Request::Status, REQUEST_TIMEOUT) else {
             return 0;
         };
-        // Kept for all of it: a replica that is dropped meanwhile is to be forgotten after this.
+        // The lock is held for all of it: a replica that is dropped meanwhile is to be forgotten
+        // after this.
         let stored = lock(&self.stored);
         for replica in &status.replicas {
             let label = stored.get(&replica.resource).map(|(label, _)| label.incarnation);
             let ours = label == Some(replica.incarnation);
-            // What is being copied to may begin its log anew, and does not lead before it is whole (R16).
+            // A replica that is being copied to may begin its log anew, and does not lead before it
+            // is whole (R16).
             if ours && replica.data == DataState::Consistent {
                 let index = replica.commit.min(replica.durable);
                 self.held.note(replica.resource, replica.incarnation, index);
@@ -160,8 +165,8 @@ impl Replicas {
         status.replicas.len() as u64
     }
 
-    /// Whether the pool had space again for replicas that had none when that was asked last. It is
-    /// asked anew on a thread of its own: a file system that hangs answers nothing.
+    /// Whether the pool had space, for replicas that had none, when the agent last asked. Asks anew
+    /// on a thread of its own, because a file system that hangs answers nothing.
     #[must_use]
     pub fn has_room(&self) -> bool {
         if !self.room.asked.swap(true, Ordering::AcqRel) {
@@ -199,7 +204,7 @@ impl Replicas {
 
     fn label_again(&self, directory: &Path, label: &Label) {
         let _one = lock(&self.labelling);
-        // A replica is closed before its label is taken away, so that one stays away.
+        // A replica is closed before its label is taken away, so such a label stays away.
         if !self.places().contains(&(label.clone(), Stands::Unlabelled)) {
             return;
         }
@@ -336,7 +341,7 @@ impl Replicas {
         let label = stored.as_ref().map(|(label, _)| label.incarnation);
         let place = |name: String, directory| Place { resource, name, directory, label };
         match (stored, wanted) {
-            // What the record names, whatever labels say.
+            // The record names it, whatever labels say.
             (_, Some(wanted)) => {
                 let directory = pool::replica_directory(&self.state_dir, resource, &wanted.name);
                 Some(place(wanted.name.clone(), directory))
@@ -373,8 +378,8 @@ impl Replicas {
             }
             Ok(Ended::Dropped) => {
                 lock(&self.stored).remove(&resource);
-                // If its files are put back they are of a history that is over (R11), and count as
-                // no replica.
+                // If an operator puts the files back, they are of a history that is over (R11), and
+                // count as no replica.
                 self.held.forget(resource);
                 drop(self.held.save());
                 lock(&self.failures).remove(&resource);
@@ -421,7 +426,7 @@ impl Replicas {
             }
             Step::WriteLabel(incarnation) => {
                 let label = Label { resource, name: name.clone(), incarnation };
-                // On record before it can be found (R27).
+                // The replica is on record before it can be found (R27).
                 self.held.note(resource, incarnation, Index(0));
                 files(self.held.save().and_then(|()| publish(directory, &label)))
             }
@@ -485,8 +490,8 @@ impl Replicas {
         Ok(ContentSource { dir, snapshot: of.snapshot, name: CONTENT })
     }
 
-    /// Takes a replica's name from it, durably. One that has it no more is success; so is one that is not what this node made, which is
-    /// left as it is (R27).
+    /// Takes a replica's name from it, durably. A replica that no longer has its name is success.
+    /// So is a directory that this node has not made, which is left as it is (R27).
     fn withdraw(&self, resource: ResourceId, directory: &Path, label: Option<Incarnation>) -> io::Result<()> {
         let ours = |found: &Label| {
             found.resource == resource
@@ -535,8 +540,8 @@ impl Replicas {
         }
     }
 
-    /// Why a directory is not used that is in the place of a replica. Only a label that is lost or
-    /// damaged is to be written: another one may be the last that says whose files these are.
+    /// Why a directory in the place of a replica is not used. The operator is to write only a label
+    /// that is lost or damaged: another label may be the last that says whose files these are.
     fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
         let Place { resource, name, directory, .. } = place;
         let path = directory.display();
@@ -686,8 +691,8 @@ fn publish(directory: &Path, label: &Label) -> io::Result<()> {
     sync_parent(directory)
 }
 
-/// Ends a replica: its label is that of one that is being removed, then it loses its name, both durably. Where somebody else has that
-/// other name the label alone says it.
+/// Ends a replica, durably: first its label says that it is being removed, then it loses its name.
+/// If other files have that other name, the label alone says it.
 fn withdraw(directory: &Path) -> io::Result<()> {
     let removed = pool::removed(directory);
     if pool::is_left_by_us(&removed) {
@@ -708,7 +713,7 @@ fn withdraw(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what the making or the removing of a replica has left, and nothing that others have given such a name.
+/// Removes the remains of making or removing a replica. Files of others with such a name stay.
 fn remove_rests(directory: &Path) -> io::Result<()> {
     let rests = pool::rest_of(directory);
     let own = rests.iter().map(PathBuf::as_path).chain([directory]);
@@ -719,7 +724,8 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
 }
 
-/// An operator has removed the directory to have the replica copied again. A pool that is not there was not emptied.
+/// Whether an operator has removed the directory to have the replica copied again. A pool that is
+/// not there was not emptied.
 fn was_removed(directory: &Path) -> bool {
     matches!(directory.try_exists(), Ok(false)) && directory.parent().is_some_and(Path::is_dir)
 }
@@ -790,8 +796,8 @@ mod tests {
         names
     }
 
-    /// Before and after each of the two renames, what is there counts as a whole replica or as none, and what is left of
-    /// one goes at the next start.
+    /// Before and after each of the two renames, the files count as a whole replica or as none. The
+    /// remains of a replica go at the next start.
     #[test]
     fn a_replica_is_there_from_its_label_on_until_it_is_withdrawn() {
         let root = tempfile::tempdir().unwrap();
@@ -887,7 +893,8 @@ mod tests {
         assert_eq!(state(), nothing());
     }
 
-    /// Only what this program names is removed, and a replica whose label is lost is not made anew over its data.
+    /// Only files that this program names are removed. A replica whose label is lost is not made
+    /// anew over its data.
     #[test]
     fn files_that_this_program_did_not_leave_stay() {
         let root = tempfile::tempdir().unwrap();
@@ -914,7 +921,8 @@ mod tests {
         publish(directory, label).unwrap();
     }
 
-    /// R9: a copy, what was renamed, and labels that cannot be read cost nobody else anything; all are named.
+    /// R9: a copy, a renamed directory, and a label that cannot be read cost no other replica
+    /// anything. All are named.
     #[test]
     fn only_the_replicas_own_directory_is_used() {
         let root = tempfile::tempdir().unwrap();
@@ -1160,8 +1168,8 @@ mod tests {
         }
     }
 
-    /// An older copy that is all that is left is used when the node is to know nothing of how far
-    /// it reached.
+    /// The operator may remove the node's record of how far its replica reached. Then an older copy
+    /// that is the last one left is used.
     #[test]
     fn without_a_record_every_replica_counts_as_it_is() {
         let root = tempfile::tempdir().unwrap();

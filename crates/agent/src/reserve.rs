@@ -1,12 +1,14 @@
 //! Space on the disk that only the control state can take.
 //!
 //! Guarantees
-//! - Blocks are allocated for a file of the control state as it is and for its next growth (redb doubles a file), so a commit finds
-//!   space on a disk that others have filled: the pool, a log, or whatever else lies there.
-//! - The file looks no larger (`FALLOC_FL_KEEP_SIZE`). What is reserved is the file's own, so it goes with it.
+//! - Blocks are allocated for a file of the control state as it is and for its next growth (redb
+//!   doubles a file). So a commit finds space on a disk that other files have filled.
+//! - The file looks no larger (`FALLOC_FL_KEEP_SIZE`). The reserve belongs to the file, so it goes
+//!   with it.
 //!
-//! Limits: a file system that writes every block to a new place (btrfs) or cannot allocate in advance (NFS, ZFS) reserves nothing;
-//! the latter is logged. While the disk is full already, nothing can be reserved: it is tried again every [`AGAIN`].
+//! Limits: a file system that writes every block to a new place (btrfs), or cannot allocate in
+//! advance (NFS, ZFS), reserves nothing. The latter is logged. While the disk is full, nothing can
+//! be reserved, and the agent tries again every [`AGAIN`].
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};

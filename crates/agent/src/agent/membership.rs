@@ -1,11 +1,11 @@
 //! How this node becomes a member of a cluster, and lets others become one (R29).
 //!
 //! Guarantees
-//! - A node is let in only after a member has found it at each address that it states, and votes only after it has received the
-//!   state of the cluster there.
+//! - A node is let in only after a member has found it at each address that it states. It votes
+//!   only after it has received the state of the cluster there.
 //! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
-//! - An agent does not start as a node as which another machine is heard, nor as one that is
-//!   recorded at an address where it does not find itself.
+//! - An agent does not start as a node if another machine is heard as that node. Nor does it start
+//!   as a node that is recorded at an address where the agent does not find itself.
 
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
@@ -203,8 +203,9 @@ impl Agent {
                 Ok(ticket) => return Ok((ticket, nonce)),
                 Err(error) => error,
             };
-            // The answer may have got lost, and the request not: now, or in an earlier attempt. Its
-            // number is then kept until it is known that nothing came of the request.
+            // The answer may have been lost although the request arrived, now or in an earlier
+            // attempt. The node then keeps the number of the request until it knows that nothing
+            // came of it.
             let is_lost = error.code == "agent-transport" || error.code == "result-unknown";
             let nothing_came = if is_lost || !is_new {
                 matches!(self.withdraw(&request.peer, nonce), Withdrawal::Done)
@@ -408,7 +409,8 @@ impl Agent {
         })
     }
 
-    /// Refuses to be a node as which another machine is heard: one of the two is a copy of the other.
+    /// Refuses to start as a node if another machine is heard as that node: one of the two is a
+    /// copy of the other.
     pub(super) fn refuse_twins(&self, identity: &Identity) -> Result<(), AgentError> {
         let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
         let mut agents: BTreeMap<NodeId, String> = identity.first_members.clone();
@@ -431,8 +433,8 @@ impl Agent {
         }
     }
 
-    /// Refuses to be a node that is recorded at an address that this machine does not have and
-    /// where it does not reach itself. It may be a copy of the node, which is off just now.
+    /// Refuses to start as a node whose recorded address this machine does not have, and where it
+    /// does not reach itself. The machine may be a copy of the node, which is off just now.
     pub(super) fn refuse_elsewhere(&self, identity: &Identity) -> Result<(), AgentError> {
         let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
         let Some(recorded) = known.nodes.get(&identity.node).map(|node| node.agent_addr.as_str()) else {
@@ -513,7 +515,8 @@ impl Agent {
         Ok((nonce, true))
     }
 
-    /// A node wants to join. It is let in when it has been found at the addresses that it states (R29).
+    /// Answers a node that wants to join. It is let in when it was found at the addresses that it
+    /// states (R29).
     pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
         let member = self.member()?;
         let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;

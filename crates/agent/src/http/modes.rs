@@ -33,7 +33,7 @@ pub(super) async fn set_mode(
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let record = &resource.record;
-        // What was never chosen suits a journal of any size.
+        // A limit that the request does not name has to fit the journal.
         let before = LagLimits { bytes: record.lag.bytes.min(resource.spec.journal_bytes / 2), ..record.lag };
         let lag = LagLimits {
             bytes: request.lag_bytes.unwrap_or(before.bytes),
@@ -102,7 +102,8 @@ pub(super) async fn set_min_copies(
 fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {
-        // Without a majority it is not known who has died since, and that is the cause.
+        // Without a majority, the cluster cannot know about deaths since then, and that is the
+        // cause.
         let doing = format!("resource {name} does not go on from {}", view.state.node_name(node));
         super::require_majority(agent, &doing)?;
         settle(Ok(Outcome::Refused(refusal)))?;
@@ -133,8 +134,8 @@ pub(super) async fn force_promote(
         let doing = format!("resource {name} does not go on from {node}");
         super::require_majority(&asked, &doing)?;
         super::users::refuse_used(&asked, view, resource, &doing, super::users::PASSING)?;
-        // From then on no primary that is cut off, and does not know that it is replaced, can change what the replica holds. What it
-        // costs is compared afterwards.
+        // From then on, a primary that is cut off and does not know that it is replaced cannot
+        // change the replica. The cost is compared after that.
         let promise = Request::Promise { resource: resource.id, epoch: resource.record.epoch.next() };
         match asked.ask(&*asked.member()?, holder, Call::Engine(promise), PROMISE_TIMEOUT)? {
             CallReply::Error(error) => return Err(error),

@@ -22,7 +22,8 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
             .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let name = spec.name.clone();
-        // As the cluster would take it now. What it refuses is refused before any node is asked.
+        // Tries the change as the cluster would take it now. A change that the cluster refuses is
+        // refused before any node is asked.
         let mut trial = view.clone();
         let entry = Entry { at_ms: wall_ms(), command: Command::ApplyService { spec: spec.clone() } };
         let outcome = settle(Ok(Arc::make_mut(&mut trial.state).apply(entry)))?;

@@ -169,7 +169,7 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     let path = |volume| directory.join(name(volume)).to_string_lossy().into_owned();
     let files = if held { volumes.map(path).collect() } else { Vec::new() };
     let mut space = held.then(|| extents::space(&directory, &snapshot_prefix(id)).ok()).flatten();
-    // What it has put aside an older one needs too.
+    // An older snapshot also needs the extents that this one has put aside.
     let older = |other: &SnapshotId| directory.join(snapshot_map_file(*other, VolumeId(0))).exists();
     if in_layers && resource.snapshots.range(..id).map(|(other, _)| other).any(older) {
         space = space.map(|space| SnapshotSpace { own_bytes: 0, ..space });

@@ -1,4 +1,5 @@
-//! Questions to nodes before a change: who uses a device there, and whether a service finds its place (R27).
+//! Questions to nodes before a change: the users of a device there, and whether a service finds its
+//! place (R27).
 
 use crate::agent::Agent;
 use crate::error::body;
@@ -128,8 +129,8 @@ pub(super) fn cut_off(agent: &Arc<Agent>, view: &View, resource: &Resource) -> O
     }
 }
 
-/// Tells the node that runs a service that its next stop waits for nobody who holds the file
-/// system. Where it does not hear that, the stop waits as any other does.
+/// Tells the node that runs a service that its next stop waits for no holder of the file system. If
+/// the node does not hear that, the stop waits as any other does.
 pub(super) fn disregard(agent: &Arc<Agent>, service: &str) {
     let Ok(member) = agent.member() else { return };
     let view = member.log.view();
@@ -142,7 +143,7 @@ pub(super) fn disregard(agent: &Arc<Agent>, service: &str) {
 }
 
 /// Refuses a change that stops a service while something but the service itself uses its file
-/// system. `or`: the way to make it all the same. Where nothing is known of users the change is
+/// system. `or`: the way to make the change all the same. If the users are not known, the change is
 /// made: the stop waits for them, too.
 pub(super) fn refuse_held(
     agent: &Arc<Agent>,
@@ -153,7 +154,7 @@ pub(super) fn refuse_held(
 ) -> Result<(), ErrorBody> {
     let Some(service) = view.state.services.get(service) else { return Ok(()) };
     let Some(resource) = view.state.resource_by_name(&service.spec.resource) else { return Ok(()) };
-    // Where it does not run, what is mounted is not its own, and stays.
+    // If the service does not run there, a mount at its path is not its own, and stays.
     let here = resource.record.primary.and_then(|node| service.nodes.get(&node));
     if service.spec.mount.is_none() || here.is_none_or(|on| on.phase != ServicePhase::Running) {
         return Ok(());

@@ -1,8 +1,9 @@
 //! Every metric: its name, type, labels and meaning. docs/metrics.md is written from here, and a test sees to it.
 //!
-//! Names end with their unit (`_seconds`, `_bytes`), counters with `_total`. Labels are few and of few values: a resource, a volume, a peer
-//! (the name of another node), a kind of request. What is 1 or 0 says yes or no; what has a label with the name of a state is 1 and has
-//! that state. A resource is shown by the nodes that hold a replica of it.
+//! Names end with their unit (`_seconds`, `_bytes`), and counters with `_total`. Labels are few,
+//! and each has few values: a resource, a volume, a peer (the name of another node), a kind of
+//! request. A metric of 1 or 0 says yes or no. A metric with the name of a state as a label is 1
+//! for the state that holds. The nodes that hold a replica of a resource show it.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {

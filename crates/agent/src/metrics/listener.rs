@@ -1,9 +1,10 @@
 //! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets. Nothing else is served there, and nothing can be changed.
 //!
-//! A port that is taken costs the metrics and not the node: the agent says so, goes on, and tries again. `mainstay metrics` and the socket
-//! of the API have the same page meanwhile.
+//! A port that is taken costs the metrics and not the node. The agent says so, goes on, and tries
+//! again. `mainstay metrics` and the socket of the API have the same page meanwhile.
 //!
-//! Bounded: [`CONNECTIONS_MAX`] connections, of which one that is silent is found dead by the kernel; more wait in its backlog (R18).
+//! The listener takes at most [`CONNECTIONS_MAX`] connections; more wait in its backlog (R18). The
+//! kernel finds out whether the peer of a silent connection is gone.
 
 use super::scrape;
 use super::text::Format;
@@ -30,7 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const CONNECTIONS_MAX: usize = 16;
 /// Before a port that is taken is tried again.
 pub const RETRY: Duration = Duration::from_secs(5);
-/// How long a connection may be silent before the kernel asks whether somebody is there.
+/// Silence on a connection after which the kernel asks whether the peer is still there.
 const SILENT: Duration = Duration::from_secs(30);
 /// After a failure to accept.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -72,7 +73,7 @@ pub async fn answer(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Resp
     }
 }
 
-/// A listener that has so many places.
+/// A listener with a limited number of places.
 struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
@@ -83,13 +84,13 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Placed, SocketAddr) {
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let place = self.places.clone().acquire_owned().await.ok();
         loop {
             match self.listener.accept().await {
                 Ok((stream, from)) => {
                     let alive = TcpKeepalive::new().with_time(SILENT).with_interval(SILENT / 3);
-                    // Without it a place may be held for longer by somebody who is gone.
+                    // Without keepalive, a peer that is gone may hold its place for longer.
                     let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
                     return (Placed { stream, _place: place }, from);
                 }

@@ -1,12 +1,13 @@
 //! `GET /metrics`: what a scrape of this node says.
 //!
 //! Guarantees
-//! - A scrape is answered within [`PAGE_PATIENCE`], whatever hangs: an engine that is silent for [`ENGINE_SILENCE`] is
-//!   `mainstay_engine_up 0` and nothing more is said of it. Nothing else waits for a scrape: leases, log and reconciler have threads of
+//! - A scrape is answered within [`PAGE_PATIENCE`], whatever hangs. If the engine is silent for
+//!   [`ENGINE_SILENCE`], the page says `mainstay_engine_up 0`, and nothing more about the engine.
+//!   No other part of the agent waits for a scrape: leases, log and reconciler have threads of
 //!   their own.
-//! - One page is made at a time, and it serves whoever asks within [`PAGE_KEPT`]: any number of scrapers cost as much as one. Beyond
-//!   [`WAITING_MAX`] who wait the next is sent away.
-//! - It changes nothing. [`listener`] serves it over TCP and nothing else.
+//! - One page is made at a time, and it serves all scrapes within [`PAGE_KEPT`]. So any number of
+//!   scrapers cost as much as one. While [`WAITING_MAX`] scrapes wait, the next is refused.
+//! - A scrape changes nothing. [`listener`] serves the page over TCP and nothing else.
 //!
 //! Reading order: `families.rs` (every metric), `cluster.rs`, `replicas.rs` and `clients.rs` (where its value is from), `text.rs`, `noted.rs` (what only
 //! the agent can count), `listener.rs`.
@@ -129,7 +130,7 @@ impl Metrics {
         lock(&self.noted).reached(service, phase, boot_now());
     }
 
-    /// A page that is not older than [`PAGE_KEPT`]. Waits for the one who makes it.
+    /// A page that is not older than [`PAGE_KEPT`]. Waits while another scrape makes one.
     fn page(&self, agent: &Agent, format: Format) -> Arc<str> {
         let mut kept = lock(&self.kept);
         if let Some(kept) = &*kept
@@ -158,7 +159,7 @@ pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Error
     };
     let made = tokio::task::spawn_blocking(move || {
         let text = agent.metrics.page(&agent, format);
-        // Not before: a page that hangs keeps its place, so that those that hang are few.
+        // The place is free only now. A page that hangs keeps its place, so few pages can hang.
         drop(place);
         text
     });

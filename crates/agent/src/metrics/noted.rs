@@ -131,7 +131,8 @@ fn cause(own: NodeId, state: &State, resource: &Resource, before: Option<NodeId>
     match (forced, before) {
         (Some(forced), _) if forced.told.is_some() => Cause::Forced,
         (Some(_), _) => Cause::Takeover,
-        // The same node again: whoever was between has not been seen.
+        // If `before` is this node, the view has missed the primary in between. The next arm counts
+        // that as a failover.
         (None, Some(before)) if before != own => {
             let lives = state.nodes.get(&before).is_some_and(|node| node.status == NodeStatus::Alive);
             let member = resource.record.iss_member(before).is_some();

@@ -1,4 +1,4 @@
-//! The text that Prometheus reads, version 0.0.4, and OpenMetrics 1.0 for who asks for it.
+//! The text that Prometheus reads, version 0.0.4, and OpenMetrics 1.0 for scrapers that ask for it.
 //!
 //! Guarantees: all samples of a family stand together behind its HELP and TYPE; a family without samples is not named; labels are escaped,
 //! and are exactly those that the family names; a histogram's buckets are cumulative and end with `+Inf`, which equals its count. A test

@@ -74,7 +74,8 @@ fn state() -> State {
     apply(Command::ApplyService { spec: spec.unwrap() })
 }
 
-/// The node is promoted anew. On the record that it found it may have given its role up, when it was another process.
+/// The node is promoted anew. In an earlier process it may have given its role up on the record
+/// that it found.
 fn promoted(mut state: State) -> State {
     let expect_version = state.resources[&R].record.version;
     let command = Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "test".into() };
@@ -242,7 +243,7 @@ fn no_step_begins_before_the_engine_has_taken_the_lease() {
     assert!(!lab.is_held());
 }
 
-/// With every heartbeat it is longer than it was, and a look at a thousand resources takes milliseconds.
+/// Every heartbeat makes the lease longer, and a look at a thousand resources takes milliseconds.
 #[test]
 fn a_lease_that_goes_on_is_no_reason_to_look_at_everything() {
     let mut lab = Lab::new();
@@ -257,7 +258,8 @@ fn a_lease_that_goes_on_is_no_reason_to_look_at_everything() {
     assert!(!lab.lease(false) && lab.node.core.is_due(boot_now()), "it has ended");
 }
 
-/// R19: it may have stood still or not been there when the guard acted, and have a lease again.
+/// R19: this process may have stood still or not been there when the guard acted, and may have a
+/// lease again.
 #[test]
 fn what_the_guard_has_silenced_is_killed_whenever_that_is_heard() {
     let mut lab = Lab::new();
@@ -283,7 +285,8 @@ fn a_lease_that_ends_before_the_confirmation_comes_starts_nothing() {
     assert!(lab.phase().is_none_or(ServicePhase::is_silent), "{:?}", lab.phase());
 }
 
-/// R19: the engine has confirmed the service, is asked for an empty list when it stopped, and hangs.
+/// R19: the engine has confirmed the service. It is asked for an empty list when the service has
+/// stopped, and hangs.
 #[test]
 fn a_service_does_not_start_on_a_list_that_may_be_replaced() {
     let mut lab = Lab::new();

@@ -1,13 +1,13 @@
 //! The thread that drives the Raft core.
 //!
 //! Guarantees
-//! - A vote, an entry or a snapshot is durable before anybody hears of it: messages that depend on them leave
-//!   after [`RaftStore::persist`] returned.
-//! - A proposal takes effect at most once, however often it is repeated here or forwarded to other leaders.
-//!   It is repeated until its outcome was applied here or its proposer's patience ends.
-//! - A change of members is durable as committed before it is acted on, so that a restart never falls back
-//!   to an older majority.
-//! - When the store fails the thread ends and says so; the agent ends with it (R13).
+//! - A vote, an entry or a snapshot is durable before any other node hears of it: messages that
+//!   depend on them leave after [`RaftStore::persist`] returned.
+//! - A proposal takes effect at most once, however often it is repeated here or forwarded to other
+//!   leaders. It is repeated until its outcome was applied here or its proposer's patience ends.
+//! - A change of members is durable as committed before the node acts on it, so a restart never
+//!   falls back to an older majority.
+//! - When the store fails, the thread ends and says so. The agent ends with it (R13).
 
 mod age;
 mod lead;
@@ -138,7 +138,7 @@ pub fn start(
         answers: Vec::new(),
         state_changed: true,
     };
-    // Entries known to be committed are applied before anybody sees the state.
+    // Applies entries that are known to be committed before any thread sees the state.
     driver.process_ready()?;
     lock(&driver.shared.age).applied(driver.applied, clock::boot_now());
     driver.publish();
@@ -336,7 +336,8 @@ impl Driver {
                 input = inputs.recv_timeout(Duration::ZERO);
             }
             if Instant::now() >= next_tick {
-                // Ticks missed while the disk was slow are not made up for: nobody elects because of them.
+                // Ticks missed while the disk was slow are not made up for, so they cause no
+                // election.
                 next_tick = Instant::now() + TICK;
                 self.reach.tick();
                 self.raw.tick();
@@ -523,7 +524,8 @@ impl Driver {
     }
 
     fn apply_proposal(&mut self, entry: &Entry) -> Result<(), RaftStoreError> {
-        // An entry that this version cannot read must stop it: skipping would make its state another one.
+        // An entry that this version cannot read must stop the node: without that entry its state
+        // would be another one.
         let proposal: Proposal = serde_json::from_slice(&entry.data)
             .map_err(|error| RaftStoreError::Entry { index: entry.index, what: error.to_string() })?;
         let outcome = self.machine.apply(&proposal);

@@ -29,10 +29,11 @@ pub struct View {
     pub voters: BTreeSet<NodeId>,
     /// Nodes that receive the log and do not vote yet.
     pub learners: BTreeSet<NodeId>,
-    /// Everything that was in the log when this process began has been applied, or replaced: the state is no older than any that an
-    /// earlier process has seen.
+    /// Everything that was in the log when this process began has been applied or replaced. So the
+    /// state is no older than any that an earlier process has seen.
     pub replayed: bool,
-    /// Raft term, and the last entry that was applied. Nobody is told when only these change.
+    /// Raft term, and the last entry that was applied. Subscribers do not hear of a change of only
+    /// these.
     pub term: u64,
     pub applied: u64,
     /// Age of the state, from [`ConsensusLog::confirmed_view`]: 0 if a majority confirmed it, else
@@ -59,8 +60,8 @@ pub trait ConsensusLog: Send + Sync {
     /// [`ProposeError::Unknown`] after `timeout`; nothing happened with the other errors.
     fn propose(&self, command: Command, timeout: Duration) -> Result<Outcome, ProposeError>;
 
-    /// Proposes a command without waiting; it is repeated for a few seconds until it was applied. For what its
-    /// proposer finds out again by itself.
+    /// Proposes a command without waiting. It is repeated for a few seconds until it was applied.
+    /// For commands that the proposer makes again by itself if they are still needed.
     fn submit(&self, command: Command);
 
     /// The state as of the last entry applied here, with the membership and the leader.

@@ -91,7 +91,7 @@ pub struct RaftStore {
     entries: VecDeque<Entry>,
     /// The Raft core asked for a snapshot that names a member which the stored one does not know yet.
     snapshot_wanted: Cell<bool>,
-    /// Called after the first transaction, before anybody hears of its content.
+    /// Called after the first transaction, before any other node hears of its content.
     on_begin: Option<OnBegin>,
 }
 

@@ -15,7 +15,7 @@ const LAG_MAX: u64 = 16;
 pub(super) struct Reach {
     node: NodeId,
     handover: Handover,
-    /// Time as far as this thread was awake: while it waits for the disk it can hear nobody.
+    /// Time as far as this thread was awake. While it waits for the disk it hears no voter.
     awake_ms: u64,
 }
 
@@ -38,7 +38,8 @@ impl Reach {
             return;
         }
         match message.get_msg_type() {
-            // Only answers prove that the link carries both ways: who hears nothing of its leader asks for votes.
+            // Only answers prove that the link carries both ways. A voter that hears nothing of its
+            // leader asks for votes.
             MessageType::MsgHeartbeatResponse | MessageType::MsgAppendResponse => {
                 if raw.raft.state == StateRole::Leader
                     && let Some(from) = node_of(message.from)
@@ -217,7 +218,7 @@ mod tests {
             assert_eq!(lab.cores[1].0.raft.state, StateRole::Leader, "{cuts:?}: too early");
             lab.run_ms(300);
             assert_eq!(lab.leaders(), [3, 3, 3], "{cuts:?}");
-            // What the one that was cut off proposes arrives, and it learns of it.
+            // A proposal of the voter that was cut off arrives, and the voter learns of it.
             let before = lab.cores[0].0.raft.raft_log.committed;
             lab.cores[0].0.propose(Vec::new(), b"shrink".to_vec()).unwrap();
             lab.run_ms(200);

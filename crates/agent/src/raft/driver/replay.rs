@@ -1,5 +1,6 @@
-//! How far the log that a process finds goes, so that it is known when the state is no older than any that an earlier process has seen: what
-//! that had applied was committed, so it was in this log and stays there.
+//! End of the log that a process finds when it starts. All that an earlier process had applied was
+//! committed, so it was in this log and stays there. Once the log is applied up to this end, the
+//! state is no older than any that an earlier process has seen.
 
 /// The last entry of those that were found and that no leader has replaced.
 #[derive(Debug)]
@@ -13,7 +14,8 @@ impl Replay {
         Self { found: last }
     }
 
-    /// A leader has entries written from this one on: what was there from there on was never committed.
+    /// A leader has entries written from `first` on. The entries that were there were never
+    /// committed.
     pub fn replaced_from(&mut self, first: u64) {
         self.found = self.found.min(first.saturating_sub(1));
     }
@@ -38,7 +40,7 @@ mod tests {
         assert!(!replay.is_over(6) && replay.is_over(7));
     }
 
-    /// Otherwise it would wait for entries that nobody has.
+    /// Otherwise the node would wait for entries that no node has.
     #[test]
     fn what_a_leader_replaces_is_not_waited_for() {
         let mut replay = Replay::new(7);

@@ -1,4 +1,5 @@
-//! Services of a node: whom the engine guards, what is killed when, what is remembered.
+//! Services of a node: those that the engine guards, those that are killed, and the notes about
+//! them.
 
 use super::*;
 use mainstay_ha::{REPEAT_GUARD_MS, Saved};
