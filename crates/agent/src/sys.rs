@@ -85,8 +85,9 @@ pub enum Refusal {
 const FSCONFIG_SET_FLAG: libc::c_uint = 0;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 
-/// Asks the kernel whether it knows a file system and takes these options for it, separated by commas. Nothing is mounted, and no
-/// device is looked at. What it does not tell, because it is too old or forbids the question, counts as taken.
+/// Asks the kernel whether it knows a file system and takes these options for it, separated by
+/// commas. Nothing is mounted, and no device is looked at. If the kernel does not tell, because it
+/// is too old or forbids the question, the options count as taken.
 ///
 /// # Errors
 /// What it refuses.
@@ -97,7 +98,7 @@ pub fn try_options(fstype: &str, options: &str) -> Result<(), Refusal> {
     let Ok(descriptor @ 0..) = i32::try_from(opened) else {
         return if Errno::last() == Errno::ENODEV { Err(Refusal::UnknownType) } else { Ok(()) };
     };
-    // SAFETY: the descriptor was just made for us, and nobody else has it.
+    // SAFETY: the kernel has just made the descriptor for this call, and nothing else owns it.
     let context = unsafe { OwnedFd::from_raw_fd(descriptor) };
     for option in options.split(',').filter(|option| !option.is_empty()) {
         let (key, value) = match option.split_once('=') {
@@ -194,7 +195,7 @@ pub fn xfs_geometry(file: &File, geometry: &mut XfsGeometry) -> Result<(), Errno
     Ok(())
 }
 
-/// Gives the XFS that has this file so many blocks.
+/// Makes the XFS that has this file this number of blocks large.
 pub fn xfs_grow(file: &File, blocks: u64, inode_percent: u32) -> Result<(), Errno> {
     let grow = XfsGrow { blocks, inode_percent };
     // SAFETY: XFS_IOC_FSGROWFSDATA reads one `xfs_growfs_data`.
@@ -202,7 +203,7 @@ pub fn xfs_grow(file: &File, blocks: u64, inode_percent: u32) -> Result<(), Errn
     Ok(())
 }
 
-/// Gives the ext4 that has this file so many blocks.
+/// Makes the ext4 that has this file this number of blocks large.
 pub fn ext4_grow(file: &File, blocks: u64) -> Result<(), Errno> {
     // SAFETY: EXT4_IOC_RESIZE_FS reads one u64.
     unsafe { calls::ext4_resize(file.as_raw_fd(), &raw const blocks) }?;

@@ -1,11 +1,11 @@
-//! The thread that tells the engine who this node is, who the others are, and what to silence.
+//! The thread that tells the engine which node this is, where the others are, and what to silence.
 //!
-//! An engine that hangs makes whoever writes to it or waits for its answer wait. That must not be the reconciler, which may
-//! have services to kill before the lease ends (R19).
+//! If an engine hangs, a thread that writes to it or waits for its answer waits as well. The
+//! reconciler must not wait, because it may have services to kill before the lease ends (R19).
 //!
 //! Guarantees
-//! - What is told is told in the order in which it was given, by one thread. A list for the guard that is outdated before its
-//!   turn comes is left out.
+//! - One thread tells the engine everything, in the order in which it was given. It leaves out a
+//!   list for the guard that is outdated before its turn comes.
 
 use crate::engine_link::EngineLink;
 use crate::service::place::resolve_soon;

@@ -1,18 +1,20 @@
 //! Messages between agents.
 //!
 //! Guarantees
-//! - A message arrives whole or not at all; it may be lost, and later ones may then still arrive. Everything
-//!   that is sent here is repeated by its sender until it has had its effect.
-//! - Nothing here waits for a peer: each peer has two lanes with a bounded queue, a thread and a connection
-//!   each. The lease lane is apart so that neither a snapshot nor a slow disk delays a heartbeat (R10).
-//! - What arrives is bounded by [`FRAME_BYTES_MAX`], and memory grows only with bytes that have arrived (R25).
-//! - A connection starts with a greeting that names the protocol version, the cluster and the sender; another
-//!   cluster's messages are refused, and told once a minute and sender.
+//! - A message arrives whole or not at all. It may be lost, and later ones may then still arrive.
+//!   Each sender repeats its message until it has had its effect.
+//! - Nothing here waits for a peer: each peer has two lanes with a bounded queue, a thread and a
+//!   connection each. The lease has a lane of its own, so that neither a snapshot nor a slow disk
+//!   delays a heartbeat (R10).
+//! - [`FRAME_BYTES_MAX`] bounds what arrives, and memory grows only with bytes that have arrived
+//!   (R25).
+//! - A connection starts with a greeting that names the protocol version, the cluster and the
+//!   sender. Messages of another cluster are refused, and told once a minute and sender.
 //!
-//! Connections are dialled by the sender and carry messages in one direction, so that there is never a
-//! question which of two connections counts. Questions that want an answer use a connection of their own
-//! ([`call`]). Everything goes through [`Wire`], where TLS takes its place; until then the network between
-//! the agents has to be trusted.
+//! The sender dials a connection, which carries messages in one direction. So two agents never have
+//! to choose between two connections. Questions that want an answer use a connection of their own
+//! ([`call`]). Everything goes through [`Wire`], where TLS takes its place. Until then the network
+//! between the agents has to be trusted.
 
 mod twins;
 
@@ -549,7 +551,8 @@ fn lane_loop(
         }
         let Some(open) = wire.as_mut() else {
             thread::sleep(RETRY_PAUSE);
-            // What has waited here is outdated; the senders repeat what still matters.
+            // The messages that have waited here are outdated. Their senders repeat those that
+            // still matter.
             while queue.try_recv().is_ok() {}
             continue;
         };

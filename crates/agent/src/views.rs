@@ -246,7 +246,7 @@ fn is_in_sync(resource: &Resource, node: NodeId, live: &Live) -> bool {
 fn attached_view(state: &State, resource: &Resource, attached: &Attachment, live: &Live) -> AttachedView {
     let client = live.engines.get(&attached.node).and_then(|engine| {
         let here = engine.clients.iter().find(|client| client.resource == resource.id)?;
-        // One of an earlier session goes first.
+        // A client of an earlier session goes first.
         (Some(here.opening) == attached.opening).then(|| client_view(state, here, engine.now_us))
     });
     AttachedView {
@@ -293,7 +293,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     let engine = live.engines.get(&node).ok_or_else(|| format!("the engine of {name} does not answer"))?;
     let here = engine.replicas.iter().find(|replica| replica.resource == resource.id);
     let here = here.ok_or_else(|| format!("the engine of {name} has not opened its replica"))?;
-    // What it has open instead of the registered disk does not count (R9).
+    // A replica that the engine has open instead of the registered disk does not count (R9).
     if resource.record.replica(node).is_none_or(|known| known.incarnation != here.incarnation) {
         return Err(format!("{name} has a new disk, and not the replica that the cluster knows"));
     }
@@ -372,7 +372,7 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
         {
             Health::Degraded
         }
-        // In sync or not: it serves nobody.
+        // Writes to the resource wait, even if all replicas are in sync.
         Some(Role::Primary)
             if live.stalls().iter().any(|stall| stall.what.resource() == Some(resource.id)) =>
         {
@@ -425,7 +425,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
                 latency_us: peer.latency_us,
                 copy_bytes_per_s: peer.copy.map(|copy| copy.bytes_per_s),
                 copy_left_ms: peer.copy.map(|copy| copy.left_ms),
-                // One that is gone is told as gone.
+                // A peer that is gone is told as gone.
                 slow: peer
                     .slow
                     .filter(|_| peer.state != PeerState::Disconnected && state.alive(peer.node))

@@ -1,9 +1,11 @@
-//! The thread that notices what stands still on this node without an error, and tells when that begins and ends (R28).
+//! The thread that notices what stands still on this node without an error, and tells when that
+//! begins and ends (R28).
 //!
 //! Guarantees
-//! - It waits for the engine no longer than it says here, and for no disk: it tells of a disk that hangs, and of an engine that
-//!   is stopped.
-//! - What it tells goes to all other agents directly as well, because the thread of this node's own log may be what hangs.
+//! - The thread waits for the engine no longer than it says here, and for no disk. So it can tell
+//!   of a disk that hangs, and of an engine that is stopped.
+//! - The thread sends its reports directly to all other agents as well, because the thread of this
+//!   node's own log may hang.
 
 use crate::clock::{boot_now, wall_ms};
 use crate::engine_link::EngineLink;
@@ -62,7 +64,7 @@ pub fn start(
                     .replicas(|replica| replica.role != Role::Secondary)
                     .into_values()
                     .any(|serves| serves);
-                // Of a thousand secondaries there is nothing to be told here.
+                // The engine of a node with secondaries alone has nothing to tell here.
                 status = match serves.then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
                     Some(Ok(Reply::Status(status))) => Some(status),
                     _ => None,
@@ -72,7 +74,7 @@ pub fn start(
             reach.look(node, &state, &transport);
             let mut seen = of_node(node, &waits(&log, &engine, &hindrances, &reach));
             seen.extend(status.iter().flat_map(|status| of_engine(node, status)));
-            // The causes that others know, so that what follows from them is not told here.
+            // Adds the causes that other nodes know, so that their consequences are not told here.
             let others = reach.disks().into_iter();
             seen.extend(others.map(|(other, ms)| Stall { what: Stalled::LogDisk(other), ms }));
             let mut seen = causes(&state, seen);
@@ -149,7 +151,7 @@ fn tell(news: &[News], state: &State, log: &RaftHandle, transport: &Transport, n
         let entry = Entry { at_ms: wall_ms(), command };
         let proposal = Proposal { id: ProposalId::random(), entry };
         log.forwarded(proposal.clone());
-        // Whoever leads takes it, once.
+        // The leader takes it, once.
         for other in state.nodes.keys().filter(|other| **other != node) {
             transport.send_proposal(*other, &proposal);
         }

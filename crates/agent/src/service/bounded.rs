@@ -2,7 +2,7 @@
 //!
 //! Guarantees
 //! - The caller waits no longer than it wants to.
-//! - One question of a kind is under way at a time. So a device that hangs keeps one thread and no more.
+//! - One question of a kind is under way at a time. So a device that hangs keeps only one thread.
 
 use crate::threads::lock;
 use std::collections::BTreeSet;

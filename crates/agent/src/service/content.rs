@@ -1,4 +1,5 @@
-//! The content of a volume, as far as its bytes tell: a file system that can be mounted, or whose it is otherwise.
+//! The content of a volume, as far as its bytes tell: a file system that can be mounted, or content
+//! that belongs to another program.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,7 +12,7 @@ const FILE_SYSTEMS: [(u64, &[u8], &str); 4] = [
     (65_600, b"_BHRfS_M", "btrfs"),
     (1024, &[0x10, 0x20, 0xf5, 0xf2], "f2fs"),
 ];
-/// The same of what is not to be mounted by itself.
+/// First bytes of content that cannot be mounted by itself: their place, and what it is called.
 const OTHERS: [(u64, &[u8], &str); 9] = [
     (0, b"LUKS\xba\xbe", "a LUKS volume"),
     (512, b"LABELONE", "a physical volume of LVM"),
@@ -24,8 +25,8 @@ const OTHERS: [(u64, &[u8], &str); 9] = [
     (510, &[0x55, 0xaa], "a partition table or boot sector"),
 ];
 
-/// The same of what lies on devices of others. Some of these may be mounted, by a service that
-/// names their type.
+/// First bytes of content on devices of other programs: their place, and what it is called. A
+/// service may mount some of these if it names their type.
 const STRANGERS: [(u64, &[u8], &str); 38] = [
     (16_384, b"\x01\x01\0\0\0\0\0\0\0\0\0\x01", "a member of a ZFS pool"),
     (16_384, b"SKUL\xba\xbe", "a LUKS volume"),
@@ -78,8 +79,8 @@ pub enum Content {
     Unknown,
 }
 
-/// Looks at what begins on the volume. A block that cannot be read further on is no reason not to mount, nor is a failover
-/// to wait for it.
+/// Looks at the content that begins on the volume. A block further on that cannot be read does not
+/// prevent a mount, and a failover does not wait for it.
 ///
 /// # Errors
 /// When one of the first blocks cannot be read.
@@ -92,7 +93,7 @@ pub fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
     Ok(signature(device, &OTHERS)?.map_or(Content::Unknown, Content::Other))
 }
 
-/// The name of what is there, if it is neither a file system that Mainstay makes nor what
+/// The name of content that is neither a file system that Mainstay makes nor content that
 /// [`inspect`] refuses.
 ///
 /// # Errors
@@ -129,17 +130,17 @@ pub fn uuid(device: &mut (impl Read + Seek), family: &str) -> io::Result<Option<
 }
 
 /// Whether a file system of this family may hold files: it was mounted, or was whole so that it
-/// could be. One of which neither is to be seen was never mounted.
+/// could be. If its bytes show neither, it was never mounted.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn may_hold_files(device: &mut (impl Read + Seek), family: &str) -> io::Result<bool> {
     Ok(match family {
-        // `sb_inprogress` is set until all the rest is on the device, and the kernel does not mount
-        // it so.
+        // `sb_inprogress` is set until all the rest is on the device. The kernel does not mount it
+        // before.
         "xfs" => piece(device, 126, 1)? == [0],
-        // A power cut may leave the superblock without what it describes. The time of the last
-        // mount and the number of mounts are written when it is mounted.
+        // After a power cut, the superblock may be there without the blocks that it describes. A
+        // mount writes the time of the last mount and the number of mounts.
         "ext" => piece(device, 1024 + 0x2c, 4)? != [0; 4] || piece(device, 1024 + 0x34, 2)? != [0; 2],
         // Their programs write the signature last.
         _ => true,

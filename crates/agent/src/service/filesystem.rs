@@ -1,7 +1,8 @@
 //! File systems that fill the devices that they are on.
 //!
-//! A mounted xfs, ext4 or btrfs is made as large as its device, by the kernel's own calls: nothing else has to be installed, nothing
-//! is unmounted, and one that is as large already stays as it is. Others keep their size, and that is said.
+//! A mounted xfs, ext4 or btrfs is made as large as its device, by the kernel's own calls. No other
+//! program has to be installed, and no file system is unmounted. A file system that is as large
+//! already stays as it is. Other types keep their size, and Mainstay says so.
 
 use crate::sys;
 use nix::errno::Errno;
@@ -36,8 +37,9 @@ pub enum FillError {
     Grow(#[source] Errno),
 }
 
-/// Makes the file system that is mounted at `path` as large as `device`. Waits until that has `bytes` bytes, for a while. Returns how
-/// large the device is, in bytes, if the file system was smaller.
+/// Makes the file system that is mounted at `path` as large as `device`. Waits for a while until
+/// the device has `bytes` bytes. Returns the size of the device in bytes, if the file system was
+/// smaller.
 ///
 /// # Errors
 /// See [`FillError`]. The file system stays as it is and goes on.

@@ -1,9 +1,9 @@
 //! The last look of a process before it begins: whether its file system is there, and whether its
 //! node is being silenced.
 //!
-//! The agent looks at both before it starts a process, and either may change until the process
-//! begins: the engine's guard may kill the cgroup a moment before the process is in it, and then
-//! detach the file system.
+//! The agent looks at both before it starts a process. Either may change until the process begins.
+//! The engine's guard may kill the cgroup a moment before the process is in it, and then detach the
+//! file system.
 //!
 //! Guarantees
 //! - The process looks again itself, after it has entered its cgroup and before its program begins.
@@ -33,8 +33,8 @@ pub const BARRED: Errno = Errno::ECANCELED;
 /// The process found another mount, or none, in the place of its file system.
 pub const NO_MOUNT: Errno = Errno::EREMCHG;
 
-/// Returns the point of the boot-time clock at which the engine's guard or its silencer ended what
-/// ran on this node, or began to. `None` if neither has acted, or if nothing is noted.
+/// Returns the point of the boot-time clock at which the engine's guard or its silencer ended the
+/// services on this node, or began to. `None` if neither has acted, or if nothing is noted.
 ///
 /// The notes tell it at once, also when the engine stands still.
 #[must_use]

@@ -1,7 +1,7 @@
 //! Whether a file system is frozen: a write waits, and not for the device.
 //!
 //! Guarantees
-//! - Neither the agent nor one of its threads waits for the file system: a process of its own does.
+//! - The agent and its threads never wait for the file system: a process of its own does.
 //! - A question writes nothing and reads nothing that the kernel does not keep in memory, so it
 //!   wakes no disk. It changes nothing.
 //! - A device that is slow or hangs is not called frozen.

@@ -1,8 +1,8 @@
 //! Hindrances of the services that run on this node, as the threads that look for them see them.
 //!
 //! Guarantees
-//! - A hindrance is as old as the time over which it was seen, and is told only while its thread
-//!   goes on seeing it: what nothing has looked at for [`FRESH`] is not told.
+//! - A hindrance is as old as the time over which a thread saw it. It is told only while its thread
+//!   goes on seeing it, and no longer than [`FRESH`] after the last look.
 //! - No lock is held while anything is looked at.
 
 use crate::threads::lock;

@@ -1,12 +1,14 @@
 //! Processes, mounts and devices that hold a file system or a block device, in words for the operator.
 //!
 //! Guarantees
-//! - Nothing here waits for a file system: what processes hold is told by the kernel's tables and by what it keeps of open
-//!   files, so one that hangs does not matter. The answer comes in bounded time, or it is said that there is none.
+//! - Nothing here waits for a file system. The kernel's tables, and its data about open files, tell
+//!   what processes hold, so a file system that hangs does not matter. The answer comes in bounded
+//!   time; otherwise the caller hears that there is none.
 //! - A mount that goes with the service's own, in this mount namespace or another, is none of its
 //!   holders.
 //!
-//! What cannot be looked at is left out: a process may end at any moment.
+//! Processes, mounts and files that cannot be looked at are left out: a process may end at any
+//! moment.
 
 use super::bounded::Bounded;
 use super::mount_table::{DeviceId, MountTable, Mounted};
@@ -97,7 +99,7 @@ impl Search {
         if !found.is_empty() {
             return Ok(found);
         }
-        // To ask for these the memory of the process has to be still, and it may hang.
+        // For this question the memory of the process has to be still, and the question may hang.
         let search = self.clone();
         let mapped = SEARCHES.ask(Path::new("memory"), deadline, move || search.in_memory(&processes));
         Ok(mapped.unwrap_or_default())

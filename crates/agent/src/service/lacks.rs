@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The first line of a script is looked for in so many bytes.
+/// Bytes of a script in which its first line is looked for.
 const INTERPRETER_BYTES: u64 = 256;
 /// Most links that are followed in one path, as the kernel does.
 const LINKS_MAX: u32 = 40;

@@ -4,15 +4,15 @@
 //! slow to begin and may hang in a system call.
 //!
 //! Guarantees
-//! - Numbers are given in the order in which the machine decided. A newer number calls all older
-//!   ones off.
+//! - Numbers are given in the order in which the machine decided. A newer number calls off all
+//!   older ones.
 //! - One maker works at a time. It has the newest number, and works only while no undo is at work.
-//!   A maker that is called off at work takes away what it made before it counts as gone.
-//! - An undo succeeds only when no maker is at work and no maker that was called off can begin.
-//!   Then nothing that was on its way can land any more (R19). Work that is still on its way after
-//!   the undo's patience counts as there.
-//! - No lock is held during the work. So giving a number never waits, and the way out waits only
-//!   for what may land.
+//!   If a maker is called off while it works, it takes away what it made before it counts as gone.
+//! - An undo succeeds only when no maker is at work, and no maker that was called off can begin.
+//!   Then no work that was under way can take effect any more (R19). Work that is still under way
+//!   after the undo's patience counts as there.
+//! - No lock is held during the work. So giving a number never waits. Taking away waits only for
+//!   work that may still take effect.
 
 use crate::threads::lock;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -2,10 +2,9 @@
 //!
 //! Guarantees
 //! - Such a mount is noted until it is gone, also when the service is forgotten here and when the
-//!   agent starts anew. So the service takes it away when it comes again, and this module as soon
-//!   as that takes no other mount along (R27).
-//! - It is not taken away while a process holds it, nor once the service, or another one, uses it
-//!   again.
+//!   agent starts anew. The service takes the mount away when it comes again. This module takes it
+//!   away as soon as no other mount goes with it (R27).
+//! - The mount stays while a process holds it, and once the service, or another one, uses it again.
 
 use super::lane::{Haste, Lane};
 use super::mount::Place;
@@ -20,8 +19,8 @@ const EXTENSION: &str = "left";
 /// How often a mount that was left is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The lane of each service's mount. It outlives the service's presence here, so that whatever the
-/// service does next calls off what is done for it now.
+/// The lane of each service's mount. It outlives the service's presence here. So whatever the
+/// service does next calls off work that is under way for it.
 #[derive(Clone, Debug, Default)]
 pub struct MountLanes(Arc<Mutex<BTreeMap<String, Arc<Lane>>>>);
 

@@ -1,10 +1,12 @@
 //! Making a file system on a volume that has none.
 //!
 //! Guarantees
-//! - A file system is made only where the version table says that no extent was ever written, or where an earlier attempt
-//!   was interrupted. Whatever else is there is content and is never formatted, nor is what was whole or mounted since.
-//! - The cluster knows of an attempt before its first write, and until the whole of it is on the device. So an interrupted one
-//!   is made anew, on whatever node, and is never mounted.
+//! - A file system is made only where the version table says that no extent was ever written, or
+//!   where an earlier attempt was interrupted. Everything else is content and is never formatted.
+//!   Nor is a file system formatted that was whole or mounted since.
+//! - The cluster knows of an attempt before its first write, and until the whole file system is on
+//!   the device. So an interrupted file system is made anew, on whatever node, and is never
+//!   mounted.
 
 use super::content::{self, Content};
 use super::mount::MountError;
@@ -32,8 +34,8 @@ pub trait Volume {
     fn finish(&self) -> Result<(), String>;
 }
 
-/// Sees to it that the volume holds a whole file system of this type, as far as that is to be seen without mounting it.
-/// `may`: the service allows making one.
+/// Makes sure that the volume holds a whole file system of this type, as far as that can be seen
+/// without mounting it. `may`: the service allows making one.
 ///
 /// # Errors
 /// When there is something else, or nothing and it may not be made, or making it fails.
@@ -121,8 +123,8 @@ fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Re
     let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
     let identity = words(uuid);
     let mut command = Command::new(format!("mkfs.{fstype}"));
-    // That the volume may be formatted is decided. A new one is all zeroes already: discarding it would only send that to
-    // every replica.
+    // The volume may be formatted: that is decided. A new volume is all zeroes already. Discarding
+    // it would only send that to every replica.
     match fstype {
         "xfs" => command.args(["-q", "-f", "-K", "-m", &format!("uuid={identity}")]),
         "ext2" | "ext3" | "ext4" => command.args(["-q", "-F", "-E", "nodiscard", "-U", &identity]),
@@ -135,7 +137,8 @@ fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Re
     let mut child = command.spawn().map_err(unusable)?;
     while child.try_wait().map_err(unusable)?.is_none() {
         if !wanted() {
-            // It may have ended just now; in either case it is over only when it was waited for.
+            // The program may have ended just now. In either case it is over only when it was
+            // waited for.
             drop(child.kill());
             drop(child.wait());
             return Err(MountError::CalledOff);
@@ -241,7 +244,8 @@ pub(super) mod tests {
             let mut bytes = std::fs::read(&device).unwrap();
             bytes[at..at + magic.len()].copy_from_slice(magic);
             std::fs::write(&device, &bytes).unwrap();
-            // Not even where an earlier attempt was interrupted: somebody else has put it there since.
+            // Content is not formatted even after an interrupted attempt: another program has put
+            // it there since.
             for unfinished in [None, Some([9; 16])] {
                 let known = Known { unfinished: RefCell::new(unfinished), ..Known::default() };
                 let refused = ensure_made(&device, "xfs", true, &known, &|| true);

@@ -1,7 +1,7 @@
 //! Changes that services make to the operating system: mounts, processes, addresses.
 //!
-//! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files
-//! here carry single steps out. Every step may be repeated.
+//! `mainstay_ha` decides the order of steps, their time limits and their undoing. The files here
+//! carry out single steps. Every step may be repeated.
 
 mod bounded;
 pub mod content;

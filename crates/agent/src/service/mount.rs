@@ -1,11 +1,12 @@
 //! Mounting and unmounting the file systems of services.
 //!
 //! Guarantees
-//! - A mount is a service's own only by its device ([`super::mount_table`]). Nothing else is unmounted, and nothing that is
-//!   mounted in or over it goes with it (R27).
-//! - Mounting what is mounted and unmounting what is not are successes.
+//! - A mount is a service's own only by its device ([`super::mount_table`]). Mainstay unmounts no
+//!   other mount, and no mount in or over the service's own goes with it (R27).
+//! - To mount a file system that is mounted, and to unmount one that is not, are successes.
 //! - A mount table that cannot be read proves nothing: no unmount succeeds by it (R19).
-//! - What was written is on the device before a mount goes, unless the node's lease has ended or the device does not take it.
+//! - All written data is on the device before a mount goes, unless the node's lease has ended or
+//!   the device does not take the data.
 
 use super::bounded::Bounded;
 use super::content;
@@ -120,8 +121,8 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// Whether it is about what is at the path on this node, which no other attempt of the service
-    /// changes.
+    /// Whether the error is about the path on this node, so that another attempt of the service
+    /// meets it again.
     #[must_use]
     pub fn is_of_the_place(&self) -> bool {
         matches!(
@@ -171,8 +172,8 @@ impl Place {
         Held { device: self.device, number: self.number }
     }
 
-    /// Refuses a file system of which nothing is here any more, but which is mounted at another path: a directory above
-    /// its mount point was renamed, or it was moved.
+    /// Refuses a file system that is no longer mounted here but is mounted at another path: a
+    /// directory above its mount point was renamed, or it was moved.
     ///
     /// # Errors
     /// When that is so, or the mount table cannot be read.
@@ -247,7 +248,7 @@ impl Place {
     }
 
     /// Writes to the device what was written to the file system, also where another mount lies over
-    /// it. Without any `patience` that is not asked.
+    /// it. With no `patience` it does not try.
     ///
     /// # Errors
     /// When that takes longer.
@@ -335,15 +336,17 @@ impl Place {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => {
                     let waits = MountError::Waits { path: self.path.clone(), why };
-                    // One that is there for so long does not go by itself.
+                    // A mount that stays for this time does not go by itself.
                     if met.get_or_insert_with(Instant::now).elapsed() >= MOUNT_PATIENCE {
                         return Err(waits);
                     }
                     waits
                 }
-                // Both may take seconds, in which others may mount something there: what is there is looked at again.
+                // Both checks may take seconds, in which another program may mount something there.
+                // So the loop looks again.
                 Unmount::Topmost if asked.is_none_or(|at| at.elapsed() >= FREEZE_PAUSE) => {
-                    // Unmounted it would stay frozen, with its device, and it could not be thawed any more.
+                    // A file system that is unmounted while frozen stays frozen, with its device,
+                    // and cannot be thawed any more.
                     if self.is_frozen() {
                         asked = None;
                         MountError::Frozen { path: self.path.clone() }
@@ -377,8 +380,9 @@ impl Place {
         }
     }
 
-    /// Takes the mount out of sight; the kernel ends it when the last user is gone (R19). What was written is on the device
-    /// before, or the device does not take it. Without any `patience` that is not asked.
+    /// Takes the mount out of sight; the kernel ends it when the last user is gone (R19). The
+    /// written data is on the device before, unless the device does not take it. With no `patience`
+    /// the flush is left out.
     ///
     /// # Errors
     /// When the kernel refuses, another mount would go with it, or what was written is not on the device after `patience`.
@@ -395,7 +399,7 @@ impl Place {
             match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => return Err(MountError::Waits { path: self.path.clone(), why }),
-                // Both may take seconds: what is there then is looked at again.
+                // Both the question and the flush may take seconds, so the loop looks again.
                 Unmount::Topmost if !patience.is_zero() => {
                     if self.is_frozen() {
                         return Err(MountError::Frozen { path: self.path.clone() });
@@ -435,8 +439,8 @@ pub struct MountPlan {
     pub hide_files: bool,
 }
 
-/// Mounts, after making a file system if the volume is blank and that is wanted. Nothing that can still be avoided
-/// is begun when `wanted` has become false. `runs`: processes of the service do.
+/// Mounts the file system. Makes it first if the volume is blank and the service wants that. Begins
+/// no avoidable step once `wanted` is false. `runs`: processes of the service run.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -467,7 +471,8 @@ pub fn ensure_mounted(
     if !wanted() {
         return Err(MountError::CalledOff);
     }
-    // Making a file system may have taken minutes, in which others may have mounted something there.
+    // Making a file system may have taken minutes, in which another program may have mounted
+    // something there.
     if !plan.place.look()?.to_mount(runs).map_err(occupied)? {
         return Ok(());
     }
@@ -487,9 +492,10 @@ pub fn is_read_only(options: &str) -> bool {
     parse_options("", options).0.contains(MsFlags::MS_RDONLY)
 }
 
-/// Makes XFS write back what its log holds once per second instead of every 30 seconds. All that has not been
-/// written back must be replayed record by record by the node that mounts after a power cut: seconds of failover
-/// time under load. The setting is the machine's, and is read when a file system is mounted.
+/// Makes XFS write back the content of its log once per second instead of every 30 seconds. After a
+/// power cut, the next node to mount must replay the rest record by record. That takes seconds of
+/// failover time under load. The setting is the machine's, and is read when a file system is
+/// mounted.
 fn push_often() {
     let current = std::fs::read_to_string(XFS_PUSH).ok().and_then(|text| text.trim().parse::<u32>().ok());
     if current.is_none_or(|current| current <= XFS_PUSH_CENTISECS) {
@@ -528,12 +534,14 @@ fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
                 flags.insert(MsFlags::from_bits_retain(set));
             }
             MountOption::FileSystem(option) => data.push(option),
-            // Specifications with such options are refused; one that an older version took is mounted as it was meant.
+            // Specifications with such options are refused. If an older version took one, it is
+            // mounted as it was meant.
             MountOption::ForOthers | MountOption::Refused { .. } => {}
         }
     }
-    // XFS refuses two mounts of one UUID in one kernel. A dead mount of an earlier primacy that somebody
-    // still holds open must not keep the service down; the record decides who may write, not the UUID.
+    // XFS refuses two mounts of one UUID in one kernel. A process may still hold a dead mount of an
+    // earlier primacy open. That must not keep the service down: the record decides which node may
+    // write, not the UUID.
     if fstype == "xfs" && !data.contains(&"nouuid") {
         data.push("nouuid");
     }
@@ -667,7 +675,8 @@ mod tests {
         plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
     }
 
-    /// A volume whose file system takes its time: others mount something at the place meanwhile.
+    /// A volume whose file system takes its time. Another program mounts something at the place
+    /// meanwhile.
     struct Slow<'a>(&'a str, Known);
 
     impl Volume for Slow<'_> {

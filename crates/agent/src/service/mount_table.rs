@@ -1,9 +1,10 @@
 //! The mounts of this node, as the kernel knows them.
 //!
 //! Guarantees
-//! - A file system is known by its device, never by a name: what is mounted at a path is a service's own only if it is on
-//!   the device of its volume.
-//! - What counts at a path is what the kernel finds there, also when a mount lies over a directory above it.
+//! - A file system is known by its device, never by a name. A mount at a path is a service's own
+//!   only if it is on the device of its volume.
+//! - The mount that the kernel finds at a path counts, also when a mount lies over a directory
+//!   above it.
 
 use super::holders::Held;
 use mainstay_ha::AtPath;
@@ -106,8 +107,8 @@ impl Mounted {
     /// Whether it is a file system on `device`. `number`: of that file system, where it is known not to be the device's.
     #[must_use]
     pub fn is_on(&self, device: DeviceId, number: Option<DeviceId>) -> bool {
-        // Its source is asked only where the number of the file system says nothing, and where it is a device: to ask for a
-        // file of others may take for ever.
+        // The source is asked only if the number of the file system says nothing, and if the source
+        // is a device. A question about a file of another file system may take for ever.
         let by_source = || {
             self.has_number_of_its_own()
                 && self.source.starts_with('/')
@@ -239,17 +240,19 @@ impl MountTable {
         let at_path = || self.0.iter().filter(|mounted| mounted.point == path);
         let seen = match visible {
             Some(id) => self.0.iter().find(|mounted| mounted.id == id),
-            // It is not to be looked at; the topmost is the one that carries no other of them.
+            // The topmost mount there cannot be looked at. It is the one that carries no other of
+            // them.
             None => at_path().find(|mounted| !at_path().any(|other| other.parent == mounted.id)),
         };
-        // Somebody may have mounted a part of it there.
+        // An operator may have mounted a part of the file system there.
         let is_ours = |mounted: &&Mounted| {
             mounted.point == path && mounted.is_whole() && mounted.is_on(held.device, held.number)
         };
         match (seen.filter(is_ours), at_path().find(is_ours)) {
             (Some(ours), _) => {
                 if let Some(inner) = self.0.iter().find(|mounted| mounted.parent == ours.id) {
-                    // One below another of ours has it as its parent, and is told by its own path.
+                    // If one of ours lies below another of ours, that other one is its parent, and
+                    // it is told by its own path.
                     return AtPath::Holds(inner.words());
                 }
                 let dead = [

@@ -5,12 +5,12 @@
 //!   pipe to one writer. The writer is a process of its own, which outlives the agent as they do.
 //!   So the disk is bounded even while there is no agent: at most [`PARTS`] files of
 //!   [`PART_BYTES_MAX`] for each process of a service.
-//! - Writing never waits for the disk. Output that the writer cannot get rid of, or that comes
-//!   faster than [`RATE_BYTES_PER_S`] for long, is left out. The log says how much.
-//! - The agent replaces a writer that ends and keeps the pipe open meanwhile: no process sees an
-//!   error. Processes see a closed pipe only if a writer is killed while there is no agent.
-//! - The writer ends when the last process ends that can write to it. It is in a cgroup of its own:
-//!   silencing a service does not wait for it.
+//! - Writing never waits for the disk. The writer leaves out output that it cannot get rid of, or
+//!   that comes faster than [`RATE_BYTES_PER_S`] for long. The log says how much.
+//! - The agent replaces a writer that ends, and keeps the pipe open meanwhile, so no process sees
+//!   an error. Processes see a closed pipe only if a writer is killed while there is no agent.
+//! - The writer ends when the last process ends that can write to it. It is in a cgroup of its own,
+//!   so silencing a service does not wait for it.
 
 use super::footing::Footing;
 use super::process::{Identified, ProcessError, ServiceDirs, log_path};
@@ -40,7 +40,7 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 /// How often a writer that an earlier agent started is looked at, and the pause before one that ended is replaced.
 const WATCH: Duration = Duration::from_millis(200);
-/// How long after a process's end its last words may still be on their way.
+/// Time after a process's end in which its last words may still arrive.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(60);
 /// The longest last words that are told, in characters.
 const LAST_WORDS_MAX: usize = 200;
@@ -194,7 +194,7 @@ impl Start {
 /// When there is no thread for the disk.
 pub fn write_log(log: &Path) -> io::Result<()> {
     sys::ignore_signals();
-    // It holds a service's only way to speak, and next to no memory.
+    // The writer holds a service's only way to report, and next to no memory.
     drop(fs::write("/proc/self/oom_score_adj", "-1000"));
     copy(io::stdin().lock(), log, &Limits::default())
 }
@@ -213,7 +213,7 @@ impl Default for Limits {
     }
 }
 
-/// Between the one who reads the pipe and the one who writes the disk.
+/// Output between the thread that reads the pipe and the thread that writes the disk.
 #[derive(Default)]
 struct Waiting {
     state: Mutex<Pieces>,
@@ -410,7 +410,7 @@ pub fn last_words(log: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Gives lines without end until so many bytes were given.
+    /// Gives lines without end until this number of bytes was given.
     struct Talker {
         left: usize,
         next: u64,

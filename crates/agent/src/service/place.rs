@@ -2,7 +2,8 @@
 //!
 //! Guarantees
 //! - Links in a path are resolved once, before anything is mounted there.
-//! - Nothing is mounted over what the system or Mainstay itself needs, nor in or over the place of another service.
+//! - A mount never covers a path that the system or Mainstay itself needs, and never lies in or
+//!   over the place of another service.
 
 use super::bounded::Bounded;
 use super::holders::Held;
@@ -33,9 +34,9 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
                 found.extend(rest.iter().rev());
                 return Ok(found);
             }
-            // A link that leads nowhere would be made a directory only by whoever made the link.
+            // The link leads nowhere. Only its owner may make the directory that it leads to.
             Err(error) if error.kind() == io::ErrorKind::NotFound && above.is_symlink() => return Err(error),
-            // A file system that has shut down answers nothing, and its mount point is what it is all the same.
+            // A file system that has shut down answers nothing, but its mount point is still known.
             Err(error) => {
                 let (Some(parent), Some(name)) = (above.parent(), above.file_name()) else {
                     return Err(error);
@@ -47,7 +48,8 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The same, or the path as it is where that is not known soon: a file system on the way hangs.
+/// The path without links. If that is not known soon, because a file system on the way hangs, the
+/// path as it is.
 #[must_use]
 pub fn resolve_soon(path: &Path) -> PathBuf {
     let asked = path.to_path_buf();
@@ -55,8 +57,8 @@ pub fn resolve_soon(path: &Path) -> PathBuf {
     resolved.and_then(Result::ok).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Why nothing of a user may be put at `path`, which has no links in it: the system or Mainstay
-/// needs what is there. `own`: the directories of Mainstay on this node.
+/// Why a user's files may not be put at `path`, which has no links in it: the system or Mainstay
+/// needs the path. `own`: the directories of Mainstay on this node.
 #[must_use]
 pub fn needed(path: &Path, own: &[PathBuf]) -> Option<String> {
     let text = path.to_string_lossy();
@@ -93,8 +95,8 @@ pub fn refusal(path: &Path, places: &Places, others: &[(String, PathBuf)]) -> Op
     })
 }
 
-/// Why a service cannot mount its file system on this node; `None`: as far as is to be seen it can. `others` are the other
-/// services that may run here.
+/// Why a service cannot mount its file system on this node; `None` if no reason is known. `others`
+/// are the other services that may run here.
 #[must_use]
 pub fn unfit(spec: &ServiceSpec, places: &Places, others: &[ServiceSpec]) -> Option<String> {
     let mount = spec.mount.as_ref()?;

@@ -1,12 +1,14 @@
 //! Processes of services.
 //!
 //! Guarantees
-//! - A process is in the cgroup `<root>/<service>/<process>/main` from its first instruction on, its preparation in `prepare` and
-//!   its readiness test in `ready` beside that. What they start stays there: killing a cgroup leaves nothing behind, and takes
-//!   nothing of another process along, whatever their names are.
-//! - Processes survive the agent. A restarted agent finds them through [`Running::load`]: process id and
-//!   start time from the state file, checked against the cgroup, so that a reused id is never taken for it.
-//! - What cannot be found out counts as running (R19).
+//! - A process is in the cgroup `<root>/<service>/<process>/main` from its first instruction on.
+//!   Its preparation is in `prepare` and its readiness test in `ready` beside that. Their children
+//!   stay there. So killing a cgroup leaves no process of it behind, and ends no other process,
+//!   whatever their names are.
+//! - Processes survive the agent. A restarted agent finds them through [`Running::load`]: process
+//!   id and start time from the state file, checked against the cgroup. So a reused id is never
+//!   taken for the process.
+//! - A process whose state cannot be found out counts as running (R19).
 
 use super::footing::{self, Footing};
 use super::output::{self, Output};
@@ -209,7 +211,8 @@ pub fn begin(
     Ok(Started { child: spawn(dirs, plan, role, footing)?, role })
 }
 
-/// Waits for the end of a command. When it is not `wanted` any more, whoever called it off kills it.
+/// Waits for the end of a command. If the command is not `wanted` any more, the undo that called it
+/// off kills it.
 ///
 /// # Errors
 /// See [`ProcessError`]. After a timeout the command has been killed with all that it started.
@@ -229,7 +232,8 @@ pub fn finish(
                 return Err(ProcessError::Failed { command, status, log: log_path(dirs, &plan.name) });
             }
             Ok(None) if !wanted() => {
-                // Its cgroup may be another attempt's by now. Only the zombie is this one's business.
+                // The cgroup may be another attempt's by now, so this attempt only waits for its
+                // own process.
                 drop(child.wait());
                 return Err(ProcessError::CalledOff);
             }
@@ -257,8 +261,8 @@ pub fn stop(
     let cgroup = dirs.process(&running.name);
     if running.is_alive() {
         let pid = Pid::from_raw(running.pid);
-        // It leads its own session and thereby its own process group; databases get the signal once, from here.
-        // It may have ended by itself just now.
+        // The process leads its own session and thereby its own process group. A database gets the
+        // signal once, from here. The process may have ended by itself just now.
         let _ = kill(pid, signal);
         let deadline = Instant::now() + timeout;
         while running.is_alive() && Instant::now() < deadline {
@@ -349,7 +353,8 @@ fn spawn(
     let log_again = log.try_clone().map_err(unwritable)?;
     let user = plan.user.as_deref().map(find_user).transpose()?;
     if let Some(user) = user.as_ref().filter(|_| plan.output.is_some()) {
-        // So that it may open /dev/stdout. Where that is not possible it writes to what it has.
+        // So that the service may open /dev/stdout. If that is not possible, it writes to the
+        // descriptor that it has.
         let _ = fchown(&log, Some(user.uid), Some(user.gid));
     }
     let mut command = Command::new(program);

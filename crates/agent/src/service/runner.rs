@@ -1,11 +1,12 @@
 //! One service on this node: the threads that carry out the steps of its `mainstay_ha` machine, which is the reconciler's.
 //!
 //! Guarantees
-//! - What the machine wants persisted is in `<run>/services/<name>.json` before its next effect is carried out.
-//! - Every step, undo and kill runs on a thread of its own and answers exactly once, through [`Done`]. Carrying out waits
-//!   for none of them.
-//! - Effects get their turns in the order in which the machine gave them, however late their threads are
-//!   (see [`super::lane`]).
+//! - The state that the machine wants persisted is in `<run>/services/<name>.json` before its next
+//!   effect is carried out.
+//! - Every step, undo and kill runs on a thread of its own and answers exactly once, through
+//!   [`Done`]. Carrying out an effect waits for none of them.
+//! - Effects get their turns in the order in which the machine gave them, however late their
+//!   threads are (see [`super::lane`]).
 
 use super::hindrances::Hindrances;
 use super::holders::{self, Held, NotKnown, Search, in_cgroup};
@@ -58,8 +59,8 @@ pub struct Places {
     pub mount_lanes: MountLanes,
 }
 
-/// Services whose next stop on this node does not wait for others that hold their file systems: an
-/// operator has said so.
+/// Services whose next stop on this node does not wait for holders of their file systems, because
+/// an operator has said so.
 #[derive(Clone, Debug, Default)]
 pub struct Disregarded(Arc<Mutex<BTreeSet<String>>>);
 
@@ -283,12 +284,13 @@ impl Runner {
                 let number = self.work.processes.number();
                 self.thread(ticket, move |work, _| work.kill(number));
             }
-            // The reconciler's.
+            // The reconciler handles reports.
             Effect::Report(_) => {}
         }
     }
 
-    /// Silences whatever an instance that nobody remembers may have left (R19): its address, its processes, its mount.
+    /// Silences what an instance that no agent remembers may have left (R19): its address, its
+    /// processes, its mount.
     pub fn sweep(spec: &ServiceSpec, places: &Places) {
         if let Some(Ok(vip)) = spec.vip.as_ref().map(|vip| vip.address.parse::<Vip>())
             && let Err(error) = vip::remove(vip)
@@ -359,8 +361,8 @@ pub fn users_of(
     let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
     let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
-    // Where the service has mounted nothing, a mount at its path was made by others. One that was
-    // left to others is theirs.
+    // If the service has mounted nothing, another program made the mount at its path. A mount that
+    // was left to others belongs to them.
     let noted = service.and_then(|spec| noted(&state_file(places, &spec.name)));
     let mounted = noted.filter(|noted| !noted.saved.is_silent()).and_then(|noted| noted.mounted);
     let mounted = mounted.filter(|place| devices.contains(&place.device));
@@ -407,7 +409,7 @@ fn device_link(spec: &ServiceSpec, places: &Places) -> PathBuf {
     places.run_dir.join("dev").join(&spec.resource).join(volume.to_string())
 }
 
-/// Links in the paths of mounts are left to [`crate::teller`]: to resolve them may take for ever.
+/// [`crate::teller`] resolves links in the paths of mounts, because that may take for ever.
 fn guard_of(
     spec: &ServiceSpec,
     resource: ResourceId,

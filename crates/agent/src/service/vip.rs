@@ -1,19 +1,22 @@
 //! Floating addresses.
 //!
-//! An address is probed before it is taken (R22), with the questions of RFC 5227 but short waits, because
-//! the lease already says that no node of the cluster has it: the probe finds strangers and nodes that
-//! failed to let go. It is announced several times afterwards. Everything goes to the kernel through netlink and
-//! packet sockets; only IPv4 addresses are carried in this version.
+//! The agent probes an address before it takes it (R22), with the questions of RFC 5227 but short
+//! waits. The lease already says that no node of the cluster has it. The probe finds other hosts,
+//! and nodes that failed to let go. The agent announces the address several times afterwards.
+//! Everything goes to the kernel through netlink and packet sockets. This version carries only IPv4
+//! addresses.
 //!
-//! A node of the cluster that failed to let go, because it stands still as a whole, goes on answering for its old address. The address is
-//! taken over then, and announced again and again until the old holder is silent.
+//! A node of the cluster may stand still as a whole, and so fail to let go of its old address. It
+//! then goes on answering for that address. The new holder takes the address over, and announces it
+//! again and again until the old holder is silent.
 //!
 //! Guarantees
-//! - Only an address that Mainstay has added is removed ([`mainstay_types::address`]). One that is here and that Mainstay did not
-//!   add is not taken.
-//! - To remove an address removes no other. The kernel makes the second address of a network on an interface depend on the
-//!   first one. So an address is added with a prefix of 32 bits, and is a network of its own. Where the interface has no address
-//!   in the network that the service names, a route with the address as its source leads there, which goes with the address.
+//! - Only an address that Mainstay has added is removed ([`mainstay_types::address`]). An address
+//!   that is here and that Mainstay did not add is not taken.
+//! - To remove an address removes no other. The kernel makes the second address of a network on an
+//!   interface depend on the first one. So an address is added with a prefix of 32 bits, and is a
+//!   network of its own. If the interface has no address in the network that the service names, a
+//!   route with the address as its source leads there. The route goes with the address.
 
 use super::hindrances::Part;
 use crate::sys::{ARP_PROTOCOL, arp_address};
@@ -44,9 +47,10 @@ const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// When the address is announced, counted from when it was added. Switches and neighbours may miss some.
 const ANNOUNCE_AT: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
-/// Rounds without another holder after which nobody contests the address.
+/// Rounds without another holder after which the address counts as uncontested.
 const QUIET_ROUNDS: u32 = 4;
-/// Pause between two looks at who answers for the address, while another host has done so lately, and later.
+/// Pause between two probes for other hosts with the address: while one has answered lately, and
+/// later.
 const CONTESTED_PAUSE: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 const ETHERNET_HEADER_BYTES: usize = 14;
@@ -142,10 +146,11 @@ pub struct Interface {
     mac: [u8; 6],
 }
 
-/// The interface that is named, or else the one with another address in the same subnet. What Mainstay has added does not count.
+/// The interface that is named, or else the one with another address in the same subnet. Addresses
+/// that Mainstay has added do not count.
 ///
 /// # Errors
-/// When there is none, and when by the networks of this node no host may have the address.
+/// When there is none, or when the networks of this node allow no host to have the address.
 pub fn find_interface(vip: Vip, name: Option<&str>) -> Result<Interface, VipError> {
     refuse_no_host(vip, &addresses()?)?;
     with_netlink(async |handle| {
@@ -157,7 +162,8 @@ pub fn find_interface(vip: Vip, name: Option<&str>) -> Result<Interface, VipErro
         let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
         let index = addresses.iter().filter_map(found).find_map(|found| {
             let IpAddr::V4(address) = found.ip else { return None };
-            // A /32 contains nobody else; then the subnet of the node's own address decides.
+            // A prefix of 32 bits contains no other address. Then the subnet of the node's own
+            // address decides.
             let near = address != vip.address
                 && !found.is_ours()
                 && !address.is_loopback()
@@ -179,10 +185,11 @@ fn refuse_no_host(vip: Vip, list: &[FoundAddress]) -> Result<(), VipError> {
     }
 }
 
-/// Asks whether anybody has the address. Takes 150 ms.
+/// Asks whether another host has the address. Takes 150 ms.
 ///
 /// # Errors
-/// [`VipError::InUse`] when somebody has, or when the question could not be asked.
+/// [`VipError::InUse`] when another host has it; another error when the question could not be
+/// asked.
 pub fn probe(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     if interface.mac == [0; 6] {
         // A loopback interface has no neighbours.
@@ -221,7 +228,7 @@ pub fn add(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     match whose(vip)? {
         AddressHere::Ours(there) if there.interface == interface.index => return Ok(()),
         AddressHere::Foreign(there) => return Err(foreign(vip, there)),
-        // It is on another interface than the service names now.
+        // The address is on another interface than the service names now.
         AddressHere::Ours(_) => remove(vip)?,
         AddressHere::No => {}
     }
@@ -242,8 +249,8 @@ pub fn add(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     ensure_route(vip, interface, &list)
 }
 
-/// Sees to it that the network of the address is reached through `interface`, by an address that is there already or by the address itself.
-/// `list`: the addresses of this node.
+/// Makes sure that the network of the address is reached through `interface`, by an address that is
+/// there already or by the address itself. `list`: the addresses of this node.
 fn ensure_route(vip: Vip, interface: &Interface, list: &[FoundAddress]) -> Result<(), VipError> {
     let reached = list.iter().any(|found| {
         found.interface == interface.index && !found.is_ours() && found.network_contains(vip.ip())
@@ -251,8 +258,8 @@ fn ensure_route(vip: Vip, interface: &Interface, list: &[FoundAddress]) -> Resul
     if vip.prefix < 32 && !reached { add_route(vip, interface) } else { Ok(()) }
 }
 
-/// The neighbours in the network of the address are reached through `interface`, from the address. The kernel takes the route
-/// away with the address.
+/// Adds a route to the neighbours in the network of the address, through `interface` and from the
+/// address. The kernel takes the route away with the address.
 fn add_route(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     let bits = vip.address.to_bits();
     let hosts = u32::MAX.checked_shr(vip.prefix.into()).unwrap_or(0);
@@ -370,12 +377,12 @@ pub fn keep(
     let interface = interface.clone();
     let hinder = Arc::new(hinder);
     let told = Arc::clone(&hinder);
-    // All addresses of this node, if it has this one; and whether that is wanted. An address that is taken away is not
-    // wanted any more before it goes.
+    // Returns all addresses of this node, if it has this one, and whether the address is wanted. An
+    // address stops being wanted before it is taken away.
     let look = move |interface: &Interface| {
         let (list, flags) = (addresses().ok(), flags(interface));
         let why = list.as_ref().and_then(|list| lost(vip, interface, list, flags));
-        // An interface that is down is told as such.
+        // Another report tells of an interface that is down.
         let without_carrier = why.is_none() && flags.is_some_and(|flags| !flags.contains(LinkFlags::LowerUp));
         let (here, wanted) = (list.filter(|_| why.is_none()), wanted());
         let no_carrier =
@@ -399,7 +406,7 @@ pub fn keep(
                 (None, true) => {}
             }
         }
-        // Rounds in which no other host has answered for it, since one did.
+        // Rounds without an answer of another host for the address, since the last such answer.
         let mut quiet = 0;
         let mut was_without_carrier = false;
         loop {
@@ -599,7 +606,7 @@ mod tests {
         assert_eq!(conflict(&arp_frame(other, vip, vip), vip, mine), Some(other));
         assert_eq!(conflict(&arp_frame(other, vip, neighbour), vip, mine), Some(other));
         assert_eq!(conflict(&arp_frame(other, Ipv4Addr::UNSPECIFIED, vip), vip, mine), Some(other));
-        // Somebody who merely looks for the address does not have it.
+        // A host that merely looks for the address does not have it.
         assert_eq!(conflict(&arp_frame(other, neighbour, vip), vip, mine), None);
         assert_eq!(conflict(&arp_frame(mine, Ipv4Addr::UNSPECIFIED, vip), vip, mine), None);
         for length in 0..ETHERNET_HEADER_BYTES + ARP_BYTES {

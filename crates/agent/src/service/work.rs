@@ -1,8 +1,8 @@
 //! Work of the threads of one service: single steps, undos and the kill.
 //!
 //! Guarantees
-//! - An undo or a kill succeeds only when nothing is left of what it takes away. Work that began
-//!   before it cannot bring any of that back: see [`super::lane`].
+//! - An undo or a kill succeeds only when nothing of its part is left. Work that began before
+//!   cannot bring any of it back: see [`super::lane`].
 //! - Nothing here makes the reconciler wait.
 
 use super::filesystem;
@@ -74,7 +74,7 @@ pub(super) struct Work {
 
 /// Why an address is not taken.
 pub(super) enum NoAddress {
-    /// A stranger has it.
+    /// Another host has it.
     Held(String),
     Failed(String),
 }
@@ -299,7 +299,7 @@ impl Work {
         }
     }
 
-    /// Whether the device under a mount is not the one that this node serves now: what is on it was
+    /// Whether the device under a mount is not the one that this node serves now. Then the mount is
     /// cut off from its volume.
     fn is_gone(&self, place: &Place) -> bool {
         let spec = self.spec();
@@ -314,9 +314,9 @@ impl Work {
         state.resources.get(&self.resource).is_none_or(|resource| resource.rollback.is_none())
     }
 
-    /// Leaves a mount to those who have mounted something in it or over it (R27): no process of the
-    /// service runs on it, what was written is on its device, and the device fails as soon as this
-    /// node does not serve it any more (R19). So the service may go on elsewhere.
+    /// Leaves a mount to the users that have mounted something in it or over it (R27). No process
+    /// of the service runs on it, and all written data is on its device. The device fails as soon
+    /// as this node does not serve it any more (R19). So the service may go on elsewhere.
     fn leave(&self, place: Place, why: &MountError, patience: Duration) -> Result<(), String> {
         place.flush_all(patience).map_err(words)?;
         left::note(&self.places, &self.name, &place);
@@ -348,7 +348,8 @@ impl Work {
         std::mem::take(new).then(|| why.clone())
     }
 
-    /// A process that waits for a frozen file system does not even end when it is killed.
+    /// Adds to an error that the file system is frozen: a process that waits for the thaw does not
+    /// end even when it is killed.
     fn unless_frozen(&self, why: String) -> String {
         match lock(&self.mounted).clone().filter(Place::is_frozen) {
             Some(place) => format!("{why}; {}", MountError::Frozen { path: place.path }),
@@ -356,7 +357,8 @@ impl Work {
         }
     }
 
-    /// From now on the devices may fail at any moment, and what is on them is not waited for.
+    /// Notes whether the lease has ended. Then the devices may fail at any moment, and no undo
+    /// waits for data on them.
     pub fn lease_ended(&self, ended: bool) {
         self.killed.store(ended, Ordering::Release);
     }
@@ -388,7 +390,7 @@ impl Work {
         Ok(())
     }
 
-    /// Ends all that belongs to a process, whoever started it.
+    /// Ends all that belongs to a process, also what an earlier agent started.
     fn kill_process(&self, process: usize) -> Result<(), String> {
         let cgroup = self.dirs.process(&self.process(process)?.name);
         process::kill_cgroup(&cgroup, KILL_PATIENCE).map_err(words)
@@ -397,7 +399,7 @@ impl Work {
     fn kill_role(&self, process: usize, role: Role) -> Result<(), String> {
         let name = self.process(process)?.name;
         process::kill_cgroup(&self.dirs.role(&name, role), KILL_PATIENCE).map_err(words)?;
-        // An older agent may have left one elsewhere, where a process of today may be.
+        // An older agent may have used this other cgroup, which may belong to a process of today.
         let former = format!("{name}-{}", role.name());
         if self.spec().processes.iter().any(|other| other.name == former) {
             return Ok(());
@@ -439,7 +441,8 @@ impl Work {
         }
         match self.place() {
             Ok(found) => Ok(found.map(|(place, _)| place)),
-            // Where its device or its path is gone, what is mounted by the name of the path may be its own.
+            // If its device or its path is gone, a mount at the path that the service names may be its
+            // own.
             Err(error) => {
                 let spec = self.spec();
                 let Some(mount) = &spec.mount else { return Ok(None) };
@@ -502,7 +505,7 @@ impl Work {
         )
     }
 
-    /// Notes what is mounted from now on; what was before it goes first, or stays noted.
+    /// Notes the mount from now on. An earlier mount elsewhere goes first, or stays noted.
     fn note(&self, place: Place) -> Result<(), String> {
         self.mounts(place).map_err(words)
     }
@@ -510,8 +513,8 @@ impl Work {
     fn mounts(&self, place: Place) -> Result<(), MountError> {
         let left = self.noted().filter(|left| !left.is_same(&place));
         if let Some(left) = left {
-            // One that was left to others is on a device that is gone: there is nothing to be
-            // waited for on it.
+            // A mount that was left to others is on a device that is gone. There is no data to wait
+            // for.
             let patience = if self.is_gone(&left) { Duration::ZERO } else { KILL_PATIENCE };
             left.detach(patience)?;
         }
@@ -522,8 +525,9 @@ impl Work {
         Ok(())
     }
 
-    /// R28: no process begins but on its file system. Where that has died another node is asked for at once. Called by the maker
-    /// on its lane, so that no undo takes the mount away between this and the beginning.
+    /// R28: a process begins only on its file system. If that has died, the agent asks for another
+    /// node at once. The maker calls this on its lane, so no undo takes the mount away between this
+    /// check and the beginning.
     fn stands(&self, step: Step, on_done: &OnDone) -> Result<(), String> {
         if self.spec().mount.is_none() {
             return Ok(());
@@ -531,8 +535,8 @@ impl Work {
         let Some(place) = lock(&self.mounted).clone() else {
             return mainstay_ha::AtPath::Nothing.may_begin(step);
         };
-        // A readiness test is repeated many times a second: to have all that was written on the device each time would keep it
-        // busy.
+        // A readiness test is repeated many times a second. It would keep the device busy to flush
+        // all data to it each time.
         let closely = !matches!(step, Step::CheckReady { .. });
         let at = if closely { place.look_closely() } else { place.look() };
         let at = at.map_err(words)?;
@@ -554,8 +558,9 @@ impl Work {
         tell_loss(&self.places.run_dir, &self.name, event, on_done);
     }
 
-    /// Looks at the mount for as long as it is not to be taken away, and tells whenever it is not what it was: the machine may
-    /// have had no ear for it the first time. `number` is the mount's on its lane.
+    /// Looks at the mount until the mount is to be taken away. Tells at every look that the mount
+    /// is not what it was: the machine may not have listened the first time. `number` is the
+    /// mount's on its lane.
     fn watch(self: &Arc<Self>, number: u64, on_done: &OnDone) {
         let Some(place) = lock(&self.mounted).clone() else { return };
         self.watch_freezes(number, place.clone());
@@ -598,13 +603,14 @@ impl Work {
         let Some(mount) = &spec.mount else { return };
         let Some(&bytes) = volumes.get(usize::from(mount.volume)) else { return };
         let Ok(Some((place, device))) = self.place() else { return };
-        // One that is not mounted now is looked at when it is.
+        // A file system that is not mounted now is looked at when it is.
         if place.look().is_ok_and(|at| at.lost().is_none()) {
             self.fill(&place.path, &device, bytes);
         }
     }
 
-    /// A file system that stays small is no reason not to run on it.
+    /// Fills the device with the file system. If the file system stays small, the service runs all
+    /// the same.
     fn fill(&self, path: &Path, device: &Path, bytes: u64) {
         if !self.spec().mount.as_ref().is_some_and(|mount| mount.grow) {
             return;
@@ -615,7 +621,7 @@ impl Work {
             Ok(Some(bytes)) => {
                 tracing::info!(service, path = %path_shown, bytes, "the file system is as large as its volume")
             }
-            // Only who has made the volume larger waits for it.
+            // No operator waits for this unless the volume has grown.
             Err(error) if bytes == 0 => {
                 tracing::debug!(service, path = %path_shown, error = words(error), "a file system keeps its size")
             }
@@ -630,13 +636,13 @@ impl Work {
             if lock(&self.running).get(&process).is_some_and(Running::is_alive) {
                 return Ok(());
             }
-            // What an instance that nobody remembers has left is in the way of a new one (R19).
+            // A forgotten instance may have left processes that are in the way of a new one (R19).
             self.kill_process(process)?;
             self.stands(Step::StartProcess { process }, on_done)?;
             let plan = self.plan(process)?;
             let (running, mut child) = process::start(&self.dirs, &plan, self.footing()?).map_err(words)?;
             lock(&self.running).insert(process, running.clone());
-            // The process belongs into the state file before anybody may forget it.
+            // The state file has to name the process before this agent may end and forget it.
             self.save(None);
             let (work, on_done) = (Arc::clone(self), on_done.clone());
             spawn("agent-child", move || {
@@ -649,8 +655,9 @@ impl Work {
         self.processes.make(number, start, revoke)
     }
 
-    /// A process has ended. What was stopped or killed has not ended by itself, and nobody waits for it any more: such an end is
-    /// told before the answer to the stop, or not at all.
+    /// Takes in the end of a process. A process that was stopped or killed has not ended by itself,
+    /// and the machine does not wait for it. Its end is told before the answer to the stop, or not
+    /// at all.
     pub fn ended(&self, process: usize, ended: &Running, status: &str, on_done: &OnDone) {
         let log = process::log_path(&self.dirs, &ended.name);
         let status = format!("{status}{}; see {}", process::said(&log), log.display());
@@ -688,7 +695,8 @@ impl Work {
             _ => Step::Prepare { process },
         };
         let begin = || {
-            // One that an earlier agent began may still run; the answer that counts is that of this one.
+            // A command that an earlier agent began may still run. Only the answer of this one
+            // counts.
             self.kill_role(process, role)?;
             self.stands(step, on_done)?;
             process::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
@@ -732,7 +740,8 @@ impl Work {
         Err(CALLED_OFF.into())
     }
 
-    /// Asks who has the address. A node of the cluster that has it has no right to it any more.
+    /// Asks whether another host has the address. If that host is a node of the cluster, its right
+    /// to the address has ended, and the address may be taken.
     pub(super) fn probe(&self) -> Result<(), NoAddress> {
         let failed = |error| NoAddress::Failed(words::<vip::VipError>(error));
         let (vip, interface) = self.address().map_err(NoAddress::Failed)?;
@@ -801,8 +810,8 @@ impl Work {
     }
 }
 
-/// Tells of something that a service has lost. If Mainstay itself has silenced this node meanwhile,
-/// that is told first, so that the loss is never called a failure of the service.
+/// Tells that a service has lost a part. If Mainstay itself has silenced this node meanwhile, that
+/// is told first, so that the loss never counts as a failure of the service.
 fn tell_loss(run_dir: &Path, service: &str, loss: Event, on_done: &OnDone) {
     let silenced = footing::silenced_at(run_dir).map(|at| Event::Silenced { at });
     for event in silenced.into_iter().chain([loss]) {
@@ -851,7 +860,7 @@ mod tests {
     }
 
     fn work(dir: &Path) -> Work {
-        // Nobody listens on this port of this address.
+        // No program listens on this port of this address.
         let spec = ServiceSpec::parse(
             "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nready={tcp='127.254.254.254:9'}\n",
         );
@@ -1027,7 +1036,7 @@ mod tests {
         assert_eq!(again.place.look().unwrap(), mainstay_ha::AtPath::Ours);
     }
 
-    /// An operator has said that nobody is to be waited for, before the stop or while it waits.
+    /// An operator has told the stop to wait for no holder, before the stop or while it waits.
     #[test]
     fn a_stop_waits_for_no_holder_that_an_operator_disregards() {
         for before in [true, false] {
@@ -1072,7 +1081,7 @@ mod tests {
         assert_eq!(on.place.look().unwrap(), mainstay_ha::AtPath::Nothing);
     }
 
-    /// The maker waits for its turn; what it would stand on goes meanwhile.
+    /// The maker waits for its turn. The mount that it needs goes meanwhile.
     #[test]
     fn a_process_whose_mount_went_before_its_turn_does_not_begin() {
         let on = OnMount::new();

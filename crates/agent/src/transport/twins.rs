@@ -2,13 +2,15 @@
 //!
 //! Guarantees
 //! - While a process is heard as a node, no message of another process as the same node is taken.
-//! - A process that follows another one on the same machine is taken at once: the connections of the one before it have ended.
-//!   After a power cut they have not, and it is taken when nothing was heard of the one before for a time of silence, in which
-//!   several heartbeats have room ([`silence_of`]).
-//!   Nor does a living process count that is not at the address at which the node is recorded, against one that is.
+//! - A process that follows another one on the same machine is taken at once: the connections of
+//!   the earlier process have ended. After a power cut they have not. Then the new process is taken
+//!   after a time of silence of the earlier one, in which several heartbeats have room
+//!   ([`silence_of`]).
+//! - A living process that is not at the recorded address of the node does not count against a
+//!   process that is.
 //! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none
-//!   ([`Notices`]). Two processes at one address are twins only if the earlier one speaks again after
-//!   the later one: a process that has ended does not.
+//!   ([`Notices`]). Two processes at one address are twins only if the earlier one speaks again
+//!   after the later one: a process that has ended does not.
 
 use crate::messages::LaneKind;
 use crate::threads::lock;
@@ -121,7 +123,7 @@ impl Default for Holders {
 /// An open lane; dropped when the connection ends.
 pub(super) struct Open<'a> {
     holders: &'a Holders,
-    /// `None` for questions, which may come from anybody.
+    /// `None` for questions, which any process may ask.
     lane: Option<(NodeId, u64, u64)>,
 }
 
@@ -189,8 +191,7 @@ impl Holders {
     }
 
     /// Where another process than this one, at `address`, is heard as `node`, unless this one is to
-    /// be preferred. To a speaker that does not say which process it is, `run` 0, none is another
-    /// one.
+    /// be preferred. `None` for a speaker that does not say which process it is (`run` 0).
     pub(super) fn other(
         &self,
         node: NodeId,
@@ -257,7 +258,7 @@ mod tests {
         let _left = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
         let later = Holder { heard: Instant::now() + silence_of(0), ..at(3, 2) };
         assert!(holders.open(NODE, later, LaneKind::Lease, None).is_ok());
-        // What the first connection still says when it ends concerns the first process only.
+        // The last messages of the first connection concern the first process only.
         assert_eq!(holders.other(NODE, 3, "", None), None);
     }
 
