@@ -1,5 +1,5 @@
-//! Three agents in one process, each with an engine that is only pretended: enough to see the control plane
-//! make a cluster, keep its state, elect, and fail over.
+//! Three agents in one process, each with a pretended engine. That is enough to see the control
+//! plane make a cluster, keep its state, elect, and fail over.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Makes it the first member of a cluster.
+/// Makes the node the first member of a cluster.
 fn init(node: &TestNode) -> ClusterView {
     let init = ClusterInit {
         name: "test".into(),
@@ -49,7 +49,7 @@ fn three_nodes(net: u8) -> Vec<TestNode> {
         let join = ClusterJoin {
             peer: nodes[0].address(),
             node: format!("n{}", index + 1),
-            // The other one finds its own.
+            // The other node finds its own address.
             address: (index == 1).then(|| nodes[index].address()),
             engine_address: None,
             witness: false,
@@ -96,7 +96,7 @@ fn a_cluster_keeps_its_state_through_the_loss_of_its_leader_and_a_restart_of_all
     let dead = view.nodes.iter().find(|node| node.name == "n1").unwrap();
     assert_eq!(dead.status, NodeStatus::Dead);
 
-    // It comes back as a living secondary, in a new generation.
+    // The node comes back as a living secondary, in a new generation.
     nodes[0].start();
     eventually("return of n1", || {
         let view: Option<ClusterView> = nodes[0].client().get("/v1/cluster").ok();
@@ -286,7 +286,8 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
         let began = Instant::now();
         let page = http(node.metrics_address(), "GET /metrics").unwrap();
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
-        // Longer than what is promised, because tests share their machine; an engine that hangs would hold it up for ever.
+        // The limit is longer than what is promised, because tests share their machine. An engine
+        // that hangs would hold the page up for ever.
         assert!(began.elapsed() < PATIENCE / 2, "a page took {:?}", began.elapsed());
         page
     };
@@ -353,7 +354,7 @@ fn join_as(peer: &TestNode, name: &str, address: &str, engine: Option<&str>) -> 
     }
 }
 
-/// R29: no address that does not lead to the newcomer harms the cluster, or leaves anything.
+/// R29: an address that does not lead to the newcomer neither harms the cluster nor leaves a trace.
 #[test]
 fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     let mut nodes: Vec<TestNode> = (1..=3).map(|host| TestNode::new(8, host)).collect();
@@ -373,7 +374,8 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
         };
         first.client().post::<_, ClusterView>("/v1/cluster/init", &init)
     };
-    // The third node's address answers, but not as the one that is asked to begin a cluster.
+    // The third node's address answers, but as another node than the one that is to begin a
+    // cluster.
     for wrong in ["127.66.8.3", "127.66.8.1:7401", "192.0.2.1", "0.0.0.0", "127.66.8.1:0", "not an address"] {
         let code = init_at(wrong).expect_err(wrong).body().code;
         assert!(["bad-address", "address-elsewhere"].contains(&code.as_str()), "{wrong}: {code}");
@@ -427,8 +429,8 @@ fn loses_answers(listener: TcpListener, peer: String) {
     }
 }
 
-/// R29: the request arrived, neither its answer nor its withdrawal did. The node is the same one
-/// when it tries again.
+/// R29: the request arrived, but neither its answer nor its withdrawal did. When the node tries
+/// again, it is the same node.
 #[test]
 fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() {
     let mut nodes: Vec<TestNode> = (1..=2).map(|host| TestNode::new(12, host)).collect();
@@ -523,7 +525,7 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     nodes[1].kill_agent();
     nodes[1].start_agent();
     eventually("return of n2", || nodes[1].lease_left_ms() > 0);
-    // While the node is off nobody is heard under its name, and still the copy is not the node.
+    // While the node is off, no process is heard as it. Still the copy is not the node.
     nodes[1].kill_agent();
     assert!(!copy.agent_lives_for(Duration::from_secs(25)), "the copy runs in the place of the node");
     nodes[1].start_agent();
@@ -533,8 +535,8 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     }
 }
 
-/// A node that has lost what makes it a member does not run, names the file, and leaves all files
-/// as they are. Put back as they were, they serve it again.
+/// A node that has lost a file that makes it a member does not run. It names the file, and leaves
+/// all files as they are. When the files are put back, the node runs with them again.
 #[test]
 fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
     let mut nodes = three_nodes(17);
@@ -575,7 +577,8 @@ fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
     }
 }
 
-/// An older log under an identity of an earlier release: the leader knows more of it than it has.
+/// An older log under an identity of an earlier release: the leader knows more of the log than the
+/// node has.
 #[test]
 fn a_voter_that_lost_entries_ends_before_it_votes_again_and_does_not_start_any_more() {
     let mut nodes = three_nodes(18);

@@ -68,9 +68,10 @@ fn start_child(store: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills the child after `time`; gives the last acknowledged index and term. What is said after the strike has begun does not
-/// count if it is a power cut: nothing would have heard it. (A flush that XFS's shutdown overtakes can succeed, because
-/// what it waits for is not in the log any more when it looks; so the child may go on for an entry or two.)
+/// Kills the child after `time`. Returns the last acknowledged index and term. In a power cut,
+/// words after its beginning do not count: no other program would have heard them. A flush that
+/// XFS's shutdown overtakes can succeed, because its data is no longer in the log when it looks. So
+/// the child may go on for an entry or two.
 fn crash(child: &mut Child, time: Duration, power_cut: Option<&Disk>) -> (u64, u64) {
     let out = child.stdout.take().unwrap();
     let last = Arc::new(Mutex::new((0, 0)));

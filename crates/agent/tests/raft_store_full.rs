@@ -1,4 +1,4 @@
-//! The control state goes on while others have filled its disk.
+//! The control state goes on while other files have filled its disk.
 
 use mainstay_agent::raft::store::RaftStore;
 use raft::eraftpb::{ConfState, Entry};

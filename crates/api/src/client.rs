@@ -13,13 +13,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an agent may take to answer a question about what is; it waits for other nodes for a part of that.
+/// How long an agent may take to answer a question about the present state. For a part of that time
+/// it waits for other nodes.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long it may take to carry out a change. It has to answer questions meanwhile.
+/// How long an agent may take to carry out a change. It has to answer questions meanwhile.
 const CHANGE_WITHIN: Duration = Duration::from_secs(120);
-/// While a change is carried out the agent is asked so often whether it lives.
+/// Pause between two questions to the agent whether it lives, while it carries out a change.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// Its answer does not matter; it costs the agent nothing.
+/// Path of that question. Its answer does not matter, and costs the agent nothing.
 const LOOK_AT: &str = "/v1/alive";
 
 /// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
@@ -75,7 +76,7 @@ impl ClientError {
     }
 }
 
-/// Whether something else than a socket is there.
+/// Whether the path leads to something that is no socket.
 fn is_no_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
@@ -110,7 +111,7 @@ pub struct Client {
     socket: PathBuf,
     on_stale: Option<OnStale>,
     on_wait: Option<OnWait>,
-    /// `None`: what suits the request.
+    /// `None`: the time limit that suits the request.
     timeout: Option<Duration>,
     patience: Patience,
 }
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(answer(Some("unknown")), Some(Stale { node: "n3".into(), age_ms: None }));
     }
 
-    /// The agent takes the connection and says nothing, as a stopped one.
+    /// The agent takes the connection and sends nothing, like a stopped process.
     #[test]
     fn a_change_waits_for_a_silent_agent_no_longer_than_a_question() {
         let path = std::env::temp_dir().join(format!("mainstay-silent-{}.sock", std::process::id()));

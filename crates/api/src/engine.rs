@@ -5,9 +5,9 @@
 //! [`EngineLine::Reply`] of the same id, in any order, and sends [`EngineLine::Event`]s unasked.
 //!
 //! Requests are level-triggered: the agent may reconnect whenever it likes and state everything
-//! again. Whatever the engine already knows or has already done is answered with success. The connection
-//! that said [`Request::Hello`] last is the agent; the others may ask for [`Request::Status`] and
-//! listen to events.
+//! again. The engine answers with success if it already knows or has already done what a request
+//! asks. The connection that said [`Request::Hello`] last is the agent. The others may ask for
+//! [`Request::Status`] and listen to events.
 
 mod clients;
 mod lines;
@@ -107,13 +107,13 @@ pub enum Request {
     Guard {
         entries: Vec<GuardEntry>,
     },
-    /// Stop admitting requests, finish what is in flight, give the devices back; a
+    /// Stop admitting requests, finish those in flight, and give the devices back. An
     /// [`EngineEvent::Replica`] with the role [`Role::Secondary`] tells when that has been done.
     Demote {
         resource: ResourceId,
     },
-    /// Make these volumes of the primary as large as this, in bytes. Those that are larger stay as they are; a
-    /// [`EngineEvent::Replica`] tells when there is the room.
+    /// Make these volumes of the primary as large as this, in bytes. Larger volumes stay as they
+    /// are. An [`EngineEvent::Replica`] tells when the volumes have grown.
     Grow {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
@@ -125,9 +125,10 @@ pub enum Request {
         resource: ResourceId,
         epoch: Epoch,
     },
-    /// Take and drop snapshots until the log of the primary has these and no others, but for `mark`; and if it does not have that roll back
-    /// to the snapshot `to`, which makes it. A replica that is copied to gives up what it held before, unless [`SnapshotId::BEFORE_COPY`] is wanted.
-    /// A [`EngineEvent::Replica`] tells when it has.
+    /// Take and drop snapshots until the log of the primary has these and no others, except for
+    /// `mark`. If the log does not have `mark`, roll back to the snapshot `to`, which makes the
+    /// mark. A replica that is copied to gives up the state that it held before, unless
+    /// [`SnapshotId::BEFORE_COPY`] is wanted. An [`EngineEvent::Replica`] tells when this is done.
     Snapshots {
         resource: ResourceId,
         wanted: BTreeSet<SnapshotId>,
@@ -141,13 +142,15 @@ pub enum Request {
     Scrub {
         resource: ResourceId,
         repair: ScrubRepair,
-        /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+        /// Bytes per second that each replica reads; 0: no limit but that of background work.
         rate: u64,
-        /// If it has begun one since this one ([`ScrubSummary::ordinal`]) that is success, and none is begun.
+        /// If the engine has begun a scrub since this one ([`ScrubSummary::ordinal`]), that is
+        /// success, and it begins none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<u64>,
     },
-    /// Hold new requests until [`Request::Resume`], for a while at most. Answered when everything admitted before is committed.
+    /// Hold new requests until [`Request::Resume`], for a while at most. Answered when all requests
+    /// that were admitted before are committed.
     Pause {
         resource: ResourceId,
     },
@@ -175,14 +178,17 @@ pub enum Request {
     Detach {
         resource: ResourceId,
     },
-    /// Open a client of the resource, under this opening if there is none, and tell it the record, which names this node as attached. `name`
-    /// names the directory of its devices. An [`EngineEvent::Client`] tells when they are there. Refused while a replica of the resource is open.
+    /// Open a client of the resource under this opening, if there is none, and tell it the record,
+    /// which names this node as attached. `name` names the directory of its devices. An
+    /// [`EngineEvent::Client`] tells when they are there. Refused while a replica of the resource
+    /// is open.
     AttachClient {
         name: String,
         record: Box<ResourceRecord>,
         opening: Opening,
     },
-    /// Close the client: what waits is answered with errors, and its devices go. Answered when they are gone; there being none is success.
+    /// Close the client: waiting requests are answered with errors, and its devices go. Answered
+    /// when they are gone. If there is no client, that is success.
     DetachClient {
         resource: ResourceId,
     },
@@ -235,7 +241,8 @@ pub struct GuardEntry {
     /// Addresses that are removed before anything is killed, on whichever interface they are, if Mainstay has added them.
     #[serde(default)]
     pub addresses: Vec<GuardAddress>,
-    /// Mount points, without links in them, that are detached after the kill: only what is on one of `devices`.
+    /// Mount points, without links in them, that are detached after the kill, if their file system
+    /// is on one of `devices`.
     #[serde(default)]
     pub mounts: Vec<String>,
     /// Links to devices of the resource. A link that leads nowhere has no effect.
@@ -388,9 +395,10 @@ pub struct FrontendStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineEvent {
-    /// Something about a replica changed; the progress of peers is sent at most a few times per second.
+    /// The status of a replica changed. The progress of peers is sent at most a few times per
+    /// second.
     Replica(ReplicaStatus),
-    /// Something about a client changed.
+    /// The status of a client changed.
     Client(ClientStatus),
     /// There is no client of this resource any more.
     ClientGone { resource: ResourceId },
@@ -424,9 +432,9 @@ pub enum ProposedChange {
     },
     /// Add a replica that has caught up to the in-sync set (R4).
     Grow { add: Member },
-    /// A doubtful replica holds nothing that the history has not (R11).
+    /// A doubtful replica holds only entries that the history has too (R11).
     Trust { member: Member },
-    /// A doubtful replica holds, or may hold, entries that the history has not: those after
+    /// A doubtful replica holds, or may hold, entries that the history does not have: those after
     /// `common`, up to `end`.
     Part { member: Member, common: Position, end: Position },
     /// In mode A with takeover: a follower lacks no more than the limits allow, and writes wait for it.
@@ -460,10 +468,12 @@ pub struct ReplicaStatus {
     /// New whenever the replica is opened.
     #[serde(default)]
     pub opening: Opening,
-    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening (mode B).
+    /// The end of its log (mode B). Set only if the record that it acts on counts on memory of
+    /// another opening.
     #[serde(default)]
     pub reopened: Option<Position>,
-    /// Users of its devices flush what must not be lost, and learn when something else is: without that mode B acknowledges nothing from memory.
+    /// Users of its devices flush writes that must not be lost, and learn when other writes are
+    /// lost. Without that, mode B acknowledges no write from memory.
     #[serde(default)]
     pub caches: bool,
     pub role: Role,
@@ -493,7 +503,8 @@ pub struct ReplicaStatus {
     /// Bytes of the pool that each volume takes.
     #[serde(default)]
     pub allocated: Vec<u64>,
-    /// Why nothing can be written to its volumes, if the pool has no space for it. It is tried again by itself.
+    /// Why no write to its volumes is possible, if the pool has no space for one. The engine tries
+    /// again by itself.
     #[serde(default)]
     pub no_space: Option<String>,
     /// The store is no longer used because the pool had no space. It can be opened again when there is room.
@@ -520,8 +531,8 @@ pub struct ReplicaStatus {
     /// The record gives the devices to a client, so a primary has none.
     #[serde(default)]
     pub attached: bool,
-    /// The snapshots that its log has, as far as it is committed here, in ascending order; and what it held before it was copied to, if that
-    /// is kept ([`SnapshotId::BEFORE_COPY`]).
+    /// The snapshots that its log has, as far as it is committed here, in ascending order. Also the
+    /// state that it held before it was copied to, if that is kept ([`SnapshotId::BEFORE_COPY`]).
     #[serde(default)]
     pub snapshots: Vec<SnapshotStatus>,
     /// The last scrub that it led since it was opened.
@@ -584,7 +595,8 @@ pub struct PeerStatus {
     /// Bytes and entries that it lacks, as far as that is known.
     pub lag_bytes: u64,
     pub lag_entries: u64,
-    /// When the oldest of them was made, on the engine's boot-time clock; 0 if it lacks nothing, or that is not known.
+    /// When the oldest entry that it lacks was made, on the engine's boot-time clock. 0 if it lacks
+    /// none, or if that is not known.
     #[serde(default)]
     pub lag_since_us: Time,
     /// Whether the lag is only a lower bound, because the primary does not know it exactly.
@@ -592,13 +604,13 @@ pub struct PeerStatus {
     pub lag_more: bool,
     /// Progress of an extent copy in thousandths; 0 while none is going on.
     pub copied_permille: u16,
-    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
+    /// How long its last acknowledgement took, in microseconds; 0 if that is not known.
     #[serde(default)]
     pub latency_us: u64,
     /// Details about the slowness for which the replica left the in-sync set; `None` unless it did.
     #[serde(default)]
     pub slow: Option<SlowStatus>,
-    /// How fast it is copied to of late, if that is known.
+    /// How fast it has been copied to lately, if that is known.
     #[serde(default)]
     pub copy: Option<CopyStatus>,
 }

@@ -95,7 +95,7 @@ pub struct LinkCounts {
     pub outgoing: bool,
     /// The one that the other node opened.
     pub incoming: bool,
-    /// Waiting to be sent on both.
+    /// Bytes that wait to be sent on both.
     pub queued_bytes: u64,
 }
 
@@ -169,7 +169,7 @@ pub struct ScrubCounts {
 pub struct DamageCounts {
     /// Reads that have found damage.
     pub found: u64,
-    /// Blocks that were written anew for it.
+    /// Blocks that were written anew for that reason.
     pub mended: u64,
     /// Reads that were answered with an error, because no replica has the block.
     pub unreadable: u64,

@@ -186,13 +186,15 @@ pub struct NodeView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceCreate {
     pub name: String,
-    /// Bytes of each volume. Of a resource that is made of a snapshot: empty, for what its origin has, or at least as many each.
+    /// Bytes of each volume. For a resource that is made of a snapshot: empty for the sizes of its
+    /// origin, or at least as many bytes each.
     #[serde(default)]
     pub volumes: Vec<u64>,
     /// 256 MiB if none, or what the origin has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
-    /// Names of the nodes; empty: `replica_count` nodes, those that hold what it is made of before others, then those with the most free space.
+    /// Names of the nodes. Empty: `replica_count` nodes are chosen. Nodes that hold the snapshot
+    /// that the resource is made of come first, then those with the most free space.
     #[serde(default)]
     pub replicas: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,7 +209,7 @@ pub struct ResourceCreate {
     /// Copies that a write needs. Default: one copy is enough.
     #[serde(default)]
     pub min_copies: MinCopiesSet,
-    /// The volumes hold from the beginning what this snapshot holds.
+    /// The volumes hold the content of this snapshot from the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<OriginView>,
 }
@@ -370,11 +372,11 @@ pub struct ResourceAttach {
     pub take_over: bool,
 }
 
-/// Which node has the devices of a resource, instead of its primary.
+/// The node that has the devices of a resource, instead of its primary.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AttachedView {
     pub node: String,
-    /// The only one that may write.
+    /// The only session that may write.
     pub session: u64,
     pub wait_ms: u64,
     /// State of that session, as the node's engine reports it. `None` if the engine does not
@@ -422,7 +424,8 @@ pub struct ForcedView {
     pub node: String,
     pub epoch: u64,
     pub at_ms: u64,
-    /// Last entry that the replica held when the operator was told. `None`: it took over by itself, within the limits of mode A.
+    /// Last entry that the replica held when the operator was told. `None`: the replica took over
+    /// by itself, within the limits of mode A.
     pub end: Option<u64>,
     /// Entries that were lost: from, to. `None` until a replica that had every acknowledged write
     /// has returned.
@@ -439,7 +442,7 @@ pub enum Health {
     Degraded,
     /// Being created, promoted or deleted.
     Changing,
-    /// No primary, and nothing that will make one by itself.
+    /// No primary, and the cluster cannot promote one by itself.
     Down,
 }
 
@@ -465,7 +468,7 @@ pub struct ResourceView {
     pub rollback: Option<RollbackView>,
     #[serde(default)]
     pub rolled_back: Option<RolledBackView>,
-    /// Snapshot that the resource is being made of. Nothing may use the resource before it is
+    /// Snapshot that the resource is being made of. The resource cannot be used before it is
     /// complete.
     #[serde(default)]
     pub origin: Option<OriginView>,
@@ -496,8 +499,8 @@ pub struct ResourceView {
     pub takeover: bool,
     #[serde(default)]
     pub near: Vec<String>,
-    /// Members of which the record counts on what they have in memory: all that are in sync when mode B is in force. In another mode:
-    /// those of which not everything may be durable yet.
+    /// Members whose memory the record counts on: all that are in sync when mode B is in force. In
+    /// another mode, members whose memory may hold writes that are not durable yet.
     #[serde(default)]
     pub memory: Vec<String>,
     /// The last forced promotion.
@@ -562,7 +565,7 @@ pub struct ReplicaLive {
     /// Bytes of the pool that each volume takes.
     #[serde(default)]
     pub allocated: Vec<u64>,
-    /// Why nothing can be written to its volumes, if its pool has no space for it.
+    /// Why no write to its volumes is possible, if its pool has no space for one.
     #[serde(default)]
     pub no_space: Option<String>,
     /// A block that no replica in sync had whole when this primary last read it. Every read of it
@@ -572,7 +575,8 @@ pub struct ReplicaLive {
     /// Reasons that keep the replica from its work as a primary, one sentence each.
     #[serde(default)]
     pub waiting_for: Vec<String>,
-    /// Users of its devices flush what must not be lost, and learn when something else is: without that mode B acknowledges nothing from memory.
+    /// Users of its devices flush writes that must not be lost, and learn when other writes are
+    /// lost. Without that, mode B acknowledges no write from memory.
     #[serde(default)]
     pub caches: bool,
     /// Paths of the block devices, by volume; only on the primary.
@@ -601,11 +605,11 @@ pub struct PeerView {
     pub lag_more: bool,
     /// Share of an extent copy that is done, in percent; `None` when none runs.
     pub progress_percent: Option<u8>,
-    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
+    /// How long its last acknowledgement took, in microseconds; 0 if that is not known.
     #[serde(default)]
     pub latency_us: u64,
-    /// How fast an extent copy goes of late, in bytes per second, and how long the rest takes at that, in milliseconds; `None` when none
-    /// runs or that is not known yet.
+    /// How fast an extent copy has gone lately, in bytes per second, and how long the rest takes at
+    /// that rate, in milliseconds. `None` when none runs or that is not known yet.
     #[serde(default)]
     pub copy_bytes_per_s: Option<u64>,
     #[serde(default)]
@@ -630,24 +634,26 @@ pub struct SlowView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScrubStart {
-    /// Write anew what differs and is known to be right: what more than half of the replicas hold, otherwise what the primary does.
+    /// Write anew blocks that differ. They get what more than half of the replicas hold, otherwise
+    /// what the primary holds.
     pub repair: bool,
-    /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+    /// Bytes per second that each replica reads; 0: no limit but that of background work.
     pub rate: u64,
 }
 
-/// When scrubs begin by themselves, and what they do. What is not named stays as it is.
+/// When scrubs begin by themselves, and what they do. Fields that are not given stay as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScrubSchedule {
     /// From one to the next, in milliseconds; 0: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
-    /// `off`: only tell what differs. `proven`: write anew what is known to be right, by checksums or because more than half of the replicas
-    /// agree. `all`: otherwise what the primary holds.
+    /// `off`: only tell which blocks differ. `proven`: also repair blocks whose right content is
+    /// known, by checksums or because more than half of the replicas agree. `all`: otherwise write
+    /// what the primary holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<ScrubRepair>,
-    /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+    /// Bytes per second that each replica reads; 0: no limit but that of background work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
 }
@@ -711,13 +717,14 @@ pub struct ScrubReport {
     pub took_ms: u64,
     /// How long the rest takes, if that is known.
     pub left_ms: Option<u64>,
-    /// Blocks of 4096 bytes that differed; of these, written anew, overwritten by clients before that, and left as they are.
+    /// Blocks of 4096 bytes that differed. Of these: written anew, overwritten by clients before
+    /// that, and left as they are.
     pub different: u64,
     pub repaired: u64,
     pub overwritten: u64,
     pub unrepaired: u64,
     pub replicas: Vec<ScrubReplica>,
-    /// The first of what was found; neighbouring blocks are one finding.
+    /// The first findings; neighbouring blocks are one finding.
     pub findings: Vec<ScrubFindingView>,
 }
 
@@ -753,8 +760,8 @@ pub struct ServiceApply {
     /// Say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Restart it although something else holds the file system. What was written to that is on the
-    /// device before it is taken away.
+    /// Restart it although another program holds the file system. All data written to the file
+    /// system is on the device before it is taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -803,8 +810,8 @@ pub struct ServiceApplied {
 pub struct ServiceMove {
     /// Name of the node.
     pub to: String,
-    /// Whether it is applied although something else holds the file system. What was written to that
-    /// is on the device before the file system is taken away.
+    /// Whether the service moves although another program holds the file system. All data written
+    /// to the file system is on the device before it is taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -821,7 +828,8 @@ pub struct ServiceView {
     /// Step that the node takes, or waits for, while the service starts or stops.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub doing: String,
-    /// Whether `phase` is about what was applied last. False until the node that should run it has taken that up.
+    /// Whether `phase` is about the specification that was applied last. False until the node that
+    /// should run the service has taken that up.
     #[serde(default)]
     pub current: bool,
     pub vip: Option<String>,

@@ -1,8 +1,9 @@
 //! Comparison of a changed specification with the one in force, field by field: tells which changes
 //! need a restart of a service that runs.
 //!
-//! A field needs a restart if what runs was made with it: another value would count only for some later start, on some other
-//! node. Limits, time limits, tests and choices count from the next decision on, so they are changed in place.
+//! A field needs a restart if the running parts were made with it: another value would count only
+//! for some later start, on some other node. Limits, time limits, tests and choices count from the
+//! next decision on, so they are changed in place.
 
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec, Vip};
 use serde::{Deserialize, Serialize};
@@ -61,7 +62,7 @@ impl ServiceSpec {
         changes.0
     }
 
-    /// Whether what runs under this specification has to be started again for `new`.
+    /// Whether the service has to be started again for `new`, if it runs under this specification.
     #[must_use]
     pub fn needs_restart(&self, new: &Self) -> bool {
         self.changes(new).iter().any(|change| change.restarts)

@@ -1,6 +1,6 @@
 //! The file system under a service: whether a process may begin on it, and whether it may be taken away (R27, R28).
 //!
-//! Whoever carries out a step looks at the mount point first, at that moment, and asks here what follows.
+//! Before the agent carries out a step, it looks at the mount point and asks here what follows.
 
 use crate::steps::Step;
 use mainstay_types::reach;
@@ -58,14 +58,16 @@ impl AtPath {
         Err(why)
     }
 
-    /// Whether the file system is to be mounted: `false` where it is already. `runs`: processes of the service do.
+    /// Whether the file system is to be mounted: `false` where it is mounted already. `runs`:
+    /// processes of the service run.
     ///
     /// # Errors
     /// The reason why it cannot be mounted, in words for the operator.
     pub fn to_mount(&self, runs: bool) -> Result<bool, String> {
         match self {
             Self::Ours | Self::Holds(_) => Ok(false),
-            // What they have open, and the directory that they are in, would stay those below the mount.
+            // The open files and the directories of these processes would stay those below the
+            // mount.
             Self::Nothing if runs && !planted(Bug::MountNotChecked) => {
                 reach!("ha: nothing is mounted under running processes");
                 Err("processes of the service run, and their file system is not mounted any more".into())
@@ -83,7 +85,8 @@ impl AtPath {
         self.may_begin(Step::StartProcess { process: 0 }).err()
     }
 
-    /// Whether a new attempt on this node may mend it. Where the file system died another node is the better place.
+    /// Whether a new attempt on this node may help. If the file system has died, another node is
+    /// the better place.
     #[must_use]
     pub fn is_mendable(&self) -> bool {
         !matches!(self, Self::Dead(_))

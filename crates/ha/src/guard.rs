@@ -2,13 +2,15 @@
 //! when the lease ends, and the lease that the engine has taken.
 //!
 //! Guarantees
-//! - A list counts as confirmed only if the engine confirmed it on its present connection and nothing else was asked since.
-//!   What was confirmed is forgotten before something else is asked: a request that nobody answered may take effect later.
-//! - Requests reach the engine in the order of their numbers. Then the newest one's confirmation says that none of the
-//!   others comes after it; an answer to any other says nothing.
-//! - A step of a service may run only while the list is confirmed and the lease that the *engine* has taken is valid. A
-//!   lease that this process has counted and the engine has not heard of may come too late: the guard has acted, and the
-//!   engine's answer says so ([`crate::Event::Silenced`]).
+//! - A list counts as confirmed only if the engine confirmed it on its present connection, and no
+//!   other list was asked for since. The confirmation is forgotten before another list is asked
+//!   for: a request without an answer may take effect later.
+//! - Requests reach the engine in the order of their numbers. So the confirmation of the newest one
+//!   says that none of the others comes after it. An answer to any other says nothing.
+//! - A step of a service may run only while the list is confirmed and the lease that the *engine*
+//!   has taken is valid. A lease that this process has counted, and that the engine has not heard
+//!   of, may come too late. Then the guard has acted, and the engine's answer says so
+//!   ([`crate::Event::Silenced`]).
 //!
 //! `L` is the list, in the words of the caller.
 
@@ -56,8 +58,8 @@ impl<L> Default for Guard<L> {
 }
 
 impl<L: Clone + PartialEq> Guard<L> {
-    /// The connection to the engine is gone, or is another one: its engine may know nothing. Or the
-    /// engine silences this node.
+    /// Forgets what the engine has confirmed. The connection to the engine is gone, or is another
+    /// one whose engine may know nothing. Or the engine silences this node.
     pub fn forget(&mut self) {
         if planted(Bug::OldConfirmationCounts) {
             return;
@@ -125,7 +127,8 @@ mod tests {
         }
     }
 
-    /// The engine hangs when the service has stopped, and carries out later what it was asked meanwhile.
+    /// The engine hangs when the service has stopped. It carries out the requests of that time
+    /// later.
     #[test]
     fn a_list_that_may_be_replaced_later_is_not_confirmed() {
         let mut guard = Guard::default();

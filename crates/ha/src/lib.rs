@@ -1,8 +1,12 @@
-//! Service promotion: what runs on top of a primary, in which order it is started, and how it is undone.
+//! Service promotion: the service on top of a primary, the order of its start, and how it is
+//! undone.
 //!
-//! Pure: [`Machine::handle`] takes events, [`Machine::poll`] gives effects, time is a parameter. The agent
-//! carries the effects out. [`Guard`] knows what the engine silences by itself. Rules: R19 (the old node is silent before the new one starts), R21 (a persisted
-//! sequence of steps, each with timeout and undo), R22 (an address is probed before it is taken).
+//! Pure: [`Machine::handle`] takes events, [`Machine::poll`] gives effects, time is a parameter.
+//! The agent carries the effects out. [`Guard`] knows what the engine silences by itself. Rules:
+//!
+//! - R19: the old node is silent before the new one starts.
+//! - R21: a start is a persisted sequence of steps, each with timeout and undo.
+//! - R22: an address is probed before it is taken.
 
 mod change;
 mod fields;

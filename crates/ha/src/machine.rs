@@ -1,27 +1,36 @@
 //! One service on one node: the steps up, the steps down, and the way out when the lease ends.
 //!
 //! What is guaranteed:
-//! - A step is started only after a [`Effect::Persist`] that says so; a restarted agent goes on from there (R21).
-//! - A failed or overdue step undoes itself and every earlier one, in reverse. An undo that fails is repeated
-//!   with force and without end: "unknown" counts as running (R19), so [`ServicePhase::Stopped`] and
-//!   [`ServicePhase::Failed`] are reported only when every undo has succeeded.
-//! - When the lease is lost, the address goes first, then the processes are killed, then the mount is
-//!   detached, all without waiting in between (R19). After that the service does not start again in the same epoch. What
-//!   the engine's guard has silenced counts as lost with the lease, however late that is heard: by a process that stood
-//!   still or was restarted meanwhile ([`Event::Silenced`]).
-//! - No step begins unless [`Machine::poll`] is told that one may; what waits for that is dropped when the service is
-//!   stopped, undone or killed, and its time does not run.
-//! - The address is taken only after it was probed in this start, since it was last off this node, and by this process
-//!   (R22).
-//! - A process that ends by itself is noticed in whatever the machine does: it is started again, and with it what was
-//!   started after it. What ends before the next attempt is one failure with the first (R21).
-//! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). An address that a stranger holds is
-//!   waited for, with everything else started, and is no failure.
+//! - A step is started only after an [`Effect::Persist`] that says so. A restarted agent goes on
+//!   from there (R21).
+//! - A failed or overdue step undoes itself and every earlier one, in reverse. An undo that fails
+//!   is repeated with force and without end. "Unknown" counts as running (R19), so
+//!   [`ServicePhase::Stopped`] and [`ServicePhase::Failed`] are reported only when every undo has
+//!   succeeded.
+//! - When the lease is lost, the address goes first, then the processes are killed, then the mount
+//!   is detached, all without waiting in between (R19). After that the service does not start again
+//!   in the same epoch. A service that the engine's guard has silenced counts as lost with the
+//!   lease. That also holds for a process that hears of it late, because it stood still or was
+//!   restarted meanwhile ([`Event::Silenced`]).
+//! - No step begins unless the caller of [`Machine::poll`] says that one may. A step that waits for
+//!   that is dropped when the service is stopped, undone or killed. The step's time does not run
+//!   while it waits.
+//! - The address is taken only after this process has probed it, in this start, and since it was
+//!   last off this node (R22).
+//! - The machine notices a process that ends by itself, whatever else it does. It starts the
+//!   process again, and with it all that was started after it. Processes that end before the next
+//!   attempt are one failure with the first (R21).
+//! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). If
+//!   another host holds the address, the machine waits for it with everything else started, and
+//!   counts no failure.
 //!
-//! What the runtime owes: effects are carried out in the order in which they are polled; every `Run`, `Undo`
-//! and `Kill` is answered by one [`Event::StepDone`] with its ticket (late answers are ignored here); steps and
-//! undos are idempotent, `Undo` also cancels a step that still runs; after a *reboot* a machine is made with
-//! [`Machine::new`], after a restart of the agent with [`Machine::restore`].
+//! What the runtime owes:
+//! - It carries out effects in the order in which they are polled.
+//! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket. The
+//!   machine ignores late answers.
+//! - Its steps and undos are idempotent. `Undo` also cancels a step that still runs.
+//! - After a *reboot* it makes a machine with [`Machine::new`], after a restart of the agent with
+//!   [`Machine::restore`].
 
 mod amend;
 mod kill;
@@ -72,8 +81,8 @@ pub enum Event {
     Stop,
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
-    /// The engine's guard silenced what ran on this node, and was done with it at this point of the boot-time clock. What
-    /// began later is not concerned.
+    /// The engine's guard silenced the services on this node, and was done at this point of the
+    /// boot-time clock. A service that began later is not concerned.
     Silenced {
         at: Time,
     },
@@ -93,8 +102,8 @@ pub enum Event {
         process: usize,
         status: String,
     },
-    /// The result of this step is gone, or is not what it was. `mendable`: a new attempt on this
-    /// node may help; otherwise the service fails here at once, so that it goes to another node.
+    /// The result of this step is gone or has changed. `mendable`: a new attempt on this node may
+    /// help. Otherwise the service fails here at once, so that it goes to another node.
     Lost {
         step: Step,
         why: String,
@@ -137,7 +146,7 @@ pub struct Report {
     pub detail: String,
     /// Failures within the window.
     pub failures: u32,
-    /// The last failure was not one of the service's programs: its cause may pass without anybody's doing.
+    /// Whether the last failure was none of the service's programs: its cause may pass by itself.
     #[serde(default)]
     pub passes: bool,
     /// Why it failed the last time; empty if it never did.
@@ -191,7 +200,8 @@ pub struct Saved {
     #[serde(default)]
     last_failure: String,
     next_ticket: u64,
-    /// Boot-time point of the last start. What an older version saved counts as silenced by whatever the guard did.
+    /// Boot-time point of the last start. A state that an older version saved counts as silenced by
+    /// whatever the guard did.
     #[serde(default)]
     began: Time,
     /// See [`Report::passes`].
@@ -236,7 +246,7 @@ pub struct Machine {
     probe: Probe,
     /// A stranger has the address: why it is not taken.
     address_held: Option<String>,
-    /// Steps below this one were done by a former agent already and are only walked over again.
+    /// A former agent has done the steps below this one already. They are only walked over again.
     adopt_below: usize,
     /// The answer that the current step or undo waits for.
     awaited: Option<u64>,
@@ -311,7 +321,8 @@ impl Machine {
             Mode::Running => {
                 reach!("ha: a running service is adopted after a restart");
                 machine.adopt_below = machine.steps.len();
-                // R22: whether the address is still here is not known; the probe finds nobody if it is.
+                // R22: the machine does not know whether the address is still here. If it is, the
+                // probe finds no other host.
                 machine.forward(0, now);
             }
             Mode::Backward { at, floor, then, attempt } => {
@@ -337,7 +348,8 @@ impl Machine {
         match self.mode {
             Mode::Stopped => ServicePhase::Stopped,
             Mode::Failed => ServicePhase::Failed,
-            // Everything else is started; what it waits for has to be said as for a pause after a failure.
+            // Everything else is started. The service reports what it waits for, as in a pause
+            // after a failure.
             Mode::Forward { at } if self.address_held.is_some() && self.is_last(at) => {
                 ServicePhase::BackingOff
             }
@@ -386,8 +398,9 @@ impl Machine {
         self.deadline
     }
 
-    /// The next effect, in order. A step waits, and whatever comes after it, while `may_run` is not so: the engine does
-    /// not guard the service, or not within a lease that it knows of (R19).
+    /// The next effect, in order. While `may_run` is false, a step waits, and so do all effects
+    /// after it. Then the engine does not guard the service, or not within a lease that it knows of
+    /// (R19).
     pub fn poll(&mut self, may_run: bool) -> Option<Effect> {
         if !may_run && matches!(self.effects.front(), Some(Effect::Run { .. })) {
             reach!("ha: a step waits for the guard");
@@ -495,7 +508,8 @@ impl Machine {
             },
             Mode::Backward { floor, then, .. } => {
                 reach!("ha: stopped while being undone");
-                // A service that has used up its attempts stays failed even if it is also told to stop.
+                // A service that has used up its attempts stays failed, even if it is also told to
+                // stop.
                 if *then == Then::Retry {
                     *then = Then::Stop;
                 }
@@ -569,7 +583,7 @@ impl Machine {
         }
     }
 
-    /// Asks for the address again until it is free. No other node could have it either, and the
+    /// Asks for the address again until it is free. No other node could take it either, and the
     /// programs are not at fault.
     fn on_address_held(&mut self, ticket: u64, why: String, now: Time) {
         if self.probe != (Probe::Running { ticket }) {
@@ -589,8 +603,8 @@ impl Machine {
         self.steps.get(at) == Some(&Step::AddAddress)
     }
 
-    /// The highest step of which something may be there, and which of them `step` is; `None` if it is being undone, or
-    /// was not begun.
+    /// The index of the highest step that may have had an effect, and the index of `step`. `None`
+    /// if `step` is being undone, or was not begun.
     fn begun(&self, step: Step) -> Option<(usize, usize)> {
         let top = match self.mode {
             Mode::Forward { at } => self.top(at),
@@ -601,7 +615,7 @@ impl Machine {
         (at <= top).then_some((top, at))
     }
 
-    /// R28: what stands on it is taken down, in order, and made anew from there.
+    /// R28: takes down the steps that stand on `step`, in order, and makes them anew from there.
     fn on_lost(&mut self, step: Step, why: &str, mendable: bool, now: Time) {
         let at_step = self.steps.iter().position(|known| *known == step);
         let words = step_words(&self.spec, step);
@@ -612,7 +626,7 @@ impl Machine {
         if let (Mode::BackingOff { from }, Some(at)) = (&self.mode, at_step)
             && let Some(top) = from.checked_sub(1).filter(|top| *top >= at)
         {
-            // Counted already, as what stood on it.
+            // The failure is counted already, with a step that stood on it.
             self.passes = true;
             self.last_failure.clone_from(&why);
             self.reason = why;
@@ -648,7 +662,8 @@ impl Machine {
                 self.passes = false;
                 self.fail(self.steps.len().saturating_sub(1), started, why, now);
             }
-            // No attempt was made since the failure that is being undone: this is a part of that one.
+            // The machine has made no attempt since the failure that is being undone. So this is a
+            // part of that failure.
             Mode::Backward { ref mut floor, then: Then::Retry, .. } if started < *floor => {
                 reach!("ha: a process ended by itself while another one is undone");
                 *floor = started;
@@ -658,7 +673,7 @@ impl Machine {
                 self.persist();
                 self.report();
             }
-            // What is being undone is to end, and what is undone has ended.
+            // A process that is being undone is to end, and one that was undone has ended.
             Mode::Backward { .. } => {}
             Mode::BackingOff { from } if started < from => {
                 reach!("ha: a process ended by itself while another one waits");
@@ -681,7 +696,8 @@ impl Machine {
             Mode::Killing => self.retry_kill(now),
             Mode::BackingOff { from } => {
                 reach!("ha: another attempt after a pause");
-                // R22: the address was off meanwhile. It is asked for beside the steps, as in a start from the first one.
+                // R22: the address was off meanwhile. The machine asks for it beside the steps, as
+                // in a start from the first one.
                 self.probe = Probe::NotAsked;
                 self.mode = Mode::Forward { at: from };
                 if from > 0 && self.spec.vip.is_some() {
@@ -691,7 +707,7 @@ impl Machine {
                 self.forward(from, now);
             }
             Mode::Forward { at } if self.is_held() => {
-                // What has not begun cannot be late.
+                // A step that has not begun cannot be late.
                 self.deadline = Some(now.plus_ms(self.spec.timeout_ms(self.steps[at])));
             }
             Mode::Forward { at }
@@ -818,7 +834,7 @@ impl Machine {
             failures: self.failures.clone(),
             reason: self.reason.clone(),
             last_failure: self.last_failure.clone(),
-            // Answers to what is still under way must not match tickets given after a restart.
+            // Answers to work that is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };
         self.effects.push_back(Effect::Persist(saved));

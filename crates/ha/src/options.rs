@@ -1,6 +1,6 @@
 //! Options of a mount, in the words of mount(8): those that it handles itself reach no kernel.
 
-/// Longest list of options, in bytes: the kernel takes a page of what the file system is to read.
+/// Longest list of options, in bytes: the kernel takes a page of options for the file system.
 pub const OPTIONS_BYTES_MAX: usize = 2048;
 
 /// Meaning of a mount option.
@@ -8,7 +8,7 @@ pub const OPTIONS_BYTES_MAX: usize = 2048;
 pub enum MountOption<'a> {
     /// Flags of mount(2) that are set and cleared, as numbers of Linux.
     Flags { set: u64, clear: u64 },
-    /// For those who read fstab, such as systemd. It says nothing about the mount itself.
+    /// For readers of fstab such as systemd. It says nothing about the mount itself.
     ForOthers,
     /// For the file system.
     FileSystem(&'a str),

@@ -1,8 +1,8 @@
 //! The description of a service, as the operator writes it in TOML.
 //!
-//! [`ServiceSpec::parse`] is the only way in from text; whatever it returns has passed
-//! [`ServiceSpec::validate`], so nothing later has to check again. Unknown fields are refused: a
-//! mistyped name must not silently become a default.
+//! [`ServiceSpec::parse`] is the only way in from text. Each specification that it returns has
+//! passed [`ServiceSpec::validate`], so no later code has to check again. Unknown fields are
+//! refused: a mistyped name must not silently become a default.
 
 use crate::fields;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How long the address probe may take, in milliseconds.
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 5_000;
-/// Pause before an address that a stranger holds is asked for again, in milliseconds.
+/// Pause before the machine asks again for an address that another host holds, in milliseconds.
 pub(crate) const HELD_ADDRESS_MS: u64 = 2_000;
 /// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
 pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;

@@ -1,10 +1,10 @@
 //! Directories that a machine needs as they are.
 //!
 //! Guarantees
-//! - [`system_directory`] names the directory of the system that a path is, lies in or covers;
-//!   nothing of a user goes there.
-//! - What the hierarchy of a Linux system leaves to data and to local programs stays free: below
-//!   `/srv`, `/mnt`, `/opt`, `/home`, `/var/lib`, `/usr/local` and the like.
+//! - [`system_directory`] names the directory of the system that a path is, lies in or covers.
+//!   Mainstay puts no user's files there.
+//! - The paths that a Linux system leaves to data and to local programs stay free: below `/srv`,
+//!   `/mnt`, `/opt`, `/home`, `/var/lib`, `/usr/local` and the like.
 
 /// Directories of the system, all that is in them included.
 const TREES: [&str; 70] = [
@@ -100,8 +100,8 @@ const SHARED: [&str; 16] = [
     "/var/tmp",
 ];
 
-/// Directories of [`SHARED`] in which only what stands in it is free: `/usr/x` is the system's,
-/// `/usr/local/x` is not.
+/// Directories of [`SHARED`] in which only other directories of that list are free: `/usr/x` is the
+/// system's, `/usr/local/x` is not.
 const NOT_BELOW: [&str; 1] = ["/usr"];
 
 /// The directory of the system that `path` is, lies in or covers; `None` where a user may put

@@ -30,7 +30,7 @@ window_s = 600
     .unwrap()
 }
 
-/// A simulated node: what of the service is there.
+/// A simulated node: the parts of the service that are there.
 struct Node {
     machine: Machine,
     now: Time,
@@ -105,7 +105,7 @@ impl Node {
                     let why = "10.0.0.7/24 is in use".to_owned();
                     self.machine.handle(self.now, Event::AddressHeld { ticket, why });
                 } else if self.hung.contains(&step) {
-                    // It may have happened or not: assume it has.
+                    // The step may have happened or not. The test assumes that it has.
                     self.take(step);
                     self.unanswered.push(ticket);
                 } else if self.broken.contains(&step) {
@@ -168,7 +168,7 @@ impl Node {
         }
     }
 
-    /// The agent is restarted. What has ended meanwhile is told to the new one.
+    /// The agent is restarted. The new one hears of processes that ended meanwhile.
     fn restart(&mut self) {
         let Some(saved) = self.saved.clone() else { return self.settle() };
         self.machine = Machine::restore(spec(), saved, self.now);
@@ -341,7 +341,7 @@ fn a_mount_that_vanished_is_made_again_under_all_that_stands_on_it() {
     assert_eq!(node.phase(), ServicePhase::Running);
 }
 
-/// Both processes end, the second one in whatever the machine does about the first one.
+/// Both processes end. The second one ends in whatever the machine does about the first one.
 #[test]
 fn a_process_that_ends_while_another_one_is_started_again_is_noticed() {
     // While the other one is being undone.
@@ -365,7 +365,7 @@ fn a_process_that_ends_while_another_one_is_started_again_is_noticed() {
     assert_eq!(node.undone(), [Step::StartProcess { process: 0 }]);
     node.pass(5_000);
     assert_eq!(node.phase(), ServicePhase::Running);
-    // While the undo of the other one fails, and while nobody is there to hear of it.
+    // While the undo of the other one fails, and while no agent hears of it.
     node.pass(601_000);
     node.stubborn = true;
     node.exit(1);
@@ -490,7 +490,8 @@ fn begun(machine: &mut Machine) -> Vec<Step> {
         .collect()
 }
 
-/// R10: an agent that was stopped for long wakes up to an answer and to the end of its lease, both in its queue.
+/// R10: an agent that was stopped for long wakes up. Its queue holds an answer and the end of its
+/// lease.
 #[test]
 fn what_an_answer_made_due_does_not_begin_after_the_lease_was_lost() {
     let mut node = Node::new();
@@ -516,12 +517,13 @@ fn what_a_restart_made_due_does_not_begin_after_the_lease_was_lost() {
     machine.handle(node.now, Event::LeaseLost);
     assert_eq!(begun(&mut machine), []);
     assert_eq!(machine.phase(), ServicePhase::Killing);
-    // Without that it does begin, so that the above says something.
+    // Without the end of the lease the step does begin. So the check above says something.
     let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
     assert_eq!(begun(&mut machine), [Step::ProbeAddress, Step::Mount]);
 }
 
-/// R22: what a process of an earlier agent was told of the address may be long ago, and the guard may have taken it off.
+/// R22: the answer that an earlier agent's process got about the address may be old, and the guard
+/// may have taken the address off.
 #[test]
 fn a_restarted_agent_asks_for_the_address_again() {
     let mut node = Node::new();
@@ -554,7 +556,7 @@ fn the_address_is_asked_for_again_after_a_pause() {
     assert_eq!(node.phase(), ServicePhase::Running);
 }
 
-/// No other node could have it either, and no program is at fault.
+/// No other node could take the address either, and no program is at fault.
 #[test]
 fn an_address_in_a_strangers_hands_is_waited_for_and_is_no_failure() {
     let mut node = Node::new();
@@ -573,7 +575,7 @@ fn an_address_in_a_strangers_hands_is_waited_for_and_is_no_failure() {
     node.pass(4_000);
     assert_eq!(node.phase(), ServicePhase::Running);
     assert_eq!(node.reports.last().unwrap().detail, "");
-    // Stopped while it waits, nothing stays.
+    // If the service is stopped while it waits, nothing stays.
     let mut node = Node::new();
     node.stranger = true;
     node.start(1);
@@ -620,8 +622,8 @@ fn runs(log: &[Effect]) -> Vec<Step> {
         .collect()
 }
 
-/// R19: the guard acted while the agent stood still or was not there. What it silenced is not gone on with; what began
-/// later is another start.
+/// R19: the guard acted while the agent stood still or was not there. The machine does not go on
+/// with a service that was silenced. A service that began later is another start.
 #[test]
 fn what_the_guard_silenced_is_killed_and_what_began_later_is_not() {
     let mut node = Node::new();
@@ -634,7 +636,7 @@ fn what_the_guard_silenced_is_killed_and_what_began_later_is_not() {
     assert_eq!(machine.phase(), ServicePhase::Killing);
     assert_eq!(machine.spent_epoch(), Some(Epoch(1)));
     assert_eq!(begun(&mut machine), []);
-    // Nothing is left of what was silenced.
+    // Nothing is left of the service that was silenced.
     let mut node = Node::new();
     node.give(Event::Silenced { at: node.now });
     assert_eq!(node.phase(), ServicePhase::Stopped);
@@ -661,7 +663,8 @@ fn no_step_begins_while_none_may() {
     node.settle();
     assert_eq!(node.phase(), ServicePhase::Running);
     assert!(node.reports.iter().all(|report| report.failures == 0));
-    // What waits is dropped by a stop, and the probe that was among it is asked for again.
+    // A stop drops the effects that wait. The machine then asks again for the probe that was among
+    // them.
     let mut node = Node::new();
     node.machine.handle(node.now, start);
     held(&mut node.machine);
@@ -759,12 +762,12 @@ fn a_specification_changes_in_place_wherever_the_machine_is() {
         }
         assert_eq!(node.phase(), ServicePhase::Running, "{step:?}");
         assert!(node.undone().is_empty(), "{step:?}");
-        // What was noted is about the steps of now.
+        // The noted state is about the present steps.
         let mut machine = Machine::restore(changed.clone(), node.saved.clone().unwrap(), node.now);
         assert!(begun(&mut machine).contains(&Step::Mount));
         assert_eq!(machine.phase(), ServicePhase::Starting);
     }
-    // Nothing that runs is touched, and what comes next goes by the new one.
+    // No running part is touched, and the next steps go by the new specification.
     let mut node = Node::new();
     node.start(1);
     node.log.clear();
@@ -781,7 +784,7 @@ fn a_specification_changes_in_place_wherever_the_machine_is() {
     assert_eq!(node.reports.last().unwrap().phase, ServicePhase::Failed, "one restart is allowed");
 }
 
-/// The operator has cleared the failures: what runs goes on, and says so.
+/// The operator has cleared the failures. The running service goes on, and says so.
 #[test]
 fn another_round_of_what_runs_clears_its_failures() {
     let mut node = Node::new();

@@ -1,4 +1,5 @@
-//! Every command that Mainstay advises, or that the documents show as a line to type, is one that its command line takes.
+//! Mainstay's command line takes every command that Mainstay advises, or that the documents show as
+//! a line to type.
 
 use crate::cli::Cli;
 use clap::Parser;
@@ -21,8 +22,8 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Commands between backquotes: of a source file those in strings, and in the help texts of the command line. Of a document those
-/// that are lines of their own.
+/// Commands between backquotes. In a source file, those in strings and in the help texts of the
+/// command line. In a document, those that are lines of their own.
 fn commands(path: &Path, text: &str) -> Vec<String> {
     let is_source = path.extension().is_some_and(|end| end == "rs");
     if !is_source {

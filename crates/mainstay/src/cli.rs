@@ -846,7 +846,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        // Whoever runs this may have switched it off for all.
+        // The environment of this test may have switched polling off.
         let here = std::env::var_os("MAINSTAY_NO_POLL").is_none();
         assert_eq!((polls(&[]), polls(&["--no-poll"])), (here, false));
     }

@@ -1,4 +1,4 @@
-//! Which agent a command talks to.
+//! Choice of the agent that a command talks to.
 
 use crate::cli::Target;
 use crate::failure::{Failure, Outcome};

@@ -75,7 +75,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Names what was being done when the system refused it.
+/// Adds to an error what the command was doing when the system refused it.
 pub trait Context<T> {
     fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T>;
 }
@@ -123,8 +123,8 @@ pub fn remedy_of(error: &(dyn Error + 'static)) -> &'static str {
 /// Longest message, in characters.
 const MESSAGE_MAX: usize = 4000;
 
-/// The text with control characters as they are written in programs, so that no name or file plays
-/// with the terminal, and cut where nobody reads on.
+/// The text with control characters written as in programs, so that no name or file plays with the
+/// terminal. Cut after [`MESSAGE_MAX`] characters.
 fn plain(text: &str) -> String {
     let written = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' { c.escape_default().to_string() } else { c.to_string() }
@@ -153,7 +153,8 @@ fn without_numbers(text: &str) -> String {
     plain
 }
 
-/// An error and everything that caused it, each said once: many errors name their cause themselves.
+/// An error and everything that caused it, each cause once: many errors name their cause
+/// themselves.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -167,7 +168,7 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Whether the system did not allow something to this user.
+/// Whether the system refused something to this user.
 pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(next) = cause {

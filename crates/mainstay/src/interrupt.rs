@@ -1,4 +1,5 @@
-//! Ctrl-C while a command waits: it says what goes on without the command, how to look at that, and how to undo it.
+//! Ctrl-C while a command waits: the command says what goes on without it, how to look at that, and
+//! how to undo it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +61,7 @@ fn watch() {
     use nix::sys::signal::{SigSet, Signal};
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
-    // Threads that are started later inherit this: the one below alone takes the signal.
+    // Threads that are started later inherit this. Only the thread below takes the signal.
     if signals.thread_block().is_err() {
         return;
     }

@@ -59,8 +59,8 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
     }
 }
 
-/// Refuses options that name an agent where they would count for nothing: the command would act on another place than the
-/// operator means.
+/// Refuses options that name an agent for commands that do not ask one. Otherwise the command would
+/// act on another place than the operator means.
 fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
     let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let (socket, lab) = (named("socket"), named("lab"));

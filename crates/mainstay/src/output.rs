@@ -85,7 +85,7 @@ fn columns_of(stream: &(impl IsTerminal + AsRawFd)) -> Option<usize> {
     columns_from(is_terminal, named.as_deref(), || terminal_columns(stream))
 }
 
-/// Programs read what goes to no terminal, so nothing is folded there, whatever COLUMNS says.
+/// Output that goes to no terminal is for programs, so it is not folded, whatever COLUMNS says.
 fn columns_from(
     is_terminal: bool,
     named: Option<&str>,
@@ -102,8 +102,8 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks lines that are longer than `columns` between words. What stands between backticks stays whole, so that it can be
-/// pasted.
+/// Breaks lines that are longer than `columns` between words. Text between backticks stays whole,
+/// so that it can be pasted.
 pub fn fold(text: &str, columns: Option<usize>) -> String {
     let Some(columns) = columns else { return text.to_owned() };
     let lines: Vec<String> = text.lines().map(|line| fold_line(line, columns)).collect();
@@ -158,8 +158,8 @@ pub fn line(text: &str) {
     }
 }
 
-/// A line that is rewritten in place while something takes long. Where standard error is no
-/// terminal it is a line of its own, after a moment, and again when it has changed.
+/// A line that is rewritten in place during long work. If standard error is no terminal, it is a
+/// line of its own, after a moment, and again when it has changed.
 pub struct Progress {
     shown: usize,
     terminal: bool,
@@ -217,8 +217,9 @@ impl Drop for Progress {
     }
 }
 
-/// A table with a head line; columns are as wide as their widest cell, as far as the terminal is. Cells that have to be are
-/// broken between words; where that is not enough each row becomes a list.
+/// A table with a head line. Columns are as wide as their widest cell, as far as the terminal is.
+/// Cells that are too wide are broken between words. If that is not enough, each row becomes a
+/// list.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table_within(head, rows, columns())
 }

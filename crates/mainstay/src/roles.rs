@@ -73,7 +73,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         listen: Some(args.listen.to_string()),
         metrics_listen: args.metrics_listen,
         cgroup_root: args.cgroup_root,
-        // This very program, also when another version lies where it was started from.
+        // This very program, even if the path that it was started from holds another version now.
         log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],
         fail_left_devices: mainstay_engine::devices::give_up_left,
         keep_devices: mainstay_engine::keeper::start,
@@ -95,7 +95,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
     })
 }
 
-/// Writes what a process of a service says to its log.
+/// Writes the output of a service's process to its log.
 pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
     mainstay_agent::service::output::write_log(&args.log).map_err(|error| {
         let message = format!("the log {} cannot be written: {error}", args.log.display());
@@ -110,7 +110,7 @@ pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
 /// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of `tracing`.
 fn start_log() {
     let filter = EnvFilter::try_from_env("MAINSTAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // Fails only if it was done before.
+    // This fails only if it was done before.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

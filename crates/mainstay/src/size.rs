@@ -24,7 +24,7 @@ fn unit_of(text: &str) -> Option<u64> {
     Some(base.pow(power as u32 + 1))
 }
 
-/// Parses a byte count. Nothing that has a size here may have none.
+/// Parses a byte count, which must not be 0.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();

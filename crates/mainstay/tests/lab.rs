@@ -35,7 +35,8 @@ impl Lab {
     }
 
     fn command(&self, args: &[impl AsRef<str>]) -> Command {
-        // What a shell starts in the background ignores Ctrl-C, and hands that on to these.
+        // A program that a shell starts in the background ignores Ctrl-C, and its children inherit
+        // that.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_mainstay")]);
         command.args(["lab", "--name", &self.name, "--dir"]).arg(&self.dir);
@@ -68,8 +69,8 @@ impl Lab {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Whether packets go from one node to an address and back. Nothing listens there, so a refusal is
-    /// an answer, and silence is none.
+    /// Whether packets go from one node to an address and back. No program listens there, so a
+    /// refusal is an answer, and silence is none.
     fn reaches(&self, from: &str, address: &str) -> bool {
         let script = format!("timeout 1 bash -c 'exec 3<>/dev/tcp/{address}/9' 2>/dev/null");
         match self.shell(from, &script).0 {
@@ -112,7 +113,8 @@ fn traces(name: &str, dir: &Path) -> BTreeSet<String> {
     }
     found.extend(list("/sys/fs/cgroup"));
     found.extend(list("/sys/fs/cgroup/unified"));
-    // A dead process whose parent is the machine's own first process is that one's to reap.
+    // If the parent of a dead process is the machine's own first process, that process has to reap
+    // it.
     let lives = |process: &String| !read(format!("{process}/status")).contains("State:\tZ");
     for process in list("/proc").into_iter().filter(lives) {
         found.push(format!("{process} {}", read(format!("{process}/cgroup")).replace('\n', " ")));
@@ -143,7 +145,7 @@ fn a_node_is_a_machine_of_its_own() {
     assert_eq!(lab.shell("n1", "exit 7").0, Some(7));
     assert_eq!(lab.shell("n1", "kill -9 $$").0, Some(137));
     assert_eq!(lab.run(&["exec", "n1", "--", "/no/such/program"]).status.code(), Some(125));
-    // What a node writes outside its disk is seen neither by the others nor by the machine.
+    // Neither the other nodes nor the machine see what a node writes outside its disk.
     assert_eq!(lab.shell("n1", "mkdir /srv/only-n1 && touch /run/only-n1").0, Some(0));
     assert_eq!(lab.shell("n2", "ls -d /srv/only-n1 /run/only-n1 2>/dev/null").1, "");
     assert!(!Path::new("/srv/only-n1").exists() && !Path::new("/run/only-n1").exists());
@@ -191,7 +193,8 @@ fn a_power_cut_loses_what_was_not_synced_and_keeps_what_was() {
     assert!(lab.reaches("n2", "10.213.0.1") && !lab.reaches("n2", "10.213.0.100"), "the address is gone");
 }
 
-/// The writer records on the host what it was told is durable. Everything recorded has to be there.
+/// The writer records on the host which writes it was told are durable. All of these have to be
+/// there.
 #[test]
 fn nothing_that_was_synced_is_lost_under_load() {
     let lab = Lab::up("load", 1);
@@ -212,7 +215,8 @@ fn nothing_that_was_synced_is_lost_under_load() {
     }
 }
 
-/// The last process of such a node unmounts what lies on the engine's own device, when the engine is dead.
+/// When the engine is dead, the last process of such a node unmounts the file system on the
+/// engine's own device.
 #[test]
 fn a_node_dies_at_once_while_a_file_system_on_its_volume_is_written() {
     let lab = Lab::plan("volume");
@@ -268,7 +272,7 @@ fn inside(lab: &Lab, path: &str) -> PathBuf {
 fn down_leaves_nothing_behind() {
     let lab = Lab::up("down", 2);
     lab.refused(&lab.up_args(2), "lab-is-up");
-    // Processes, mounts and loop devices that a node made itself go with it.
+    // Processes, mounts and loop devices that a node made itself go with the node.
     let busy = "cd /var/lib/mainstay; truncate -s 400M inner.img; mkfs.xfs -q inner.img; mkdir -p /srv/inner; \
                 mount -o loop inner.img /srv/inner; setsid sleep 1000 </dev/null >/srv/inner/log 2>&1 &";
     assert_eq!(lab.shell("n1", busy).0, Some(0));
@@ -293,7 +297,7 @@ fn background(lab: &Lab, args: &[&str]) -> Child {
 
 #[test]
 fn an_interrupted_up_cleans_up() {
-    // At different points of its work, so that it is hit in different steps.
+    // At different points of its work, so that the interrupt hits different steps.
     for delay_ms in [5, 40, 150, 300] {
         let lab = Lab::plan("ctrl-c");
         // A terminal's Ctrl-C reaches the whole foreground group.

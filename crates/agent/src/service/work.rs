@@ -441,8 +441,8 @@ impl Work {
         }
         match self.place() {
             Ok(found) => Ok(found.map(|(place, _)| place)),
-            // If its device or its path is gone, a mount at the path that the service names may be its
-            // own.
+            // If its device or its path is gone, a mount at the path that the service names may be
+            // its own.
             Err(error) => {
                 let spec = self.spec();
                 let Some(mount) = &spec.mount else { return Ok(None) };

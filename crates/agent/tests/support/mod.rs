@@ -1,6 +1,6 @@
-//! A node of a test: an agent in a child process, and an engine that is pretended by threads of the test.
+//! A node of a test: an agent in a child process, and an engine that threads of the test pretend.
 //!
-//! The agent is a process of its own because killing it must be like killing it.
+//! The agent is a process of its own, so that a test can kill it as a crash would.
 
 use mainstay_agent::AgentOptions;
 use mainstay_agent::identity::{Identity, LogMark};
@@ -54,7 +54,7 @@ fn metrics_address(agent: &str) -> SocketAddr {
     address
 }
 
-/// cgroup of the node's services. Without a writable hierarchy here nothing can be started.
+/// cgroup of the node's services. Without a writable hierarchy here no service can be started.
 fn cgroup_root(directory: &Path) -> PathBuf {
     let name = format!("mainstay-test{}", directory.display().to_string().replace('/', "-"));
     match mainstay_agent::service::mount::cgroup2_mount() {
@@ -187,14 +187,14 @@ impl TestNode {
         self.directory.path().join("state")
     }
 
-    /// Loses what the node knows of its cluster, as if it had not received that yet.
+    /// Loses what the node knows of its cluster, as if the node had not received it yet.
     pub fn forget_state(&self) {
         std::fs::remove_file(self.state_dir().join("agent.redb")).unwrap();
         let mut identity = Identity::load(&self.state_dir()).unwrap().unwrap();
         mark(&self.state_dir(), &mut identity, LogMark::Awaited).unwrap();
     }
 
-    /// Takes over what the other one has on its disk.
+    /// Takes over the state on the disk of `other`.
     pub fn copy_state_of(&self, other: &Self) {
         for name in other.state_files() {
             let from = other.directory.path().join("state").join(&name);

@@ -6,12 +6,13 @@ use crate::steps::{Step, steps_of};
 use mainstay_types::reach;
 
 impl Machine {
-    /// Goes on under `spec`, which needs no restart ([`ServiceSpec::needs_restart`]). What is under way keeps the time limit with
-    /// which it began.
+    /// Goes on under `spec`, which needs no restart ([`ServiceSpec::needs_restart`]). A step that
+    /// is under way keeps the time limit with which it began.
     pub fn amend(&mut self, spec: ServiceSpec) {
         reach!("ha: the specification changes in place");
         let steps = steps_of(&spec);
-        // Only readiness tests come and go: who is at one that goes waits for its process.
+        // Only readiness tests come and go. A machine at a test that goes waits for the process of
+        // that test.
         let moved = |at: usize| match self.steps.get(at) {
             None => steps.len(),
             Some(step) => {
@@ -36,7 +37,7 @@ impl Machine {
         };
         self.steps = steps;
         self.spec = spec;
-        // What was to be noted is about the steps of before.
+        // The states that were to be persisted are about the earlier steps.
         self.effects.retain(|effect| !matches!(effect, Effect::Persist(_)));
         self.persist();
         if let Some(noted) = self.effects.pop_back() {

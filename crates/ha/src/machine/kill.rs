@@ -27,9 +27,10 @@ impl Machine {
         self.kill(now);
     }
 
-    /// Silences everything at once. Not persisted first: the write could be slower than the lease. An agent that restarts
-    /// in between kills again while it has no lease, or if the guard has acted; if neither is so nobody else can have
-    /// started, and it starts again what is gone.
+    /// Silences everything at once, and does not persist first: the write could be slower than the
+    /// lease. If the agent restarts in between, it kills again while it has no lease, or if the
+    /// guard has acted. Otherwise no other node can have started the service, and the agent starts
+    /// again what is gone.
     pub(super) fn kill(&mut self, now: Time) {
         self.mode = Mode::Killing;
         self.address_held = None;
@@ -41,7 +42,7 @@ impl Machine {
         self.kill_awaited.clear();
         self.kill_failed.clear();
         self.drop_held();
-        // What is persisted below says more, and the disk may be slower than the lease.
+        // The state persisted below says more, and the disk may be slower than the lease.
         self.effects.retain(|effect| !matches!(effect, Effect::Persist(_)));
         let mut actions = Vec::new();
         if self.spec.vip.is_some() {
@@ -110,7 +111,7 @@ impl Machine {
     }
 
     pub(super) fn retry_kill(&mut self, now: Time) {
-        // What did not answer in time is repeated as well: its answer may be lost.
+        // An action without an answer in time is repeated as well: its answer may be lost.
         reach!("ha: a kill is repeated");
         let mut actions = std::mem::take(&mut self.kill_failed);
         actions.extend(std::mem::take(&mut self.kill_awaited).into_values());

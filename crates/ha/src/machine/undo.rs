@@ -40,7 +40,7 @@ impl Machine {
         self.reason = why;
     }
 
-    /// The highest step of which something may be there while `steps[at]` is being run.
+    /// The highest step that may have had an effect while `steps[at]` is being run.
     pub(super) fn top(&self, at: usize) -> usize {
         at.max(self.adopt_below).min(self.steps.len().saturating_sub(1))
     }

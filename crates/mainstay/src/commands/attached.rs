@@ -20,7 +20,7 @@ pub fn attach(
     if wait.no_wait {
         return output.result(&accepted, |accepted| accepted.message.clone());
     }
-    // It may name what is cut off.
+    // The message may name what is cut off.
     output.note(&accepted.message);
     let path = path(name)?;
     let _told = GoesOn::work(

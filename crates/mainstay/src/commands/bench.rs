@@ -1,5 +1,5 @@
-//! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It asks an agent only where a
-//! resource lies, and measures whatever is there.
+//! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It asks
+//! an agent only where a resource lies.
 
 use super::checked_name;
 use crate::cli::{BenchArgs, BenchCommand};
@@ -40,7 +40,7 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
                 return Err(Failure::usage("bench-size", "fio needs 64 MiB at least", remedy));
             }
             let plan = plan(&run, "fio")?;
-            // A note instead of an end: what was made is removed on the way out.
+            // Ctrl-C only leaves a note, so the command can remove its files on the way out.
             sys::note_interrupts();
             let open = |name: &String| {
                 let path = path_of(name, &connect)?;
@@ -131,8 +131,8 @@ fn path_of(name: &str, connect: &impl Fn() -> Outcome<Client>) -> Outcome<PathBu
     }
 }
 
-/// Refuses to make files where the system has its own. Where others have theirs too, such as /home,
-/// they may be.
+/// Refuses to make files in a directory that only the system uses. A directory with room for
+/// others, such as /home, is allowed.
 fn refuse_system_directory(path: &Path) -> Outcome<()> {
     if !path.is_dir() {
         return Ok(());

@@ -84,7 +84,7 @@ pub fn head(cluster: &ClusterView) -> String {
             cluster.name, cluster.this_node
         );
     }
-    // One that receives no entries counts for no majority.
+    // A node that receives no entries counts for no majority.
     let lives = |node: &&NodeView| node.status == NodeStatus::Alive && node.log_lag_ms.is_none();
     let alive = cluster.nodes.iter().filter(lives).count();
     let leader =
@@ -135,7 +135,7 @@ mod tests {
     use super::{head, nodes};
     use mainstay_api::rest::ClusterView;
 
-    /// An answer as releases before the age was told gave it.
+    /// An answer of a release that did not tell the age.
     fn answer() -> ClusterView {
         let node = |id: u32, name: &str| {
             serde_json::json!({

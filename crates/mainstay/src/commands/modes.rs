@@ -35,7 +35,7 @@ pub fn set_min_copies(path: &str, request: MinCopiesSet, client: &Client, output
     output.result(&accepted, |accepted| accepted.message.clone())
 }
 
-/// Says what it costs, and does it if that is accepted. `url`: of the act.
+/// Says what a forced promotion costs, and does it if the operator accepts that. `url`: of the act.
 pub fn force_promote(
     url: &str,
     (name, node): (&str, &str),

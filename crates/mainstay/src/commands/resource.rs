@@ -224,7 +224,8 @@ fn is_gone(resource: &ResourceView, node: &str) -> bool {
     !kept && !leaves
 }
 
-/// Follows a change of the replicas until `done`: of which resource, what is going on in words, and the command that undoes it.
+/// Follows a change of the replicas until `done`. The arguments name the resource, the work in
+/// words, and the command that undoes it.
 fn settle(
     accepted: Accepted,
     (name, doing, undo): (&str, &str, &str),
@@ -362,7 +363,7 @@ fn taken(replica: &ReplicaView) -> Option<String> {
 /// Replicas that are out because they were slow, and when they may return.
 fn slow(resource: &ResourceView) -> String {
     let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
-    // A full pool is told as such.
+    // Another line tells of a full pool.
     let is_full = |peer: &PeerView| {
         let mut replicas = resource.replicas.iter().filter(|replica| replica.node == peer.node);
         replicas.any(|replica| replica.live.as_ref().is_some_and(|live| live.no_space.is_some()))
@@ -374,7 +375,8 @@ fn slow(resource: &ResourceView) -> String {
             seconds => format!("in {seconds} s at the earliest, if it keeps up"),
         };
         let (out_s, latency) = (slow.out_ms / 1000, latency(slow.latency_us));
-        // What its connection had not acknowledged went with the connection.
+        // Entries without an acknowledgement went with their connection, so there is no time to
+        // name.
         let why = match slow.latency_us {
             0 => "it did not acknowledge in time".to_owned(),
             _ => format!("it took {latency} to acknowledge"),

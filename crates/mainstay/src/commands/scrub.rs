@@ -13,7 +13,7 @@ use mainstay_api::rest::{
     ScrubStart, ScrubState, ScrubbedView, ScrubsView,
 };
 
-/// Begins one, and waits for its end unless that is not wanted.
+/// Begins a scrub. Waits for its end, unless `no_wait`.
 pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output: Output) -> Outcome<u8> {
     let at = format!("{}/scrub", path(name)?);
     let accepted: Accepted = client.post(&at, &start)?;
@@ -45,7 +45,7 @@ pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output
     verdict(&report, output)
 }
 
-/// Says how far it is, or how the last one ended.
+/// Says how far the scrub is, or how the last one ended.
 pub fn report(name: &str, client: &Client, output: Output) -> Outcome<u8> {
     let report: ScrubReport = client.get(&format!("{}/scrub", path(name)?))?;
     verdict(&report, output)
@@ -95,7 +95,7 @@ pub fn details(scrubs: &ScrubsView) -> String {
 pub fn line(resource: &ResourceView) -> String {
     let scrubs = &resource.scrubs;
     let last = match (&scrubs.whole, resource.epoch) {
-        // It has only been made.
+        // The resource is new.
         (None, 0) => return String::new(),
         (None, _) => match &scrubs.failed {
             None => "never yet".to_owned(),

@@ -38,7 +38,8 @@ fn path(name: &str) -> Outcome<String> {
     Ok(format!("/v1/services/{}", checked_name(name)?))
 }
 
-/// Bytes of a service file that are read. What is longer is none, and the agent refuses less.
+/// Bytes of a service file that are read. A longer file is no service file, and the agent refuses
+/// less.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 fn read(file: &Path) -> Outcome<String> {
@@ -111,7 +112,8 @@ fn apply(
     })
 }
 
-/// Follows a service until it is as wanted. Says why it does not run if it is given up, or when the time is over.
+/// Follows a service until it is as wanted. If the service is given up, or when the time is over,
+/// says why it does not run.
 fn await_service(
     name: &str,
     goal: &str,

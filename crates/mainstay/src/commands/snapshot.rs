@@ -67,7 +67,7 @@ fn overview(list: &[SnapshotView]) -> String {
     }
     let row = |one: &SnapshotView| {
         let entry = one.nodes.iter().map(|on| on.index).max().unwrap_or(0);
-        // Of what nodes held before they were copied to each may have another.
+        // Each node may have kept another state from before its copy.
         let on = |node: &SnapshotOnView| match node.index {
             0 => on(node),
             index if index == entry => on(node),
@@ -126,7 +126,7 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
                 ),
             ));
         };
-        // Whoever is not in sync meets it on its way.
+        // A replica that is not in sync meets the snapshot on its way.
         let in_sync = now.replicas.iter().filter(|replica| replica.in_sync);
         let here =
             |node: &str| found.nodes.iter().any(|on| on.node == node && on.state != SnapshotState::Taking);
@@ -208,13 +208,14 @@ struct Cloned {
     files: Vec<PathBuf>,
 }
 
-/// Whether the content of a snapshot is to be put together by what this file says.
+/// Whether this file is a map from which the content of a snapshot is put together.
 fn is_map(file: &Path) -> bool {
     file.file_name().is_some_and(|name| snapshot_of_map(&name.to_string_lossy()).is_some())
 }
 
-/// Copies what a file of a snapshot stands for to where there is no file. It appears there whole or not at all: what an interrupted copy leaves has another
-/// name, and is replaced by the next.
+/// Copies the content that a file of a snapshot stands for to a new file. The file appears there
+/// whole or not at all. The remains of an interrupted copy have another name, and the next copy
+/// replaces them.
 fn copy_whole(from: &Path, mut source: File, to: &Path) -> std::io::Result<()> {
     let half = to.with_extension("part");
     let _ = std::fs::remove_file(&half);
@@ -223,7 +224,7 @@ fn copy_whole(from: &Path, mut source: File, to: &Path) -> std::io::Result<()> {
         if is_map(from) {
             return copy_out(from, &file).map_err(std::io::Error::other);
         }
-        // Shares the blocks where both are on one file system that can.
+        // Shares the blocks if both files are on one file system that can.
         std::io::copy(&mut source, &mut file).map(drop)
     });
     let copied = copied.and_then(|()| std::fs::hard_link(&half, to));
@@ -258,8 +259,9 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
     ));
     std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;
     let mut cloned = Cloned { files: Vec::new() };
-    // What was kept before a copy goes when that ends, and the next one keeps another thing by the same names: what is open stays, and is of one moment
-    // if it is still the same when all of it is.
+    // A state that was kept before a copy goes when the copy ends. The next copy keeps another
+    // state under the same names. Open files stay. They are of one moment if the state is still the
+    // same when all of them are open.
     let mut open = Vec::new();
     for from in &found.files {
         open.push(File::open(from).or_fail("clone", || format!("open {from}"))?);
@@ -306,7 +308,7 @@ mod tests {
         // A directory cannot be read.
         assert!(copy_whole(&from, open(directory.path()), &to).is_err());
         assert!(!to.exists() && !half.exists(), "nothing is left of what failed");
-        // What an interrupted one has left.
+        // The remains of an interrupted copy.
         fs::write(&half, "ha").expect("a file");
         copy_whole(&from, open(&from), &to).expect("nothing is in the way");
         assert_eq!(fs::read_to_string(&to).expect("it is there"), "whole");

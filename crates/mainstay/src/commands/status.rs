@@ -29,7 +29,8 @@ fn words(status: &StatusView) -> String {
         lines.push(format!("devices of this node: {kind} ({})", frontend.reason));
     }
     if let Some(view) = status.cluster.as_ref().filter(|_| status.lease_left_ms == 0) {
-        // It serves nothing, whatever the record says that it read when it still heard from a majority.
+        // The node serves nothing, whatever its record says. It read the record when it still heard
+        // from a majority.
         lines.push(format!(
             "{} holds no lease: it serves nothing, and this is what it knew last:",
             view.this_node

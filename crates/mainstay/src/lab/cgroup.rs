@@ -1,5 +1,5 @@
-//! Control groups (version 2) of a lab: `mainstay-lab-<name>/<node>/…`. They are how all processes of a
-//! node are found, frozen and killed at once, whatever they did to their names and parents.
+//! Control groups (version 2) of a lab: `mainstay-lab-<name>/<node>/…`. Through them the lab finds,
+//! freezes and kills all processes of a node at once, whatever names and parents they have.
 
 use super::state::{Lab, cgroup_name};
 use crate::failure::{Context, Failure, Outcome};

@@ -1,5 +1,5 @@
-//! A node's disk: a sparse image file, a loop device with direct I/O, XFS on it. With `--directories` it is a directory instead, and
-//! nothing of this is needed.
+//! A node's disk: a sparse image file, a loop device with direct I/O, XFS on it. With
+//! `--directories` the disk is a directory instead, and none of this is needed.
 
 use super::{sys, tool};
 use crate::failure::{Context, Failure, Outcome};
@@ -32,7 +32,7 @@ pub fn restore_xfs_push(before: &str) -> Outcome<()> {
     std::fs::write(XFS_PUSH, before).or_fail("lab-sysctl", || format!("write {XFS_PUSH}"))
 }
 
-/// Makes the image with an empty file system. `reflink`: that can clone files.
+/// Makes the image with an empty file system. `reflink`: the file system can clone files.
 pub fn create(image: &Path, bytes: u64, reflink: bool) -> Outcome<()> {
     File::create(image)
         .and_then(|file| file.set_len(bytes))
@@ -48,7 +48,7 @@ pub fn attach(image: &Path) -> Outcome<Attached> {
     let control = open(Path::new("/dev/loop-control")).map_err(|error| {
         Failure::new("lab-disk", format!("cannot open /dev/loop-control: {error}"), "modprobe loop")
     })?;
-    // Between being asked for and being used a free device can be taken by someone else.
+    // Another process can take a free device between the question and its use.
     for _ in 0..50 {
         let number = sys::loop_free(&control).or_fail("lab-disk", || "find a free loop device".into())?;
         let path = PathBuf::from(format!("/dev/loop{number}"));

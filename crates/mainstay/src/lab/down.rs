@@ -1,4 +1,4 @@
-//! Removes a lab, or what is left of one. Everything is found by its name in the kernel, not only by
+//! Removes a lab, or the remains of one. Finds everything by its name in the kernel, not only by
 //! the state file.
 
 use super::state::{LOCK_FILE, Lab, Lock, STATE_FILE};
@@ -67,7 +67,8 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     let group = cgroup::of_lab(name)?;
     let mut connections = vec![];
     let mut xfs_push_before = None;
-    // A state file that cannot be read names nothing more; the processes that live still can be asked.
+    // A state file that cannot be read names nothing more. The processes that still live can be
+    // asked.
     if let Ok(mut lab) = Lab::load(base, name) {
         for node in &mut lab.nodes {
             let seen = connections_of(&group.join(&node.name));
@@ -96,10 +97,11 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     {
         result = result.and(disk::restore_xfs_push(&before));
     }
-    // The state file stays until all it stands for is gone, so that the next `down` finds it.
+    // The state file stays until all that it stands for is gone, so that the next `down` finds
+    // that.
     result?;
     std::fs::remove_dir_all(&dir).or_fail("lab-state", || format!("remove {}", dir.display()))?;
-    // Other labs may live beside it; then this refuses, as it should.
+    // Other labs may live beside this one. Then this call refuses, as it should.
     let _ = std::fs::remove_dir(base);
     Ok(())
 }

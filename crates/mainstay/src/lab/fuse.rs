@@ -1,6 +1,7 @@
-//! FUSE connections of a node. The last process of a node unmounts what the node had mounted, and if that
-//! lies on a volume, it waits for the engine's file system. The engine is dead then, but its end of the
-//! connection may be closed only later by the very process that waits. Aborting the connection ends that.
+//! FUSE connections of a node. The last process of a node unmounts the node's mounts. If such a
+//! mount lies on a volume, that process waits for the engine's file system. The engine is dead
+//! then. But its end of the connection may close only later, through the very process that waits.
+//! Aborting the connection ends the wait.
 
 use crate::failure::{Context, Outcome};
 use nix::errno::Errno;
@@ -28,8 +29,8 @@ fn seen_by(process: &str) -> Vec<u32> {
     mounts.lines().filter_map(connection).collect()
 }
 
-/// Aborts connections in a process of its own, because the control file system has to be mounted for
-/// it, and nothing of that may remain.
+/// Aborts connections in a process of its own, because the control file system has to be mounted
+/// for it, and no trace of that may remain.
 pub fn abort(connections: &[u32]) -> Outcome<()> {
     if connections.is_empty() {
         return Ok(());

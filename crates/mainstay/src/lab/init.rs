@@ -26,8 +26,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// How often a node without any process looks for orphans to reap.
 const IDLE: Duration = Duration::from_millis(250);
 
-/// Directories in which services and packages write are a node's own: what is written there stays in
-/// memory, what the machine has there is seen.
+/// Directories in which services and packages write. Each node has its own: its writes stay in
+/// memory, and it sees the machine's files there.
 const OVERLAID: [&str; 2] = ["/srv", "/var/lib"];
 
 pub fn run(args: &LabNodeArgs) -> Outcome<()> {
@@ -77,7 +77,7 @@ fn inside(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
 
 fn mount_all(disk: &Path) -> Outcome<()> {
     let nothing = None::<&str>;
-    // Found before other mounts hide where it is.
+    // Opened before other mounts hide it.
     let opened = File::open(disk).or_fail("lab-node", || format!("open {}", disk.display()))?;
     let directory = opened.metadata().is_ok_and(|found| found.is_dir());
     let plain = MsFlags::empty();

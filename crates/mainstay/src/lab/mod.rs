@@ -3,10 +3,10 @@
 //!
 //! What a lab guarantees:
 //! - The host's own network namespace gets no address, interface or rule. Mounts exist only inside nodes.
-//! - Everything is named after the lab, and the state file is written before the first of it is made, so
-//!   `lab down` removes all of it, whatever died when.
-//! - A power cut is one: no packet leaves after the link went down, nothing reaches the disk afterwards,
-//!   no process of the node runs when the command returns.
+//! - Everything is named after the lab. The state file is written before the first part is made, so
+//!   `lab down` removes all of it, whichever process died when.
+//! - A power cut cuts everything. After the link went down no packet leaves, and no write reaches
+//!   the disk. When the command returns, no process of the node runs.
 //! - A lab that is up belongs to no process. It stays when the command that made it ends.
 //!
 //! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first process of a

@@ -17,9 +17,9 @@ pub fn create_switch(lab: &Lab) -> Outcome<()> {
     tool::run("ip", &["-n", &switch, "link", "set", BRIDGE, "up"])
 }
 
-/// Where the kernel would show bridged packets to iptables as well, this spares it the work: the switch
-/// has rules of the bridge family only. The file exists only where that module is loaded, so a failure
-/// is none.
+/// Keeps bridged packets from iptables, where the kernel would show them to it as well: the switch
+/// has rules of the bridge family only. The file exists only if that module is loaded, so a failure
+/// is ignored.
 fn quiet_bridge_netfilter(switch: &str) {
     let switch = switch.to_owned();
     // A thread of its own: it changes its network namespace and ends.
@@ -57,7 +57,7 @@ pub fn link_down(lab: &Lab, port: &str) -> Outcome<()> {
 
 /// Removes a port with its namespace and all addresses in it, as far as they exist.
 pub fn unplug(lab: &Lab, port: &str) -> Outcome<()> {
-    // The pair may be gone already; what counts is checked by name afterwards.
+    // The pair may be gone already. A later check looks for it by name.
     let _ = tool::run("ip", &["-n", &lab.netns(SWITCH), "link", "delete", port]);
     let own = lab.netns(port);
     if Path::new("/run/netns").join(&own).exists() {

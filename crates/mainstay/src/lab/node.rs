@@ -37,7 +37,7 @@ pub fn start(lab: &mut Lab, name: &str) -> Outcome<()> {
             format!("mainstay lab status --name {}", lab.name),
         ));
     }
-    // A first process that died by itself left the rest of its node behind.
+    // If a first process died by itself, the rest of its node is still there.
     clear(lab, name)?;
     let booted = boot(lab, &node);
     if booted.is_err() {
@@ -105,7 +105,7 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
         return Ok(());
     };
     let group = cgroup::of_node(lab, name)?;
-    // Written down first: when the processes are half dead nobody can tell any more.
+    // Written down first: when the processes are half dead, they can no longer be asked.
     lab.node_mut(name)?.fuse = fuse::connections(pid);
     lab.save()?;
     cgroup::set_frozen(&group, true)?;
@@ -118,7 +118,8 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
     link.and(disk)
 }
 
-/// Kills what runs of a node, waits until it is gone with its mounts and devices, unplugs it.
+/// Kills the processes of a node, waits until it is gone with its mounts and devices, and unplugs
+/// it.
 fn clear(lab: &mut Lab, name: &str) -> Outcome<()> {
     let group = cgroup::of_node(lab, name)?;
     kill_and_wait(&group, &lab.node(name)?.fuse)?;
@@ -163,7 +164,7 @@ pub fn freeze(lab: &Lab, name: &str, frozen: bool) -> Outcome<()> {
         ));
     }
     cgroup::set_frozen(&group, frozen)?;
-    // A process that waits for a device stops only after that; it does no work meanwhile either.
+    // A process that waits for a device freezes only after that. It does no work meanwhile either.
     let deadline = Instant::now() + Duration::from_secs(1);
     while cgroup::event(&group, "frozen") != frozen && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));

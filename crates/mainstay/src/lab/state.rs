@@ -40,7 +40,7 @@ pub struct Lab {
     #[serde(default)]
     pub directories: bool,
     pub nodes: Vec<Node>,
-    /// Pairs of ports between which nothing passes.
+    /// Pairs of ports between which no packet passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
     /// Setting of the machine before the first of its labs, see [`super::disk::xfs_push`]. The last
@@ -81,7 +81,7 @@ pub fn base_dir(given: Option<&Path>) -> PathBuf {
     std::fs::canonicalize(&dir).unwrap_or(dir)
 }
 
-/// The labs of `base` but the one with this name. What cannot be read is left out.
+/// The labs of `base` except the one with this name. Leaves out labs whose state cannot be read.
 pub fn others(base: &Path, name: &str) -> impl Iterator<Item = Lab> {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let other = move |entry: &std::fs::DirEntry| entry.file_name() != name;

@@ -1,4 +1,4 @@
-//! The calls that only the kernel's own interface offers. The only unsafe code of this crate.
+//! Calls that only the kernel's own interface offers. The only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -59,7 +59,7 @@ pub fn terminal_columns(terminal: &impl AsRawFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Number of a loop device that is free now. Someone else may take it first.
+/// Number of a loop device that is free now. Another process may take it first.
 pub fn loop_free(control: &File) -> io::Result<u32> {
     // SAFETY: this request takes no argument and touches no memory of this process.
     check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })
@@ -96,8 +96,8 @@ pub fn loop_detach(device: &File) -> io::Result<()> {
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD as _, 0) }).map(drop)
 }
 
-/// Shuts an XFS file system down as a power cut would: nothing that is only in memory reaches the disk,
-/// the log included.
+/// Shuts an XFS file system down as a power cut would: all that is only in memory is lost, the log
+/// included.
 pub fn xfs_power_cut(mounted: &File) -> io::Result<()> {
     let flags = XFS_FSOP_GOING_FLAGS_NOLOGFLUSH;
     // SAFETY: the request reads four bytes from the pointer, which points to a live u32.
@@ -110,8 +110,9 @@ extern "C" fn note(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on the usual signals that end a command only leave a note, so that it can clean up, or wait
-/// for a child that received the same signal. A handler, not "ignore": children start with the default.
+/// From now on the usual signals that end a command only leave a note. So the command can clean up,
+/// or wait for a child that received the same signal. A handler, not "ignore": children start with
+/// the default.
 pub fn note_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: the action is zeroed and then given a handler that only stores to an atomic, which is
@@ -138,8 +139,8 @@ pub fn die_with_parent(command: &mut Command) {
     }
 }
 
-/// Everything but the standard streams is closed when another program is started. What the caller of a
-/// lab command had open must not be held by a node that outlives it.
+/// Closes everything but the standard streams when another program is started. A node outlives the
+/// lab command, and must not hold the files that the caller of the command had open.
 pub fn keep_only_standard_streams() {
     // SAFETY: this only sets the close-on-exec flag of descriptors and touches no memory.
     unsafe {

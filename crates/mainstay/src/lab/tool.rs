@@ -1,4 +1,4 @@
-//! The few programs of the system that a lab uses where they are much simpler than the kernel's own
+//! Programs of the system that a lab uses because they are much simpler than the kernel's own
 //! interface.
 
 use crate::failure::{Failure, Outcome};

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const AGENT_PORT: u16 = 7400;
-/// How long an agent gets to answer, to join, and all together to see each other.
+/// Time limit for an agent to answer, to join, and for all together to see each other.
 const STEP_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 /// One request to an agent that may be starting.
@@ -44,7 +44,7 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     for witness in &args.witness {
         lab.node_mut(witness)?.witness = true;
     }
-    // Known before it exists: whatever happens now, `down` finds it.
+    // Recorded before it exists: whatever happens now, `down` finds it.
     lab.save()?;
     if let Err(failure) = create(&mut lab, args) {
         return Err(give_up(&base, &lab, args, failure));
@@ -52,7 +52,7 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     output.result(&lab, summary)
 }
 
-/// `lab down` removes what is there.
+/// Refuses a directory of the system as the place of labs: `lab down` removes what is there.
 fn refuse_system_directory(base: &Path) -> Outcome<()> {
     let path = std::path::absolute(base).and_then(|path| resolve(&path));
     let path = path.or_fail("lab-state", || format!("look at {}", base.display()))?;
@@ -147,7 +147,7 @@ fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
     lab.save()
 }
 
-/// Repeats a step until it gives a value; between tries it looks whether to stop.
+/// Repeats a step until it gives a value. Between attempts it looks whether to stop.
 fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
     let deadline = Instant::now() + STEP_WITHIN;
     let mut last = None;
@@ -156,7 +156,7 @@ fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcom
         match step() {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
-            // That is so whenever it is tried again.
+            // Another attempt would fail in the same way.
             Err(failure) if failure.body.code == "bad-settings" => return Err(failure),
             Err(failure) => last = Some(failure.body.message),
         }
