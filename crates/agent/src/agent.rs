@@ -596,7 +596,7 @@ impl Inbound for Agent {
     }
 }
 
-/// Notices of a node, also of one whose release tells only which directories are not used, and why.
+/// Notices of a node. An earlier release tells only which directories are not used, and why.
 fn with_notices(
     left: BTreeMap<String, String>,
     mut notices: BTreeMap<String, Notice>,

@@ -99,7 +99,7 @@ fn lost(message: String, path: &Path) -> ErrorBody {
 /// The answer of a proposal, for the API.
 ///
 /// # Errors
-/// What was refused or remains unknown.
+/// The refusal, or that the outcome remains unknown.
 pub fn settle(result: Result<Outcome, ProposeError>) -> Result<Outcome, ErrorBody> {
     match result {
         Ok(Outcome::Refused(Refusal { code, message, remedy })) => Err(ErrorBody { code, message, remedy }),

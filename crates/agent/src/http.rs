@@ -148,7 +148,8 @@ async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) 
     response
 }
 
-/// The JSON of a request. What is none, or not of the right fields, is refused by field.
+/// The JSON of a request. It is refused by field if it is no JSON, has a wrong type, lacks a field,
+/// or has an unknown one. A misspelt field would otherwise be left out in silence.
 struct Asked<T>(T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {

@@ -439,7 +439,7 @@ impl Node {
     }
 
     fn job(&self, resource: ResourceId, order: Order) {
-        // What is made was asked for by the state that the core has just seen.
+        // The state that the core has just seen asked for this job.
         let wanted = self.view.state.resources.get(&resource).cloned();
         let (replicas, queue) = (self.parts.replicas.clone(), self.queue.clone());
         spawn("agent-job", move || {

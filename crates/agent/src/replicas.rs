@@ -301,7 +301,8 @@ impl Replicas {
     /// Carries a job out; `wanted` is the resource as the cluster knows it.
     ///
     /// # Errors
-    /// What the engine or the file system said; why a replica could not be made is also kept in [`Replicas::failures`].
+    /// The error of the engine or the file system. Why a replica could not be made is also kept in
+    /// [`Replicas::failures`].
     pub fn carry_out(
         &self,
         resource: ResourceId,
@@ -1185,7 +1186,8 @@ mod tests {
         assert_eq!(replicas.held.index(R, A), Index(0));
     }
 
-    /// A removal that a crash has ended between its two steps goes on; what has lost its label otherwise does not go.
+    /// A removal goes on after a crash between its two steps. A replica that lost its label
+    /// otherwise is not removed.
     #[test]
     fn a_removal_that_was_interrupted_goes_on() {
         let root = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ pub struct Identity {
 pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Identity>, footing: Footing) {
     let prepare = move || -> io::Result<()> {
         (&cgroup_procs).write_all(b"0")?;
-        // Only now: what is to end it finds it from here on.
+        // The process looks only now: from here on a kill of the cgroup finds it.
         footing.look()?;
         nix::unistd::setsid()?;
         if let Some(identity) = &identity {
@@ -90,7 +90,7 @@ const FSCONFIG_SET_STRING: libc::c_uint = 1;
 /// is too old or forbids the question, the options count as taken.
 ///
 /// # Errors
-/// What it refuses.
+/// The file system or the option that the kernel refuses.
 pub fn try_options(fstype: &str, options: &str) -> Result<(), Refusal> {
     let Ok(name) = CString::new(fstype) else { return Err(Refusal::UnknownType) };
     // SAFETY: fsopen(2) reads a string that ends with a zero, and gives a descriptor or -1.

@@ -1,10 +1,11 @@
 //! How many copies there have to be (`min-copies`): per resource, chosen when it is made and
-//! changed while it is used. The primary enforces it ([ADR
-//! 18](../../../docs/adr/0018-min-copies.md)). This file holds the rules for the record: what it
-//! takes, and which members stay in sync for it.
+//! changed while it is used.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants more copies than it is to have replicas, nor more
-//! than one in mode A.
+//! The primary enforces it ([ADR 18](../../../docs/adr/0018-min-copies.md)). This file holds the
+//! rules for the record: the values that it takes, and the members that stay in sync for them.
+//!
+//! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants
+//! more copies than it is to have replicas. In mode A it wants no more than one.
 
 use crate::state::{Outcome, Resource, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};

@@ -155,7 +155,7 @@ impl State {
         let Some(resource) = self.resources.get_mut(&id) else { return };
         let record = &mut resource.record;
         record.iss = vec![to];
-        // What it has is all there is.
+        // The writes that `to` has are all that remain.
         record.openings.clear();
         resource.reopened.clear();
         let record = &mut resource.record;
@@ -238,7 +238,8 @@ impl State {
         Outcome::Done
     }
 
-    /// For the simulator: what a system without R11 would do when the primary of a resource in mode A dies.
+    /// For the simulator: promotes a follower when the primary of a resource in mode A dies, as a
+    /// system without R11 would.
     pub(crate) fn promote_follower(&mut self, at_ms: u64, id: ResourceId, why: &str) -> bool {
         let Some(resource) = self.resources.get(&id).filter(|_| planted(Bug::FollowerPromoted)) else {
             return false;

@@ -184,7 +184,7 @@ impl State {
             record.iss.sort_unstable();
         }
         record.version = record.version.next();
-        // What was said of the old disk is void (R9).
+        // The marks of the old disk are void (R9).
         resource.broken.remove(&node);
         let (severity, text) = match known {
             None => {

@@ -251,8 +251,8 @@ impl Stands {
     }
 }
 
-/// Command that writes a label, the JSON text `label`, whatever is in its place; it does not follow
-/// a link. When the command has ended the label survives a power cut.
+/// Command that writes a label, the JSON text `label`, and replaces whatever file is in its place.
+/// It does not follow a link. When the command has ended, the label survives a power cut.
 #[must_use]
 pub fn write_label(pool: &str, own: &str, label: &str) -> String {
     let file = quoted(&format!("{pool}/{own}/replica.json"));

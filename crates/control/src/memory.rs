@@ -74,7 +74,7 @@ impl State {
         Outcome::Done
     }
 
-    /// A member was opened anew, as its node says: what it had in memory is gone.
+    /// Takes in that a member was opened anew, as its node says. Its memory is lost.
     pub(crate) fn replica_reopened(
         &mut self,
         at_ms: u64,

@@ -238,7 +238,8 @@ impl State {
     }
 }
 
-/// A follower is fed from the journal: what it lacks has to fit there, beside what is not destaged yet.
+/// Checks the limits of the lag. A follower is fed from the journal. The entries that it lacks have
+/// to fit there, beside those that are not destaged yet.
 fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)> {
     let most = resource.spec.journal_bytes / 2;
     if lag.bytes < 16 * BLOCK_BYTES || lag.bytes > most {

@@ -1,4 +1,4 @@
-//! Services: what the operator asked for, and what the nodes report about them.
+//! Services: the operator's specifications, and the nodes' reports about them.
 
 use crate::state::{
     Links, Node, Outcome, Refusal, Service, ServiceOnNode, ServicePhase, Severity, State, cut, host_address,

@@ -1,4 +1,4 @@
-//! Snapshots of resources: what is wished for, and where each is held (R17).
+//! Snapshots of resources: the operator's wishes, and the nodes that hold each snapshot (R17).
 //!
 //! ```text
 //! TakeSnapshot ─▶ wanted ─▶ the primary's engine logs it ─▶ each replica keeps it, or cannot ─▶ SnapshotsSeen of its node

@@ -503,7 +503,8 @@ fn the_reason_of_a_broken_replica_follows_its_cause() {
     assert!(!again.iter().any(|action| matches!(action, Action::Propose(_))), "once is enough: {again:?}");
 }
 
-/// R9: what the engine has open instead of the registered disk is neither used nor promoted.
+/// R9: a replica that the engine has open instead of the registered disk is neither used nor
+/// promoted.
 #[test]
 fn another_disk_in_its_place_does_not_count_as_open() {
     let state = ready(2);

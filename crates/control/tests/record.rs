@@ -695,7 +695,7 @@ fn failures_are_cleared_by_applying_a_service_as_it_is() {
         (after.round, after.edition, after.revision),
         (before.round + 1, before.edition, before.revision)
     );
-    // Those that a node has counted in an earlier round do not count, also if it never runs the
+    // Failures that a node counted in an earlier round do not count, also if it never runs the
     // service again.
     assert_eq!((before.failures_on(A), after.failures_on(A)), (2, 0));
     assert!(!after.has_failures());

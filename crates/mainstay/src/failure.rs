@@ -124,7 +124,7 @@ pub fn remedy_of(error: &(dyn Error + 'static)) -> &'static str {
 const MESSAGE_MAX: usize = 4000;
 
 /// The text with control characters written as in programs, so that no name or file plays with the
-/// terminal. Cut after [`MESSAGE_MAX`] characters.
+/// terminal. Cut after `MESSAGE_MAX` characters.
 fn plain(text: &str) -> String {
     let written = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' { c.escape_default().to_string() } else { c.to_string() }

@@ -268,7 +268,7 @@ fn values_are_those_that_were_seen() {
     // 0, 1 and 16 µs are in the first bucket, 17 in the second.
     let read = |le| value("mainstay_read_duration_seconds_bucket", &[db, ("le", le)]);
     assert_eq!(["0.000016", "0.000032", "+Inf"].map(read), [3.0, 4.0, 4.0]);
-    // What took 90 s is in no bucket but the last.
+    // The request that took 90 s is in no bucket but the last.
     let write = |le| value("mainstay_request_duration_seconds_bucket", &[db, ("op", "write"), ("le", le)]);
     assert_eq!(["0.000128", "0.000256", "16.777216", "+Inf"].map(write), [1.0, 2.0, 2.0, 3.0]);
     let entries = |le| value("mainstay_batch_entries_bucket", &[db, ("le", le)]);

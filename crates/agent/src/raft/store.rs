@@ -1,12 +1,13 @@
 //! The durable half of the Raft log: votes, entries and snapshots in one redb file.
 //!
 //! Guarantees
-//! - When [`RaftStore::persist`], [`RaftStore::save_snapshot`] or [`RaftStore::bootstrap`] return, what they
-//!   were given survives a power cut: every transaction is committed with immediate durability, and the
-//!   directory that holds the file was synced when the file was made.
-//! - One call is one transaction: entries, vote and snapshot of one `Ready` appear together or not at all.
-//! - After an error nothing is known about the file; the caller stops the agent (R13) and a restart reads
-//!   what is really there.
+//! - When [`RaftStore::persist`], [`RaftStore::save_snapshot`] or [`RaftStore::bootstrap`] return,
+//!   their arguments survive a power cut. Every transaction is committed with immediate durability,
+//!   and the directory that holds the file was synced when the file was made.
+//! - One call is one transaction: entries, vote and snapshot of one `Ready` appear together or not
+//!   at all.
+//! - After an error nothing is known about the file. The caller stops the agent (R13), and a
+//!   restart reads what is really there.
 //!
 //! Entries from the truncation point on are also kept in memory: the control plane's log is small, and the
 //! Raft core may then read it without touching the disk. The number is bounded by [`ENTRIES_KEPT_MAX`].

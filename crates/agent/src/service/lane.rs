@@ -57,10 +57,11 @@ impl Lane {
         lock(&self.state).newest == number
     }
 
-    /// Does `work`, which makes the thing. `revoke` takes it away again if that was called off meanwhile.
+    /// Does `work`, which makes the thing. If the work was called off meanwhile, `revoke` takes the
+    /// thing away again.
     ///
     /// # Errors
-    /// Those of `work`, or that it was called off.
+    /// The errors of `work`, or that it was called off.
     pub fn make<T>(
         &self,
         number: u64,
@@ -91,7 +92,8 @@ impl Lane {
     /// Does `work`, which takes the thing away and may be done twice.
     ///
     /// # Errors
-    /// Those of `work`, that it was called off, or that something is still on its way after `patience`.
+    /// The errors of `work`, that it was called off, or that a maker is still at work after
+    /// `patience`.
     pub fn undo(
         &self,
         number: u64,

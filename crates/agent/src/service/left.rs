@@ -63,7 +63,7 @@ pub fn forget(places: &Places, service: &str) {
 }
 
 /// Takes away what a service left here as soon as that is possible. `number` is that of the undo on
-/// the mount's lane: whatever the service does after it calls this off.
+/// the mount's lane. Any later change of the service calls this off.
 pub fn tidy(places: &Places, service: &str, number: u64) {
     if of(places, service).is_none() {
         return;

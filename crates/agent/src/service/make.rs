@@ -145,7 +145,7 @@ fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Re
         }
         std::thread::sleep(MAKE_POLL);
     }
-    // What it writes there are a few lines, which fit into the pipe.
+    // The program writes a few lines there, which fit into the pipe.
     let output = child.wait_with_output().map_err(unusable)?;
     if output.status.success() {
         return Ok(());
@@ -315,7 +315,7 @@ pub(super) mod tests {
             assert_eq!(*known.told.borrow(), ["is whole"], "{fstype}");
             assert_eq!(std::fs::read(&device).unwrap(), before, "{fstype}");
         }
-        // Of a type that is not wanted any more, too.
+        // The same holds for a type that is not wanted any more.
         let unfinished: [(&str, Pieces); 3] = [
             ("ext4", &[ext, (1128, &uuid)]),
             ("xfs", &[xfs, (32, &uuid), (126, &[1])]),

@@ -778,10 +778,10 @@ mod tests {
         let named = format!("sleep (process {}) with its working directory there", holder.id());
         assert!(refused.contains(&named), "{refused}");
         plan.place.detach(Duration::from_secs(20)).expect("detached");
-        // What another node would find on its replica at this moment.
+        // The file system that another node would find on its replica at this moment.
         let image = device.directory.path().join("image");
         std::fs::copy(device.directory.path().join("file"), &image).expect("copied");
-        // As the next mount does it: what is in the journal alone is replayed.
+        // As the next mount does: data that is only in the journal is replayed.
         let replayed = Command::new("e2fsck").arg("-p").arg(&image).output().expect("it is installed");
         assert!(replayed.status.code().is_some_and(|code| code <= 1), "{replayed:?}");
         let found = run("debugfs", &["-R", "cat /file", &image.to_string_lossy()]);

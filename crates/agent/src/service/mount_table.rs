@@ -210,7 +210,7 @@ impl MountTable {
             return false;
         };
         let Some(group) = own_parent.shared else { return false };
-        // Those that follow one another are looked for in both tables.
+        // Groups that follow one another are looked for in both tables.
         let mut groups: BTreeSet<u64> = parent.shared.into_iter().chain(parent.master).collect();
         loop {
             let known = groups.len();

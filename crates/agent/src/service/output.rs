@@ -323,7 +323,7 @@ impl Parts {
         if let Some(directory) = self.path.parent() {
             fs::create_dir_all(directory)?;
         }
-        // Those of an agent before this bound may be of any size.
+        // A log of an agent before this bound may be of any size.
         let (path, old) = (&self.path, old_path(&self.path));
         if fs::metadata(&old).is_ok_and(|metadata| metadata.len() > self.bytes_max) {
             keep_end(&old, &old, self.bytes_max)?;
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!(last_words(&log), None);
         fs::write(&log, "one\n\u{1b}[31mtwo\n\n").unwrap();
         assert_eq!(last_words(&log).as_deref(), Some(" [31mtwo"));
-        // Those of an earlier process are not its own.
+        // The words of an earlier process are not its own.
         fs::write(&log, format!("one\ntwo{START_NOTE}main of p\n")).unwrap();
         assert_eq!(last_words(&log), None);
         fs::write(&log, format!("one\n{START_NOTE}main of p\nthree")).unwrap();

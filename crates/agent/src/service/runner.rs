@@ -300,7 +300,7 @@ impl Runner {
         if let Err(error) = process::kill_cgroup(&places.cgroup_root.join(&spec.name), KILL_PATIENCE) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that no process is left");
         }
-        // What is mounted there is the service's only if it is on the device of its volume.
+        // A mount there is the service's only if it is on the device of its volume.
         let Some(mount) = &spec.mount else { return };
         let (Ok(path), Ok(device)) =
             (place::resolve(Path::new(&mount.path)), DeviceId::of(&device_link(spec, places)))

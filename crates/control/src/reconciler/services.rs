@@ -1,4 +1,5 @@
-//! The services of this node: their machines, what the engine is to silence of them, and what forgotten instances left.
+//! The services of this node: their machines, the list for the engine's guard, and the remains of
+//! forgotten instances.
 
 use super::Wish;
 use super::proposals::Proposals;

@@ -344,7 +344,8 @@ fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
     assert_eq!(failed(&lab, &seen), None);
 }
 
-/// R19: what it proposed when the service was silent counts on this record, however late that is, so nothing starts on it.
+/// R19: a proposal that the node made when the service was silent counts on this record, however
+/// late it arrives. So nothing starts on the record.
 #[test]
 fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
     let begins_anew = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Demote, .. });

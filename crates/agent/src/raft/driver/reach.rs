@@ -182,7 +182,7 @@ mod tests {
                 for message in messages {
                     let (raw, reach) = &mut self.cores[message.to as usize - 1];
                     reach.note(raw, &message);
-                    // As in the driver: what the core refuses is of no use.
+                    // As in the driver: a message that the core refuses is of no use.
                     drop(raw.step(message));
                 }
             }

@@ -35,7 +35,7 @@ mod tests {
         assert!(Replay::new(0).is_over(0), "there was nothing");
         let mut replay = Replay::new(7);
         assert!(!replay.is_over(6) && replay.is_over(7));
-        // What follows it was not found.
+        // The entries after the last one were not found.
         replay.replaced_from(8);
         assert!(!replay.is_over(6) && replay.is_over(7));
     }
