@@ -62,7 +62,7 @@ pub struct Scrubs {
     pub turn: Option<Turn>,
     /// The last one that compared all replicas.
     pub whole: Option<Scrubbed>,
-    /// The last scrub after the whole one that came to nothing.
+    /// The last scrub since then that did not compare all replicas.
     pub failed: Option<Scrubbed>,
     /// How many scrubs came to nothing since the last whole one, without those that an operator
     /// ended.

@@ -1,5 +1,5 @@
-//! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It asks
-//! an agent only where a resource lies.
+//! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It
+//! measures whatever storage is there, and asks an agent only where a resource lies.
 
 use super::checked_name;
 use crate::cli::{BenchArgs, BenchCommand};
