@@ -16,9 +16,9 @@ mod moments;
 use crate::plan::{Action, Away, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
-use mainstay_control::state::{Command, ServicePhase};
+use mainstay_control::state::Command;
 use mainstay_replica::{BackgroundLimits, PeerStatus, SlowLimits};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, ResourceId, ResourceRecord};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, ResourceId, ResourceRecord, ServicePhase};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
 pub struct Scenario {

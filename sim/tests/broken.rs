@@ -43,9 +43,10 @@ fn the_service_of_a_primary_that_cannot_be_opened_moves() {
     let runs = |node: u32| {
         move |world: &mainstay_sim::world::World| {
             let service = world.state().services.values().next().expect("there is a service");
-            service.nodes.iter().any(|(on, seen)| {
-                on.0 == node && seen.phase == mainstay_control::state::ServicePhase::Running
-            })
+            service
+                .nodes
+                .iter()
+                .any(|(on, seen)| on.0 == node && seen.phase == mainstay_types::ServicePhase::Running)
         }
     };
     let (first, other) = pair(&sim);

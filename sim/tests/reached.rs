@@ -3,7 +3,6 @@
 
 #![allow(clippy::disallowed_types, reason = "tests of one process take turns; the cores know nothing of it")]
 
-use mainstay_control::state::ServicePhase;
 use mainstay_sim::coverage::stories;
 use mainstay_sim::plan::{
     ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, ResourceShape, ServiceFault, Shape, Side,
@@ -11,7 +10,7 @@ use mainstay_sim::plan::{
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_sim::world::resource_id;
 use mainstay_types::simulation::reached;
-use mainstay_types::{NodeId, SNAPSHOTS_MAX};
+use mainstay_types::{NodeId, SNAPSHOTS_MAX, ServicePhase};
 use std::sync::{Mutex, PoisonError};
 
 /// Marks are counted for the whole process, so these stories are told one after the other.

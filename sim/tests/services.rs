@@ -1,12 +1,12 @@
 //! Real service machines over simulated services. With any fault, a service that is reported as
 //! stopped is gone, and every stop keeps its order.
 
-use mainstay_ha::{Effect, Event, Machine, Saved, ServicePhase, ServiceSpec, Step};
+use mainstay_ha::{Effect, Event, Machine, Saved, ServiceSpec, Step};
 use mainstay_sim::oracle::ha::HaOracle;
 use mainstay_sim::plan::ServiceFault;
 use mainstay_sim::random::Random;
 use mainstay_sim::service::Services;
-use mainstay_types::{Epoch, NodeId, ResourceId, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, ServicePhase, Time};
 use std::collections::BTreeMap;
 
 const NAME: &str = "s0";

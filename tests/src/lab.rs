@@ -4,7 +4,9 @@ use crate::command::{self, Finished};
 use crate::wait_for;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Health, NodeStatus, ResourceView, ScrubReport, ServiceView, StatusView};
+use mainstay_api::rest::{
+    Health, NodeStatus, ResourceView, ScrubReport, ServicePhase, ServiceView, StatusView,
+};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -307,7 +309,7 @@ impl Lab {
     pub fn wait_running(&self, service: &str, limit: Duration) -> Result<String> {
         wait_for(&format!("service {service} running"), limit, || {
             let view = self.service(service)?;
-            if view.phase != "running" || view.node.is_none() || view.node != view.phase_node {
+            if view.phase != ServicePhase::Running || view.node.is_none() || view.node != view.phase_node {
                 bail!("{service}: {} on {:?}, {:?}", view.phase, view.phase_node, view.failures);
             }
             view.node.context("checked above")

@@ -20,8 +20,8 @@ use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{self, Resource, Service};
 use mainstay_types::{
-    Attachment, DataState, Mode, NodeId, PeerState, ResourceId, Role, SnapshotId, SnapshotOn, SnapshotState,
-    Time, size_words,
+    Attachment, DataState, Mode, NodeId, PeerState, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
+    SnapshotState, Time, size_words,
 };
 use std::collections::BTreeMap;
 
@@ -466,10 +466,10 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         name: name.to_owned(),
         resource: service.spec.resource.clone(),
         node: primary.map(|node| state.node_name(node)),
-        phase: shown.map_or_else(|| "stopped".to_owned(), |(_, on)| name_of(&on.phase)),
+        phase: shown.map_or_else(ServicePhase::default, |(_, on)| on.phase),
         phase_node: shown.map(|(node, _)| state.node_name(node)),
         doing: shown
-            .filter(|(_, on)| !on.phase.is_silent() && on.phase != mainstay_ha::ServicePhase::Running)
+            .filter(|(_, on)| !on.phase.is_silent() && on.phase != ServicePhase::Running)
             .map_or_else(String::new, |(_, on)| on.detail.clone()),
         current: shown.is_some_and(|(_, on)| on.round >= service.round),
         vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),

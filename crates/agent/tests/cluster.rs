@@ -7,7 +7,7 @@ use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
-    ResourceView, ScrubSchedule, ServiceApply, ServiceView, Severity, StatusView,
+    ResourceView, ScrubSchedule, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
 };
 use mainstay_types::Role;
 use std::io::{Read, Write};
@@ -186,7 +186,7 @@ fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
         .unwrap();
     let phase =
         |node: &TestNode| node.client().get::<ServiceView>("/v1/services/web").map(|view| view.phase).ok();
-    eventually("start of the service", || phase(&nodes[2]).as_deref() == Some("running"));
+    eventually("start of the service", || phase(&nodes[2]) == Some(ServicePhase::Running));
     let pids = nodes[0].pids("web", "sleeper");
     assert_eq!(pids.len(), 1);
 
@@ -195,7 +195,7 @@ fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
     eventually("return of the agent", || nodes[0].lease_left_ms() > 0);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(nodes[0].pids("web", "sleeper"), pids, "the process goes on");
-    eventually("report that the service runs", || phase(&nodes[2]).as_deref() == Some("running"));
+    eventually("report that the service runs", || phase(&nodes[2]) == Some(ServicePhase::Running));
     assert_eq!(nodes[0].pids("web", "sleeper"), pids, "it is still the same process");
 
     let page: EventsPage = nodes[1].client().get("/v1/events").unwrap();
@@ -207,7 +207,7 @@ fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     eventually("restart of the process", || {
         let now = nodes[0].pids("web", "sleeper");
-        now.len() == 1 && now != pids && phase(&nodes[2]).as_deref() == Some("running")
+        now.len() == 1 && now != pids && phase(&nodes[2]) == Some(ServicePhase::Running)
     });
 
     let _: Accepted = nodes[1].client().delete("/v1/services/web").unwrap();

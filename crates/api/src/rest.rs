@@ -44,7 +44,8 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    DataState, Mode, PeerState, Role, ScrubOutcome, ScrubRepair, ScrubState, SnapshotState, size_words,
+    DataState, Mode, PeerState, Role, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase, SnapshotState,
+    size_words,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -822,8 +823,8 @@ pub struct ServiceView {
     pub resource: String,
     /// Node that should run it now: the primary's.
     pub node: Option<String>,
-    /// Last reported phase, for example `running`, `mounting`, `stopped`, `failed`.
-    pub phase: String,
+    /// Phase that was reported last.
+    pub phase: ServicePhase,
     pub phase_node: Option<String>,
     /// Step that the node takes, or waits for, while the service starts or stops.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -39,7 +39,7 @@ impl State {
         for service in self.services.values_mut() {
             if let Some(on) = service.nodes.get_mut(&node) {
                 // Proven by the end of the lease: the node silences itself before that (R19).
-                on.phase = crate::state::ServicePhase::Stopped;
+                on.phase = mainstay_types::ServicePhase::Stopped;
                 on.detail = "the node is dead".into();
             }
         }

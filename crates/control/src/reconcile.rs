@@ -11,11 +11,11 @@ use crate::labels::DIRECTORY_GONE;
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
-use crate::state::{Broken, Command, Links, NodeStatus, Resource, ServicePhase, State, cut};
+use crate::state::{Broken, Command, Links, NodeStatus, Resource, State, cut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
-    Role, ScrubState, ScrubSummary, SnapshotId, SnapshotOn, VolumeId, reach,
+    Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

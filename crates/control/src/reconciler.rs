@@ -31,12 +31,12 @@ mod services;
 
 use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Unusable, gives_up, plan};
-use crate::state::{Command, IssChange, Links, ServicePhase, State};
+use crate::state::{Command, IssChange, Links, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, Role, ScrubSummary,
-    SnapshotId, SnapshotOn, Time,
+    ServicePhase, SnapshotId, SnapshotOn, Time,
 };
 use proposals::Proposals;
 use replicas::Replicas;

@@ -13,14 +13,12 @@ use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId,
-    Opening, Position, ResourceId, ResourceRecord, ScrubSummary, SessionId, ShrinkReason, SnapshotId,
-    SnapshotOn, VolumeId,
+    Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId, ShrinkReason,
+    SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-
-pub use mainstay_ha::ServicePhase;
 
 /// Most nodes of a cluster.
 pub const NODES_MAX: usize = 64;

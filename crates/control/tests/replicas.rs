@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use mainstay_control::reconcile::{ServiceObserved, plan};
-use mainstay_control::state::{Command, Outcome, ServicePhase, State};
-use mainstay_types::{Incarnation, NodeId};
+use mainstay_control::state::{Command, Outcome, State};
+use mainstay_types::{Incarnation, NodeId, ServicePhase};
 
 const NEW: NodeId = W;
 

@@ -40,36 +40,9 @@ use self::kill::KillAction;
 use crate::spec::ServiceSpec;
 use crate::steps::{HELD_ADDRESS_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Time, reach};
+use mainstay_types::{Epoch, ServicePhase, Time, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Where a service is on one node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ServicePhase {
-    /// Proven to be silent here.
-    #[default]
-    Stopped,
-    Starting,
-    Running,
-    /// Being undone, or waiting for the next attempt after a failure.
-    Stopping,
-    /// A failure was undone; waiting before the next attempt on this node.
-    BackingOff,
-    /// The lease ended: being killed.
-    Killing,
-    /// Too many failures here; proven to be silent. Starts again only in a later round.
-    Failed,
-}
-
-impl ServicePhase {
-    /// Whether nothing of the service is left on the node and nothing starts by itself.
-    #[must_use]
-    pub fn is_silent(self) -> bool {
-        matches!(self, Self::Stopped | Self::Failed)
-    }
-}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {

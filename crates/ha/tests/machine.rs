@@ -1,7 +1,7 @@
 //! The machine of a service against a node that may fail, linger or never answer in every step.
 
-use mainstay_ha::{Effect, Event, Machine, Ready, Report, Saved, ServicePhase, ServiceSpec, Step};
-use mainstay_types::{Epoch, Time};
+use mainstay_ha::{Effect, Event, Machine, Ready, Report, Saved, ServiceSpec, Step};
+use mainstay_types::{Epoch, ServicePhase, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

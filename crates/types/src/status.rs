@@ -1,7 +1,8 @@
-//! States of a replica, of its peers, snapshots and scrubs, as every part of Mainstay names them.
+//! States of replicas, peers, snapshots, scrubs and services, as every part of Mainstay names them.
 //!
-//! The replica decides them, its engine reports them, the control plane records some of them, and
-//! people read them. In JSON each has the name in lower case with dashes.
+//! A replica or a service's machine decides them, engine and agent report them, the control plane
+//! records some of them, and people read them. Each has one name, in JSON as in texts: in lower case
+//! with dashes.
 
 use crate::{Epoch, Index, NodeId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -30,17 +31,6 @@ impl Role {
     pub fn leads(self) -> bool {
         matches!(self, Self::Promoting | Self::Primary)
     }
-
-    /// The name that people and JSON read.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Secondary => "secondary",
-            Self::Promoting => "promoting",
-            Self::Primary => "primary",
-            Self::Fenced => "fenced",
-        }
-    }
 }
 
 /// How a primary is connected to another replica, and what it does for it.
@@ -67,23 +57,6 @@ pub enum PeerState {
     Failed,
 }
 
-impl PeerState {
-    /// The name that people and JSON read.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Disconnected => "disconnected",
-            Self::Attaching => "attaching",
-            Self::CatchingUp => "catching-up",
-            Self::Following => "following",
-            Self::Copying => "copying",
-            Self::Joining => "joining",
-            Self::InSync => "in-sync",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 /// State of a replica's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -96,15 +69,30 @@ pub enum DataState {
     Failed,
 }
 
-impl DataState {
-    /// The name that people and JSON read.
+/// Where a service is on one node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServicePhase {
+    /// Proven to be silent here.
+    #[default]
+    Stopped,
+    Starting,
+    Running,
+    /// Being undone, or waiting for the next attempt after a failure.
+    Stopping,
+    /// A failure was undone; waiting before the next attempt on this node.
+    BackingOff,
+    /// The lease ended: being killed (R19).
+    Killing,
+    /// Too many failures here; proven to be silent. Starts again only in a later round.
+    Failed,
+}
+
+impl ServicePhase {
+    /// Whether nothing of the service is left on the node and nothing starts by itself.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Consistent => "consistent",
-            Self::Inconsistent => "inconsistent",
-            Self::Failed => "failed",
-        }
+    pub fn is_silent(self) -> bool {
+        matches!(self, Self::Stopped | Self::Failed)
     }
 }
 
@@ -240,14 +228,15 @@ pub struct CopyStatus {
     pub left_ms: u64,
 }
 
+// The name that JSON has: serde writes it into a formatter as well.
 macro_rules! display {
     ($($name:ident),+) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
+                self.serialize(f)
             }
         }
     )+};
 }
 
-display!(Role, PeerState, DataState);
+display!(Role, PeerState, DataState, ServicePhase, SnapshotState);

@@ -29,8 +29,8 @@
 
 use super::Violation;
 use crate::service::Presence;
-use mainstay_ha::{Effect, ServicePhase, Step};
-use mainstay_types::{Epoch, NodeId, ResourceId};
+use mainstay_ha::{Effect, Step};
+use mainstay_types::{Epoch, NodeId, ResourceId, ServicePhase};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most starts of one service within [`WINDOW_US`], all nodes together.

@@ -2,8 +2,7 @@
 
 use super::{Scenario, n};
 use crate::plan::{Action, Away, Deed, Fault, Moment, Operator};
-use mainstay_control::state::ServicePhase;
-use mainstay_types::NodeId;
+use mainstay_types::{NodeId, ServicePhase};
 
 impl Scenario {
     /// Does this at the next such moment of the resource.

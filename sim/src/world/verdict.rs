@@ -17,10 +17,10 @@
 use super::operator::Unfinished;
 use super::{World, resource_id};
 use mainstay_control::advice::{Observations, advice};
-use mainstay_control::state::{Resource, ServiceOnNode, ServicePhase};
+use mainstay_control::state::{Resource, ServiceOnNode};
 use mainstay_replica::PeerStatus;
 use mainstay_store::Store;
-use mainstay_types::{Member, Mode, NodeId, PeerState, Role, SnapshotId, SnapshotState};
+use mainstay_types::{Member, Mode, NodeId, PeerState, Role, ServicePhase, SnapshotId, SnapshotState};
 
 /// Id of the invariant that is broken, and what is wrong.
 type Wrong = (&'static str, String);

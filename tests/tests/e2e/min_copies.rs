@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::ServicePhase;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "copies";
@@ -81,7 +82,7 @@ fn its_service_stops_and_starts_again(cluster: &Cluster) -> Result<()> {
     lab.kill(other)?;
     mainstay_tests::wait_for("the end of the service", LIMIT, || {
         let view = lab.service(NAME)?;
-        ensure!(view.phase == "stopped", "{} on {:?}", view.phase, view.phase_node);
+        ensure!(view.phase == ServicePhase::Stopped, "{} on {:?}", view.phase, view.phase_node);
         Ok(())
     })?;
     ensure!(lab.service(NAME)?.failures.is_empty(), "{:?}", lab.service(NAME)?.failures);

@@ -7,7 +7,7 @@ use super::text::{Page, seconds};
 use crate::pool;
 use mainstay_control::State;
 use mainstay_control::state::{NodeStatus, Resource, Service};
-use mainstay_types::{Mode, NodeId};
+use mainstay_types::{Mode, NodeId, ServicePhase};
 
 /// The node and the control plane.
 pub fn node(page: &mut Page, seen: &Gathered) {
@@ -180,7 +180,7 @@ pub fn services(page: &mut Page, seen: &Gathered) {
     page.family(&f::SERVICE_PHASE, |out| {
         for (name, one) in &here {
             if let Some(on) = one.nodes.get(&own) {
-                out.add(&[name, &crate::views::name_of(&on.phase)], 1_u64);
+                out.add(&[name, &on.phase.to_string()], 1_u64);
             }
         }
     });
@@ -193,7 +193,7 @@ pub fn services(page: &mut Page, seen: &Gathered) {
     page.family(&f::SERVICE_RUNNING, |out| {
         for (name, one) in &here {
             let phase = one.nodes.get(&own).map(|on| on.phase);
-            out.add(&[name], phase == Some(mainstay_control::state::ServicePhase::Running));
+            out.add(&[name], phase == Some(ServicePhase::Running));
         }
     });
     page.family(&f::SERVICE_FAILURES, |out| {

@@ -12,8 +12,8 @@
 use mainstay_api::engine::ReplicaStatus;
 use mainstay_api::metrics::StepCounts;
 use mainstay_control::State;
-use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
-use mainstay_types::{Epoch, NodeId, ResourceId, Role, Time};
+use mainstay_control::state::{NodeStatus, Resource};
+use mainstay_types::{Epoch, NodeId, ResourceId, Role, ServicePhase, Time};
 use std::collections::BTreeMap;
 
 /// Why this node became primary.
@@ -149,8 +149,7 @@ mod tests {
     use super::*;
     use mainstay_control::scrubs::ScrubPolicy;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
-    use mainstay_types::MinCopies;
-    use mainstay_types::{ConfigVersion, Incarnation};
+    use mainstay_types::{ConfigVersion, Incarnation, MinCopies};
 
     const N1: NodeId = NodeId(1);
     const N2: NodeId = NodeId(2);

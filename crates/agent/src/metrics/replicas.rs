@@ -82,7 +82,7 @@ impl<'a> Shown<'a> {
 
     fn state(&self, page: &mut Page) {
         self.replicas(page, &f::ROLE, |out, name, one| {
-            out.add(&[name, one.status.role.as_str()], 1_u64);
+            out.add(&[name, &one.status.role.to_string()], 1_u64);
         });
         self.replicas(page, &f::SERVING, |out, name, one| {
             let devices = one.status.devices.len();
@@ -126,7 +126,7 @@ impl<'a> Shown<'a> {
             let taken = one.status.snapshots.iter().filter(|snapshot| snapshot.id != SnapshotId::BEFORE_COPY);
             for state in states.into_iter().filter(|_| taken.clone().next().is_some()) {
                 let count = taken.clone().filter(|snapshot| snapshot.state == state).count();
-                out.add(&[name, &crate::views::name_of(&state)], count);
+                out.add(&[name, &state.to_string()], count);
             }
         });
         self.replicas(page, &f::CACHED, |out, name, one| {
@@ -248,7 +248,7 @@ impl<'a> Shown<'a> {
     fn peers(&self, page: &mut Page) {
         let now = self.engine.now;
         self.each_peer(page, &f::PEER_STATE, |out, [name, peer], one| {
-            out.add(&[name, peer, &crate::views::name_of(&one.state)], 1_u64);
+            out.add(&[name, peer, &one.state.to_string()], 1_u64);
         });
         self.each_peer(page, &f::PEER_CONNECTED, |out, labels, one| {
             out.add(&labels, one.state != PeerState::Disconnected);

@@ -69,7 +69,7 @@ fn view() -> View {
         Command::ServiceStatus {
             name: "web".into(),
             node: NodeId(1),
-            phase: mainstay_control::state::ServicePhase::Running,
+            phase: mainstay_types::ServicePhase::Running,
             epoch: mainstay_types::Epoch(0),
             round: 0,
             detail: String::new(),

@@ -9,9 +9,9 @@ use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{Entry, Outcome, ResourceSpec, ServicePhase, Settings};
+use mainstay_control::state::{Entry, Outcome, ResourceSpec, Settings};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, MinCopies, Role, VolumeId};
+use mainstay_types::{ConfigVersion, Incarnation, MinCopies, Role, ServicePhase, VolumeId};
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,7 +6,9 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table, waits_for};
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServiceView};
+use mainstay_api::rest::{
+    Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServicePhase, ServiceView,
+};
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -151,7 +153,7 @@ fn await_service(
 }
 
 fn runs(service: &ServiceView) -> bool {
-    service.current && service.phase == "running" && service.node == service.phase_node
+    service.current && service.phase == ServicePhase::Running && service.node == service.phase_node
 }
 
 /// The time is over, and this is how far the service is.
@@ -257,7 +259,8 @@ fn relocate(
     if !wait.no_wait {
         let look = format!("mainstay service status {name}");
         let _told = GoesOn::work(&format!("moving service {name} to {to}"), &look, "");
-        let runs_on = |now: &ServiceView| now.phase_node.clone().filter(|_| now.phase == "running");
+        let runs_on =
+            |now: &ServiceView| now.phase_node.clone().filter(|_| now.phase == ServicePhase::Running);
         let arrived = |now: &ServiceView| runs_on(now).as_deref() == Some(to);
         let given_up = |now: &ServiceView| {
             let node = runs_on(now).filter(|node| node != to)?;
@@ -300,8 +303,11 @@ fn place(service: &ServiceView) -> &str {
 pub fn summary(service: &ServiceView) -> String {
     let vip = service.vip.as_deref().map_or(String::new(), |vip| format!(", address {vip}"));
     let deleting = if service.deleting { ", being deleted" } else { "" };
-    let hindered =
-        if service.phase == "running" && !service.hindrances.is_empty() { ", but is hindered" } else { "" };
+    let hindered = if service.phase == ServicePhase::Running && !service.hindrances.is_empty() {
+        ", but is hindered"
+    } else {
+        ""
+    };
     format!("service {}: {} on {}{hindered}{vip}{deleting}", service.name, service.phase, place(service))
 }
 
@@ -310,7 +316,7 @@ fn overview(list: &[ServiceView]) -> String {
         let vip = service.vip.clone().unwrap_or_default();
         vec![
             service.name.clone(),
-            service.phase.clone(),
+            service.phase.to_string(),
             place(service).into(),
             vip,
             service.resource.clone(),

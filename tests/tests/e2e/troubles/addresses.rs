@@ -3,6 +3,7 @@
 use super::Trouble;
 use crate::cluster::{LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::ServicePhase;
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
 
@@ -231,7 +232,10 @@ fn taken_away(lab: &Lab) -> Result<()> {
     lab.exec("n1", &["ip", "link", "set", "apart", "down"])?;
     wait_for("the service on another node", LIMIT, || {
         let service = lab.service("web")?;
-        ensure!(service.phase == "running" && service.node.as_deref() != Some("n1"), "{service:?}");
+        ensure!(
+            service.phase == ServicePhase::Running && service.node.as_deref() != Some("n1"),
+            "{service:?}"
+        );
         Ok(())
     })?;
     remove(lab, "web")?;
@@ -250,7 +254,10 @@ fn frozen_node(lab: &Lab) -> Result<()> {
         wait_for(what, LIMIT, || {
             let service = lab.service("web")?;
             let node = service.node.clone().context("a node")?;
-            ensure!(node != "n2" && service.phase == "running" && has(lab, &node, ADDRESS)?, "{service:?}");
+            ensure!(
+                node != "n2" && service.phase == ServicePhase::Running && has(lab, &node, ADDRESS)?,
+                "{service:?}"
+            );
             Ok(())
         })
     };
@@ -325,7 +332,10 @@ fn without_both(lab: &Lab) -> Result<()> {
             })?;
             wait_for("the service on another node", LIMIT, || {
                 let service = lab.service("web")?;
-                ensure!(service.phase == "running" && service.node.as_ref() != Some(&node), "{service:?}");
+                ensure!(
+                    service.phase == ServicePhase::Running && service.node.as_ref() != Some(&node),
+                    "{service:?}"
+                );
                 Ok(())
             })
         });

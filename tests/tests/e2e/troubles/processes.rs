@@ -3,7 +3,7 @@
 use super::Trouble;
 use crate::cluster::{LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::{ServiceApplied, ServiceEffect};
+use mainstay_api::rest::{ServiceApplied, ServiceEffect, ServicePhase};
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
 use std::time::{Duration, Instant};
@@ -112,7 +112,10 @@ fn applied_again(lab: &Lab) -> Result<()> {
         sleeper("again-p")
     );
     let first = apply(lab, &toml, &[])?;
-    ensure!(first.effect == ServiceEffect::Created && first.service.phase == "running", "{first:?}");
+    ensure!(
+        first.effect == ServiceEffect::Created && first.service.phase == ServicePhase::Running,
+        "{first:?}"
+    );
     let node = lab.wait_running("again", LIMIT)?;
     let process = pids(lab, &node, "again-p")?;
     ensure!(process.len() == 1, "{process:?}");
@@ -140,7 +143,10 @@ fn applied_again(lab: &Lab) -> Result<()> {
     ensure!(fields == expected, "{fields:?}");
     ensure!(apply(lab, &toml, &[])?.effect == ServiceEffect::Unchanged, "the dry run changed something");
     let done = apply(lab, &in_place, &[])?;
-    ensure!(done.effect == ServiceEffect::ChangedInPlace && done.service.phase == "running", "{done:?}");
+    ensure!(
+        done.effect == ServiceEffect::ChangedInPlace && done.service.phase == ServicePhase::Running,
+        "{done:?}"
+    );
     ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
     // The next attempt follows the change, and a restarted agent knows it.
     restart_agent(lab, &node)?;
@@ -178,7 +184,7 @@ fn cannot_run(lab: &Lab) -> Result<()> {
         sleeper("fit-p")
     );
     let applied = apply(lab, &toml, &[])?;
-    ensure!(applied.service.phase == "running" && applied.warnings.is_empty(), "{applied:?}");
+    ensure!(applied.service.phase == ServicePhase::Running && applied.warnings.is_empty(), "{applied:?}");
     let node = lab.wait_running("fit", LIMIT)?;
     let process = pids(lab, &node, "fit-p")?;
     for (from, to, field) in [
@@ -300,7 +306,7 @@ fn told_by_apply(lab: &Lab) -> Result<()> {
     let mended = slow.replace("{ tcp = '127.0.0.1:1' }", "{ delay_s = 0 }");
     let applied = apply(lab, &mended, &[])?;
     ensure!(
-        applied.effect == ServiceEffect::ChangedInPlace && applied.service.phase == "running",
+        applied.effect == ServiceEffect::ChangedInPlace && applied.service.phase == ServicePhase::Running,
         "{applied:?}"
     );
     remove(lab, "told")
@@ -330,7 +336,7 @@ fn frozen_file_system(lab: &Lab) -> Result<()> {
             ensure!(events.contains(&says), "{events}");
             Ok(())
         })?;
-        ensure!(lab.service("cold")?.phase == "running", "a freeze alone stops no service");
+        ensure!(lab.service("cold")?.phase == ServicePhase::Running, "a freeze alone stops no service");
         Ok(())
     })();
     lab.shell(&node, &format!("fsfreeze --unfreeze {PATH}"))?;
