@@ -7,9 +7,9 @@ use crate::watch;
 use mainstay_api::engine::{self, EngineError, EngineStatus};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
-    GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, OriginView, PeerView, ReplicaLive,
-    ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure,
-    ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
+    GrowingView, Health, LeavingView, MoveView, NodeView, OriginView, PeerView, ReplicaLive, ReplicaView,
+    ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure, ServiceView,
+    SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::advice::Feed;
@@ -18,7 +18,7 @@ use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
-use mainstay_control::state::{self, Resource, Service};
+use mainstay_control::state::{Resource, Service};
 use mainstay_types::{
     Attachment, DataState, Mode, NodeId, PeerState, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
     SnapshotState, Time, size_words,
@@ -116,10 +116,7 @@ pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<N
             name: node.name.clone(),
             agent_address: node.agent_addr.clone(),
             engine_address: node.engine_addr.clone(),
-            status: match node.status {
-                state::NodeStatus::Alive => NodeStatus::Alive,
-                state::NodeStatus::Dead => NodeStatus::Dead,
-            },
+            status: node.status,
             generation: node.generation,
             voter: node.voter,
             witness: node.witness,
@@ -490,24 +487,12 @@ pub fn events(state: &State, after: u64) -> EventsPage {
         .map(|event| EventView {
             index: event.index,
             at_ms: event.at_ms,
-            severity: match event.severity {
-                state::Severity::Info => Severity::Info,
-                state::Severity::Warning => Severity::Warning,
-                state::Severity::Critical => Severity::Error,
-            },
+            severity: event.severity,
             subject: event.subject.replacen(' ', "/", 1),
             text: event.text.clone(),
         })
         .collect();
     EventsPage { events, last: state.last_event, gap: after + 1 < first && after < state.last_event }
-}
-
-/// The name that serde gives to a value without fields.
-pub(crate) fn name_of(value: &impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
-    }
 }
 
 fn rollback_view(resource: &Resource, rollback: &Rollback) -> RollbackView {
@@ -520,7 +505,7 @@ fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
     let one = |last: &Scrubbed| ScrubbedView {
         at_ms: last.at_ms,
         took_ms: last.took_ms,
-        end: name_of(&last.end),
+        end: last.end,
         lacking: last.lacking.iter().map(|node| state.node_name(*node)).collect(),
         different: last.different,
         repaired: last.repaired,
@@ -576,9 +561,9 @@ pub fn snapshot(state: &State, id: SnapshotId, known: &Snapshot) -> SnapshotView
 mod tests {
     use super::*;
     use mainstay_control::state::{Links, Node};
-    use mainstay_types::SlowStatus;
+    use mainstay_types::{NodeStatus, SlowStatus};
 
-    fn node(id: u32, status: state::NodeStatus) -> Node {
+    fn node(id: u32, status: NodeStatus) -> Node {
         Node {
             id: NodeId(id),
             name: format!("n{id}"),
@@ -609,9 +594,9 @@ mod tests {
             let replica = engine::ReplicaStatus { peers: vec![peer(link)], ..Default::default() };
             replica_live(&state, &replica, Time(0)).peers[0].slow.is_some()
         };
-        assert!(is_slow(state::NodeStatus::Alive, PeerState::CatchingUp));
-        assert!(!is_slow(state::NodeStatus::Alive, PeerState::Disconnected));
-        assert!(!is_slow(state::NodeStatus::Dead, PeerState::CatchingUp));
+        assert!(is_slow(NodeStatus::Alive, PeerState::CatchingUp));
+        assert!(!is_slow(NodeStatus::Alive, PeerState::Disconnected));
+        assert!(!is_slow(NodeStatus::Dead, PeerState::CatchingUp));
     }
 
     #[test]

@@ -512,9 +512,9 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     eventually("the two are named", || {
         let page: EventsPage = nodes[0].client().get("/v1/events").unwrap();
         let told = |text: &str| text.contains("127.66.9.2") && text.contains("127.66.9.9");
-        page.events
-            .iter()
-            .any(|event| event.subject == "node/n2" && event.severity == Severity::Error && told(&event.text))
+        page.events.iter().any(|event| {
+            event.subject == "node/n2" && event.severity == Severity::Critical && told(&event.text)
+        })
     });
     let after: ClusterView = nodes[0].client().get("/v1/cluster").unwrap();
     let generations =

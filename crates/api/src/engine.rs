@@ -12,13 +12,13 @@
 mod clients;
 mod lines;
 
-pub use clients::{ClientOver, ClientStatus};
+pub use clients::ClientStatus;
 pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, write_line};
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, CopyStatus, DataState, Epoch, Incarnation, Index, Member, NodeId, Opening,
-    PeerState, Position, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
+    ConfigVersion, Copies, CopyStatus, DataState, Epoch, FrontendKind, Incarnation, Index, Member, NodeId,
+    Opening, PeerState, Position, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
     ScrubSummary, ShrinkReason, SlowStatus, SnapshotId, SnapshotState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
@@ -382,8 +382,8 @@ pub struct EngineStatus {
 /// Which frontend an engine uses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FrontendStatus {
-    /// `ublk`, `nbd`, `fuse` or `vhost-user`; `None` when none can be used and resources get no devices.
-    pub kind: Option<String>,
+    /// `None` when none can be used and resources get no devices.
+    pub kind: Option<FrontendKind>,
     /// Why this one, in words.
     pub reason: String,
 }

@@ -44,8 +44,8 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    DataState, Mode, PeerState, Role, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase, SnapshotState,
-    size_words,
+    DataState, Mode, NodeStatus, PeerState, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
+    ServicePhase, Severity, SnapshotState, size_words,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -143,13 +143,6 @@ pub struct ClusterView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joining_ms: Option<u64>,
     pub nodes: Vec<NodeView>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NodeStatus {
-    Alive,
-    Dead,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -687,8 +680,7 @@ pub struct ScrubsView {
 pub struct ScrubbedView {
     pub at_ms: u64,
     pub took_ms: u64,
-    /// `whole`, `partial`, `stopped` or `interrupted`.
-    pub end: String,
+    pub end: ScrubEnd,
     /// Nodes whose replicas were not compared everywhere.
     pub lacking: Vec<String>,
     /// Blocks that differed, and what became of them, as in [`ScrubReport`].
@@ -850,12 +842,14 @@ pub struct ServiceFailure {
     pub reason: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
+/// Names of severities in events: the worst one is not called as in the control plane's log.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Severity", rename_all = "kebab-case")]
+enum EventSeverity {
     Info,
     Warning,
-    Error,
+    #[serde(rename = "error")]
+    Critical,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -863,6 +857,7 @@ pub struct EventView {
     /// Rises with every event; give the highest one seen as `after`.
     pub index: u64,
     pub at_ms: u64,
+    #[serde(with = "EventSeverity")]
     pub severity: Severity,
     /// `node/n1`, `resource/db`, `service/db` or `cluster`.
     pub subject: String,
@@ -899,4 +894,25 @@ pub struct StatusView {
     pub services: Vec<ServiceView>,
     /// Actions to take next, most urgent first; empty when all is well.
     pub advice: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EventView, ServicePhase, Severity};
+
+    #[test]
+    fn states_have_the_names_that_scripts_know() {
+        let event = EventView {
+            index: 1,
+            at_ms: 2,
+            severity: Severity::Critical,
+            subject: "node/n1".into(),
+            text: "dead".into(),
+        };
+        let json = serde_json::to_string(&event).unwrap();
+        assert_eq!(json, r#"{"index":1,"at_ms":2,"severity":"error","subject":"node/n1","text":"dead"}"#);
+        assert_eq!(serde_json::from_str::<EventView>(&json).unwrap(), event);
+        assert_eq!(serde_json::to_string(&ServicePhase::BackingOff).unwrap(), r#""backing-off""#);
+        assert_eq!(format!("{:>12}.", ServicePhase::BackingOff), " backing-off.");
+    }
 }

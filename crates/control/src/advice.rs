@@ -5,8 +5,8 @@ use crate::labels::{DIRECTORY_GONE, Notice};
 use crate::reconcile::{EARLIER, LED_AS_OLDER};
 use crate::snapshots::BEFORE_COPY;
 use crate::stalls::{Stall, Stalled, large_ping};
-use crate::state::{NodeStatus, Resource, Service, Severity, State};
-use mainstay_types::{Member, Mode, NodeId, ResourceId, ServicePhase};
+use crate::state::{Resource, Service, State};
+use mainstay_types::{Member, Mode, NodeId, NodeStatus, ResourceId, ServicePhase, Severity};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

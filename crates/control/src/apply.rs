@@ -9,14 +9,14 @@ use crate::reconcile::Unusable;
 use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
 use crate::state::{
-    Cluster, Command, Entry, LEASE_MS, Links, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Reopened,
-    Resource, ResourceSpec, Settings, Severity, State, cut, refused,
+    Cluster, Command, Entry, LEASE_MS, Links, NODES_MAX, Node, Outcome, RESOURCES_MAX, Reopened, Resource,
+    ResourceSpec, Settings, State, cut, refused,
 };
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, REPLICAS_MAX, ResourceId,
-    ResourceRecord, VOLUMES_MAX, is_volume_size, reach,
+    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX, ResourceId,
+    ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -37,9 +37,9 @@
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
 use crate::reconcile::Unusable;
-use crate::state::{Broken, Outcome, Resource, Severity, State, cut};
+use crate::state::{Broken, Outcome, Resource, State, cut};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, Severity, reach};
 
 impl Resource {
     /// Why the replica on `node` cannot be used, if its node has said so.

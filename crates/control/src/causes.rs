@@ -2,8 +2,8 @@
 //! cause that flaps does not begin and end as an event every few seconds.
 
 use crate::stalls::{Stall, Stalled};
-use crate::state::{Severity, State};
-use mainstay_types::NodeId;
+use crate::state::State;
+use mainstay_types::{NodeId, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time for which a stall must not be seen before it counts as over, in milliseconds. An answer now
@@ -111,7 +111,8 @@ impl Tellings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Links, Node, NodeStatus};
+    use crate::state::{Links, Node};
+    use mainstay_types::NodeStatus;
 
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);

@@ -7,9 +7,9 @@
 //! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants
 //! more copies than it is to have replicas. In mode A it wants no more than one.
 
-use crate::state::{Outcome, Resource, Severity, State, refused};
+use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, MinCopies, Mode, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, MinCopies, Mode, NodeId, ResourceId, Severity, reach};
 
 /// The longest that requests wait, in milliseconds.
 const SUSPEND_MS_MAX: u64 = 3_600_000;

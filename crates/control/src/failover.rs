@@ -1,9 +1,9 @@
 //! Consequences of a dead node, or of a replica that its node cannot use. One entry of the log
 //! records all of them: no storm of entries.
 
-use crate::state::{NodeStatus, Outcome, Severity, State};
+use crate::state::{Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, NodeId, NodeStatus, ResourceId, Severity, reach};
 
 impl State {
     pub(crate) fn node_dead(&mut self, at_ms: u64, node: NodeId, generation: u64) -> Outcome {

@@ -26,10 +26,10 @@
 //! on a former member of the in-sync set. The cluster learns both when that member returns, and not
 //! before. Then an event tells them.
 
-use crate::state::{Forced, Loss, Outcome, Refusal, Severity, State};
+use crate::state::{Forced, Loss, Outcome, Refusal, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, VolumeId, reach, size_words,
+    ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, Severity, VolumeId, reach, size_words,
 };
 
 /// Positions of the replica that the operator was told before a forced promotion: the end of its

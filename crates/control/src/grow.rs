@@ -16,8 +16,8 @@
 //! - A volume never gets smaller: the data beyond the new end would be lost, and no mounted file
 //!   system allows it.
 
-use crate::state::{Command, Outcome, Resource, Severity, State, refused};
-use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach, size_words};
+use crate::state::{Command, Outcome, Resource, State, refused};
+use mainstay_types::{Epoch, ResourceId, Severity, VolumeId, is_volume_size, reach, size_words};
 
 /// Remedy for sizes that no volume can have.
 pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";

@@ -7,10 +7,10 @@
 //! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
-use crate::state::{Links, NODES_MAX, Node, NodeStatus, Outcome, Refusal, Severity, State, refused};
+use crate::state::{Links, NODES_MAX, Node, Outcome, Refusal, State, refused};
 use mainstay_ha::valid_name;
-use mainstay_types::NodeId;
 use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{NodeId, NodeStatus, Severity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of agents when none is named.
@@ -412,7 +412,7 @@ mod tests {
         let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
         let text = twin_words(Some("10.0.0.2:7400"), "10.0.0.2:1", "10.0.0.9:1");
         let tell = |at_ms| {
-            let (severity, subject) = (crate::state::Severity::Critical, "node b".to_owned());
+            let (severity, subject) = (mainstay_types::Severity::Critical, "node b".to_owned());
             Entry { at_ms, command: Command::Note { severity, subject, text: text.clone() } }
         };
         let count =

@@ -30,9 +30,9 @@
 //!
 //! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how soon its node says so.
 
-use crate::state::{Outcome, Reopened, Resource, Severity, State};
+use crate::state::{Outcome, Reopened, Resource, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Member, Mode, NodeId, Opening, ResourceId, reach};
+use mainstay_types::{ConfigVersion, Member, Mode, NodeId, Opening, ResourceId, Severity, reach};
 
 impl State {
     /// Whether the member still has the memory that counts: its node has not reported a new

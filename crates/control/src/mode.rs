@@ -28,9 +28,9 @@
 //! replicas.
 
 use crate::copies;
-use crate::state::{Outcome, Resource, Severity, State, refused};
+use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, reach, size_words,
+    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach, size_words,
 };
 use std::collections::BTreeSet;
 

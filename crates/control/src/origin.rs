@@ -24,10 +24,11 @@
 use crate::reconcile::Observed;
 use crate::rollback::Rollback;
 use crate::snapshots::{BEFORE_COPY, Snapshot};
-use crate::state::{Outcome, Resource, ResourceSpec, Severity, State, refused};
+use crate::state::{Outcome, Resource, ResourceSpec, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Incarnation, Index, Member, NodeId, ResourceId, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach,
+    Incarnation, Index, Member, NodeId, ResourceId, Severity, SnapshotId, SnapshotOn, SnapshotState,
+    VolumeId, reach,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Promotion: one compare-and-set that names the next primary in the next epoch (R5).
 
-use crate::state::{Outcome, Severity, State, refused};
+use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, NodeId, ResourceId, Severity, reach};
 
 impl State {
     pub(crate) fn promote(

@@ -11,11 +11,11 @@ use crate::labels::DIRECTORY_GONE;
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
-use crate::state::{Broken, Command, Links, NodeStatus, Resource, State, cut};
+use crate::state::{Broken, Command, Links, Resource, State, cut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
-    Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach,
+    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, NodeStatus, Opening, Position, ResourceId,
+    ResourceRecord, Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

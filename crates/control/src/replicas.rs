@@ -42,9 +42,9 @@
 //! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
 //! [`Command::ReplicaGone`]: crate::state::Command::ReplicaGone
 
-use crate::state::{Outcome, Resource, Severity, State, refused};
+use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Incarnation, NodeId, REPLICAS_MAX, ResourceId, reach};
+use mainstay_types::{Epoch, Incarnation, NodeId, REPLICAS_MAX, ResourceId, Severity, reach};
 
 impl State {
     pub(crate) fn add_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {

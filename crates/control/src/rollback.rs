@@ -16,9 +16,9 @@
 //!   becomes primary that does not hold the snapshot, that node ends the wish.
 
 use crate::snapshots::{Snapshot, bad_name, unknown_resource};
-use crate::state::{Outcome, Resource, Severity, State, refused};
+use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach,
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -19,10 +19,11 @@
 //!   early, or late by no more than two intervals and a half.
 
 use crate::snapshots::unknown_resource;
-use crate::state::{Command, Outcome, Resource, Severity, State, refused};
+use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubRepair, ScrubState, ScrubSummary, reach,
+    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity,
+    reach,
 };
 use serde::{Deserialize, Serialize};
 
@@ -108,20 +109,7 @@ impl Scrubbed {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ScrubEnd {
-    /// Every block of every replica was compared.
-    Whole,
-    /// Some blocks were not compared on every replica.
-    Partial,
-    /// An operator ended it.
-    Stopped,
-    /// The primary changed.
-    Interrupted,
-}
-
-/// A scrub that the primary's engine is to begin.
+/// What an engine is to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubTask {
     pub repair: ScrubRepair,

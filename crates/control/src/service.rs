@@ -1,11 +1,11 @@
 //! Services: the operator's specifications, and the nodes' reports about them.
 
 use crate::state::{
-    Links, Node, Outcome, Refusal, Service, ServiceOnNode, Severity, State, cut, host_address, refused,
+    Links, Node, Outcome, Refusal, Service, ServiceOnNode, State, cut, host_address, refused,
 };
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, MacAddress, NodeId, ServicePhase, reach};
+use mainstay_types::{Epoch, MacAddress, NodeId, ServicePhase, Severity, reach};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -19,10 +19,10 @@
 //! - A node reports only when the snapshots of its replica differ from those that the state knows.
 
 use crate::origin::CONTENT;
-use crate::state::{Command, Outcome, Resource, Severity, State, refused};
+use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach,
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

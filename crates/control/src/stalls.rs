@@ -6,8 +6,8 @@
 
 use crate::advice::{Advice, or_move};
 use crate::labels::quoted;
-use crate::state::{Severity, State};
-use mainstay_types::{Copies, MacAddress, NodeId, ResourceId};
+use crate::state::State;
+use mainstay_types::{Copies, MacAddress, NodeId, ResourceId, Severity};
 use serde::{Deserialize, Serialize};
 
 /// A request without an answer for this time stands still. A slow disk takes less.
@@ -269,7 +269,8 @@ impl Hindrance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Links, Node, NodeStatus};
+    use crate::state::{Links, Node};
+    use mainstay_types::NodeStatus;
 
     #[test]
     fn what_stands_still_is_told_with_its_age_from_some_seconds_on() {

@@ -13,8 +13,8 @@ use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId,
-    Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId, ShrinkReason,
-    SnapshotId, SnapshotOn, VolumeId,
+    NodeStatus, Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId,
+    Severity, ShrinkReason, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -75,14 +75,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self { lease_ms: 2000, heartbeat_ms: 200, margin_ms: 50 }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NodeStatus {
-    Alive,
-    /// A majority of voters has stopped hearing it and its lease has ended.
-    Dead,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -356,16 +348,6 @@ impl Service {
         let passes = self.nodes_changed || self.failed().any(|on| on.passes);
         self.halted.is_some() && !self.deleting && passes
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    #[default]
-    Info,
-    Warning,
-    /// Something is down or unprotected.
-    Critical,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,8 +8,8 @@
 //! - A rollback puts other content there, and ends the attempt.
 
 use crate::snapshots::unknown_resource;
-use crate::state::{Outcome, Severity, State, refused};
-use mainstay_types::{Epoch, ResourceId, VolumeId};
+use crate::state::{Outcome, State, refused};
+use mainstay_types::{Epoch, ResourceId, Severity, VolumeId};
 
 impl State {
     /// `uuid`: identity of the file system that is being made from now on; `None`: none is any more.

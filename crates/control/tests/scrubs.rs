@@ -3,10 +3,11 @@
 mod common;
 
 use common::*;
-use mainstay_control::scrubs::{ScrubEnd, ScrubPolicy, Scrubs};
-use mainstay_control::state::{Command, Outcome, ResourceSpec, Severity};
+use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
+use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_types::{
-    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubRepair, ScrubState, ScrubSummary,
+    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
+    Severity,
 };
 use std::collections::BTreeMap;
 

@@ -19,12 +19,13 @@ use crate::presence::{Offered, Presence};
 use crate::requests::{REQUESTS_MAX, Requests, errno, operation};
 use crate::ring::Completion;
 use crate::transport::Channel;
-use mainstay_api::engine::{ClientOver, ClientStatus, EngineEvent, Reply};
+use mainstay_api::engine::{ClientStatus, EngineEvent, Reply};
 use mainstay_codec::Envelope;
 use mainstay_codec::nbd::Export;
-use mainstay_replica::{Client, ClientConfig, ClientEffect, ClientEvent, Over};
+use mainstay_replica::{Client, ClientConfig, ClientEffect, ClientEvent};
 use mainstay_types::{
-    ConfigVersion, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId, ResourceRecord, SessionId, Time, VolumeId,
+    ClientOver, ConfigVersion, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId, ResourceRecord, SessionId,
+    Time, VolumeId,
 };
 
 /// A request of a device that is not answered.
@@ -48,9 +49,8 @@ pub struct OpenClient {
     told: Option<Told>,
 }
 
-/// State of a client that is reported to the agent as soon as it changes. The number of waiting
-/// requests is not part of it.
-type Told = (ConfigVersion, Option<SessionId>, Option<Over>, Option<NodeId>, u64);
+/// What an agent is told of at once; how many requests wait is not.
+type Told = (ConfigVersion, Option<SessionId>, Option<ClientOver>, Option<NodeId>, u64);
 
 impl OpenClient {
     /// Peers that are already connected must be told with [`peer`](Self::peer).
@@ -147,7 +147,7 @@ impl OpenClient {
             }
             ClientEffect::Ready { volumes } => self.ready(shared, volumes),
             ClientEffect::Over(why) => {
-                tracing::warn!(resource = %self.resource, why = over(why).words(), "the session of a client is over; its devices go");
+                tracing::warn!(resource = %self.resource, why = why.words(), "the session of a client is over; its devices go");
                 self.presence.want(false, None);
                 self.presence.withdraw(shared);
             }
@@ -230,7 +230,7 @@ impl OpenClient {
             opening: self.client.opening(),
             version: self.version(),
             session: self.client.session(),
-            over: self.client.over().map(over),
+            over: self.client.over(),
             primary: self.client.primary(),
             requests: self.client.waiting(),
             waits_since_us: self.client.waits_since().unwrap_or_default(),
@@ -253,13 +253,5 @@ impl OpenClient {
 
     fn version(&self) -> ConfigVersion {
         self.client.record().map_or_else(Default::default, |record| record.version)
-    }
-}
-
-fn over(why: Over) -> ClientOver {
-    match why {
-        Over::Detached => ClientOver::Detached,
-        Over::Lost => ClientOver::Lost,
-        Over::Waited => ClientOver::Waited,
     }
 }

@@ -7,15 +7,15 @@
 //! Each kind of device has a file of its own: [`crate::loop_device`], [`crate::ublk_device`],
 //! [`crate::nbd_device`].
 
+use crate::frontend::Opened;
 use crate::frontend::ublk::UblkError;
-use crate::frontend::{FrontendKind, Opened};
 use crate::keeper::Keeper;
 use crate::left_devices::LeavesDevices;
 use crate::loop_device::{LoopDevice, LoopError, LoopResizing};
 use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ring::Fd;
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
-use mainstay_types::{Epoch, ResourceId, VolumeId};
+use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -88,7 +88,7 @@ struct Around {
     resource: ResourceId,
     name: String,
     opening: Opening,
-    /// See [`FrontendKind::caches`](crate::frontend::FrontendKind::caches).
+    /// See [`FrontendKind::caches`](mainstay_types::FrontendKind::caches).
     caches: bool,
     /// All flushes of users of the devices come, or there are no devices.
     flushed: bool,

@@ -11,11 +11,14 @@ mod support;
 
 use exports::{VOLUME_BYTES, content, nbd, run_while, turn, uri};
 use machine::Machine;
-use mainstay_api::engine::{ClientOver, ClientStatus, Reply, Request};
+use mainstay_api::engine::{ClientStatus, Reply, Request};
 use mainstay_codec::virtio_blk::Kind;
 use mainstay_engine::EngineOptions;
-use mainstay_engine::frontend::{DeviceOption, FrontendKind};
-use mainstay_types::{Attachment, ConfigVersion, Index, NodeId, Opening, ResourceRecord, Role, SessionId};
+use mainstay_engine::frontend::DeviceOption;
+use mainstay_types::{
+    Attachment, ClientOver, ConfigVersion, FrontendKind, Index, NodeId, Opening, ResourceRecord, Role,
+    SessionId,
+};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -7,9 +7,9 @@
 mod support;
 
 use mainstay_api::engine::{GuardEntry, Request};
-use mainstay_engine::frontend::{DeviceOption, FrontendKind, unmount_stale};
+use mainstay_engine::frontend::{DeviceOption, unmount_stale};
 use mainstay_engine::{EngineOptions, keeper};
-use mainstay_types::{ResourceId, Time};
+use mainstay_types::{FrontendKind, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -7,11 +7,11 @@ use mainstay_codec::Pieces;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
 use mainstay_engine::frontend::{
-    Frontend, FrontendId, FrontendKind, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
+    Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
 };
 use mainstay_engine::loop_device::LoopDevice;
 use mainstay_engine::ring::{Fd, Owner, Ring, Waker};
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{FrontendKind, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;

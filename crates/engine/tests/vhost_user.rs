@@ -10,10 +10,10 @@ use mainstay_api::engine::{DeviceUser, Request};
 use mainstay_codec::vhost_user::{MemoryRegion, Message, RingAddresses};
 use mainstay_codec::virtio_blk::{CONFIG_BYTES, Kind, Range};
 use mainstay_engine::EngineOptions;
-use mainstay_engine::frontend::{DeviceOption, FrontendKind};
+use mainstay_engine::frontend::DeviceOption;
 use mainstay_engine::ring::now;
 use mainstay_types::{
-    Attachment, ConfigVersion, Epoch, NodeId, ResourceId, ResourceRecord, Role, SessionId, Time,
+    Attachment, ConfigVersion, Epoch, FrontendKind, NodeId, ResourceId, ResourceRecord, Role, SessionId, Time,
 };
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;

@@ -76,7 +76,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
+pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 pub use copies::Short;
 pub use findings::{FINDINGS_MAX, ScrubReport};
 pub use interface::{

@@ -1,10 +1,10 @@
-//! States of replicas, peers, snapshots, scrubs and services, as every part of Mainstay names them.
+//! States of replicas, peers, snapshots, scrubs, nodes and services, as every part of Mainstay
+//! names them.
 //!
-//! A replica or a service's machine decides them, engine and agent report them, the control plane
-//! records some of them, and people read them. Each has one name, in JSON as in texts: in lower case
-//! with dashes.
+//! The cores decide them, engine and agent report them, the control plane records some of them, and
+//! people read them. Each has one name, in JSON as in texts: in lower case with dashes.
 
-use crate::{Epoch, Index, NodeId, VolumeId};
+use crate::{Epoch, Index, Mode, NodeId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -67,6 +67,72 @@ pub enum DataState {
     Inconsistent,
     /// The store reported an error and is no longer used (R13).
     Failed,
+}
+
+/// Whether a node takes part in the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeStatus {
+    Alive,
+    /// A majority of voters has stopped hearing it and its lease has ended.
+    Dead,
+}
+
+/// Weight of an event or of advice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    #[default]
+    Info,
+    Warning,
+    /// Something is down or unprotected.
+    Critical,
+}
+
+/// A way for a volume to become a device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrontendKind {
+    Ublk,
+    Nbd,
+    Fuse,
+    VhostUser,
+}
+
+impl FrontendKind {
+    /// Whether users of these devices flush what must not be lost, and see the device fail when
+    /// something else is. Loop devices state a volatile cache in every mode, and fail with their
+    /// engine. The others outlive it: a program that uses one that was left would go on as if
+    /// nothing were lost with the engine's memory. So in mode B nothing is acknowledged from memory
+    /// there.
+    #[must_use]
+    pub fn caches(self) -> bool {
+        self == Self::Fuse
+    }
+}
+
+/// Why the session of a client is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientOver {
+    /// The resource is attached elsewhere, or nowhere, or under a newer session.
+    Detached,
+    /// What was acknowledged is lost (R11).
+    Lost,
+    /// A request has waited for longer than the attachment allows (R20).
+    Waited,
+}
+
+impl ClientOver {
+    /// For operators.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Detached => "it was detached",
+            Self::Lost => "writes that it was told are done were lost",
+            Self::Waited => "a request has waited for too long",
+        }
+    }
 }
 
 /// Where a service is on one node.
@@ -172,6 +238,21 @@ impl ScrubSummary {
     }
 }
 
+/// How a scrub of the whole resource ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubEnd {
+    /// Every block of every replica was compared.
+    #[default]
+    Whole,
+    /// Not of every replica.
+    Partial,
+    /// An operator ended it.
+    Stopped,
+    /// The primary changed.
+    Interrupted,
+}
+
 /// Neighbouring blocks that the same replicas hold differently, or know to be damaged.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubFinding {
@@ -239,4 +320,4 @@ macro_rules! display {
     )+};
 }
 
-display!(Role, PeerState, DataState, ServicePhase, SnapshotState);
+display!(Role, PeerState, DataState, ServicePhase, SnapshotState, ScrubEnd, FrontendKind, Mode);

@@ -5,11 +5,11 @@ use crate::consensus::{Consensus, Deliver, Delivery, Links};
 use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{NodeStatus, ResourceSpec, Settings, Severity};
+use mainstay_control::state::{ResourceSpec, Settings};
 use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Copies, Epoch, JOURNAL_BYTES_MIN, Member, MinCopies, Opening, Role,
-    ShrinkReason,
+    BLOCK_BYTES, ConfigVersion, Copies, Epoch, JOURNAL_BYTES_MIN, Member, MinCopies, NodeStatus, Opening,
+    Role, Severity, ShrinkReason,
 };
 use std::collections::BTreeSet;
 

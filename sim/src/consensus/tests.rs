@@ -1,7 +1,7 @@
 use super::*;
 use crate::agent::initial_state;
 use crate::plan::{Away, Shape};
-use mainstay_control::state::Severity;
+use mainstay_types::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]

@@ -9,9 +9,9 @@ use crate::raft::{ConsensusLog, View};
 use crate::service::lacks::Lack;
 use axum::extract::State as Shared;
 use mainstay_api::rest::{ErrorBody, ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
-use mainstay_control::state::{Command, Entry, NodeStatus, Outcome};
+use mainstay_control::state::{Command, Entry, Outcome};
 use mainstay_ha::{Change, ServiceSpec};
-use mainstay_types::{NodeId, ServicePhase};
+use mainstay_types::{NodeId, NodeStatus, ServicePhase};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

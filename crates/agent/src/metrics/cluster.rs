@@ -6,8 +6,8 @@ use super::families as f;
 use super::text::{Page, seconds};
 use crate::pool;
 use mainstay_control::State;
-use mainstay_control::state::{NodeStatus, Resource, Service};
-use mainstay_types::{Mode, NodeId, ServicePhase};
+use mainstay_control::state::{Resource, Service};
+use mainstay_types::{Mode, NodeId, NodeStatus, ServicePhase};
 
 /// The node and the control plane.
 pub fn node(page: &mut Page, seen: &Gathered) {
@@ -19,7 +19,7 @@ pub fn node(page: &mut Page, seen: &Gathered) {
         page.one(&f::POOL_FREE, free);
     }
     if let Some(kind) = &seen.frontend {
-        page.family(&f::FRONTEND_INFO, |out| out.add(&[kind], 1_u64));
+        page.family(&f::FRONTEND_INFO, |out| out.add(&[&kind.to_string()], 1_u64));
     }
     let Some(member) = &seen.member else { return };
     let (view, state, own) = (&member.view, &*member.view.state, member.node);
@@ -69,7 +69,7 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
     });
     page.family(&f::RESOURCE_MODE, |out| {
         for one in &here {
-            out.add(&[&one.name, &crate::views::name_of(&one.record.mode)], 1_u64);
+            out.add(&[&one.name, &one.record.mode.to_string()], 1_u64);
         }
     });
     modes(page, &here);
@@ -146,7 +146,7 @@ fn scrubs(page: &mut Page, here: &[&Resource], wall_ms: u64) {
     page.family(&f::SCRUB_OUTCOME, |out| {
         for one in here {
             if let Some(last) = last(one) {
-                out.add(&[&one.name, &crate::views::name_of(&last.end)], 1_u64);
+                out.add(&[&one.name, &last.end.to_string()], 1_u64);
             }
         }
     });

@@ -29,7 +29,7 @@ use crate::threads::lock;
 use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
 use mainstay_api::rest::ErrorBody;
-use mainstay_types::{NodeId, ServicePhase, Time};
+use mainstay_types::{FrontendKind, NodeId, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +59,8 @@ pub(crate) struct Gathered {
     pub names: BTreeMap<NodeId, String>,
     /// `None` when the engine did not answer.
     pub engine: Option<EngineSeen>,
-    pub frontend: Option<String>,
-    /// Size and free space of the pool, in bytes.
+    pub frontend: Option<FrontendKind>,
+    /// Size and what is free, in bytes.
     pub pool: Option<(u64, u64)>,
     pub processes: Vec<(&'static str, ProcessSeen)>,
     pub noted: Noted,

@@ -12,8 +12,8 @@
 use mainstay_api::engine::ReplicaStatus;
 use mainstay_api::metrics::StepCounts;
 use mainstay_control::State;
-use mainstay_control::state::{NodeStatus, Resource};
-use mainstay_types::{Epoch, NodeId, ResourceId, Role, ServicePhase, Time};
+use mainstay_control::state::Resource;
+use mainstay_types::{Epoch, NodeId, NodeStatus, ResourceId, Role, ServicePhase, Time};
 use std::collections::BTreeMap;
 
 /// Why this node became primary.

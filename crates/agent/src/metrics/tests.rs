@@ -200,7 +200,7 @@ fn gathered() -> Gathered {
             replicas: vec![primary("db")],
             clients: vec![client("files")],
         }),
-        frontend: Some("fuse".into()),
+        frontend: Some(mainstay_types::FrontendKind::Fuse),
         pool: Some((1 << 40, 1 << 39)),
         processes: vec![("agent", process), ("engine", process)],
         noted,

@@ -2,9 +2,9 @@
 //! devices and no replica.
 
 use super::{Node, link_devices};
-use mainstay_api::engine::{ClientOver, ClientStatus};
+use mainstay_api::engine::ClientStatus;
 use mainstay_control::clients::ClientSeen;
-use mainstay_types::{Opening, ResourceId};
+use mainstay_types::{ClientOver, Opening, ResourceId};
 
 /// Last noted state of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! node has no replica.
 
 use super::DeviceStatus;
-use mainstay_types::{ConfigVersion, NodeId, Opening, ResourceId, SessionId, Time};
+use mainstay_types::{ClientOver, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Time};
 use serde::{Deserialize, Serialize};
 
 /// A client that is open.
@@ -32,28 +32,4 @@ pub struct ClientStatus {
     /// Why there are none, in words, if they could not be made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-}
-
-/// Why a session is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ClientOver {
-    /// The resource is attached elsewhere, or nowhere, or under a newer session.
-    Detached,
-    /// The log has lost changes that the client was told are done (R11).
-    Lost,
-    /// A request has waited for longer than the attachment allows (R20).
-    Waited,
-}
-
-impl ClientOver {
-    /// For operators.
-    #[must_use]
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::Detached => "it was detached",
-            Self::Lost => "writes that it was told are done were lost",
-            Self::Waited => "a request has waited for too long",
-        }
-    }
 }

@@ -5,52 +5,14 @@
 //! and says why it passed over those before.
 
 use crate::netlink::Netlink;
-use std::fmt;
+use mainstay_types::FrontendKind;
 use std::fs::File;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A way for a volume to become a device.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum FrontendKind {
-    Ublk,
-    Nbd,
-    Fuse,
-    VhostUser,
-}
-
-/// Frontends that `auto` tries, best first: ublk has no second layer of the block stack and no file
-/// between the kernel and the engine. Frontends that serve other users than this machine's kernel
-/// are used only when they are named.
+/// What `auto` tries, best first: ublk has no second layer of the block stack and no file between the kernel and the
+/// engine. Frontends for something else than this machine's kernel are only used when they are named.
 pub const AUTO_ORDER: [FrontendKind; 2] = [FrontendKind::Ublk, FrontendKind::Fuse];
-
-impl FrontendKind {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ublk => "ublk",
-            Self::Nbd => "nbd",
-            Self::Fuse => "fuse",
-            Self::VhostUser => "vhost-user",
-        }
-    }
-
-    /// Whether users of these devices flush what must not be lost, and see the device fail when
-    /// other writes are lost. Loop devices state a volatile cache in every mode, and fail with
-    /// their engine. The other kinds outlive it: users of a left device would go on as if the
-    /// writes in the engine's memory were not lost. So in mode B the engine acknowledges nothing
-    /// from memory there.
-    #[must_use]
-    pub fn caches(self) -> bool {
-        self == Self::Fuse
-    }
-}
-
-impl fmt::Display for FrontendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// The node's option `device`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -210,7 +172,7 @@ mod tests {
         for name in DeviceOption::NAMES {
             match name.parse().expect("a name") {
                 DeviceOption::Auto => assert_eq!(name, "auto"),
-                DeviceOption::Only(kind) => assert_eq!(name, kind.name()),
+                DeviceOption::Only(kind) => assert_eq!(name, kind.to_string()),
             }
         }
     }

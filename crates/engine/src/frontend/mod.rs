@@ -20,9 +20,7 @@ mod slab;
 pub mod ublk;
 pub mod vhost_user;
 
-pub use choice::{
-    AUTO_ORDER, Choice, ChoiceError, DeviceOption, FrontendKind, Offer, UnknownDevice, choose, probe,
-};
+pub use choice::{AUTO_ORDER, Choice, ChoiceError, DeviceOption, Offer, UnknownDevice, choose, probe};
 pub use exchange::TASKS_MAX;
 pub use fuse::{FuseError, FuseFrontend, unmount_stale};
 
@@ -33,7 +31,7 @@ use bytes::Bytes;
 use mainstay_api::engine::DeviceUser;
 use mainstay_codec::Pieces;
 use mainstay_codec::nbd::Export;
-use mainstay_types::{Epoch, ResourceId, VolumeId};
+use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
 use nbd::{Arrived, NbdFrontend};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -5,7 +5,6 @@ use super::{Identity, Shard};
 use crate::clients::OpenClient;
 use crate::devices::DeviceJob;
 use crate::disk::{Content, Disk, NewJournal};
-use crate::frontend::FrontendKind;
 use crate::guard::GuardTarget;
 use crate::ipc::Client;
 use crate::lifecycle::{Expected, Job, Opened};
@@ -19,7 +18,7 @@ use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::JournalLabel;
 use mainstay_replica::ScrubOrder;
 use mainstay_store::StoreConfig;
-use mainstay_types::{NodeId, ResourceId, Time};
+use mainstay_types::{FrontendKind, NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -392,10 +391,7 @@ impl Shard {
             lease_until_us: self.lease_until,
             fenced: self.fenced,
             silenced_us: self.guard.silenced(),
-            frontend: Some(FrontendStatus {
-                kind: self.choice.kind.map(|kind| kind.name().to_owned()),
-                reason: self.choice.reason.clone(),
-            }),
+            frontend: Some(FrontendStatus { kind: self.choice.kind, reason: self.choice.reason.clone() }),
             replicas: self.kept().map(|replica| replica.status_at(now)).collect(),
             clients: self.clients.values().map(OpenClient::status).collect(),
         }

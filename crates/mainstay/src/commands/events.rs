@@ -43,7 +43,7 @@ fn words(event: &EventView) -> String {
     let severity = match event.severity {
         Severity::Info => "info",
         Severity::Warning => "warning",
-        Severity::Error => "ERROR",
+        Severity::Critical => "ERROR",
     };
     let (index, at) = (event.index, clock(event.at_ms));
     let head = format!("{index:>6}  {at}  {severity:7}  {:16}", event.subject);

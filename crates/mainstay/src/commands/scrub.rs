@@ -9,8 +9,8 @@ use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, ResourceView, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport, ScrubSchedule,
-    ScrubStart, ScrubState, ScrubbedView, ScrubsView,
+    Accepted, ResourceView, ScrubEnd, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport,
+    ScrubSchedule, ScrubStart, ScrubState, ScrubbedView, ScrubsView,
 };
 
 /// Begins a scrub. Waits for its end, unless `no_wait`.
@@ -114,10 +114,12 @@ pub fn line(resource: &ResourceView) -> String {
 
 /// How a scrub ended that did not compare all replicas.
 fn why_not_whole(last: &ScrubbedView) -> String {
-    match last.end.as_str() {
-        "stopped" => "an operator ended the last scrub".to_owned(),
-        "interrupted" => "the last scrub ended with its primary".to_owned(),
-        _ => format!("the last scrub did not compare all of {}", last.lacking.join(" ")),
+    match last.end {
+        ScrubEnd::Stopped => "an operator ended the last scrub".to_owned(),
+        ScrubEnd::Interrupted => "the last scrub ended with its primary".to_owned(),
+        ScrubEnd::Whole | ScrubEnd::Partial => {
+            format!("the last scrub did not compare all of {}", last.lacking.join(" "))
+        }
     }
 }
 
@@ -255,22 +257,22 @@ mod tests {
                 && text.contains("the next is due in 10 h 0 min, one every 30 days"),
             "{text}"
         );
-        let one = |end: &str, different, unrepaired| ScrubbedView {
+        let one = |end, different, unrepaired| ScrubbedView {
             at_ms: 998 * HOUR,
             took_ms: 60_000,
-            end: end.into(),
+            end,
             different,
             unrepaired,
             ..ScrubbedView::default()
         };
-        let whole = ScrubsView { whole: Some(one("whole", 4, 0)), ..scrubs.clone() };
+        let whole = ScrubsView { whole: Some(one(ScrubEnd::Whole, 4, 0)), ..scrubs.clone() };
         let text = details(&whole);
         assert!(
             text.contains("compared 2 h 0 min ago, in 60 s: 4 blocks differed, and do no more"),
             "{text}"
         );
         let failed = ScrubsView {
-            failed: Some(one("interrupted", 2, 2)),
+            failed: Some(one(ScrubEnd::Interrupted, 2, 2)),
             due_ms: Some(0),
             late_ms: Some(5 * HOUR),
             waits_for: Some("there is no primary".into()),

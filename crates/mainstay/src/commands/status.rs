@@ -25,7 +25,7 @@ fn words(status: &StatusView) -> String {
         lines.push(format!("the engine of this node does not answer: {}", status.engine.message));
     }
     if let Some(frontend) = &status.engine.frontend {
-        let kind = frontend.kind.as_deref().unwrap_or("no");
+        let kind = frontend.kind.map_or_else(|| "no".to_owned(), |kind| kind.to_string());
         lines.push(format!("devices of this node: {kind} ({})", frontend.reason));
     }
     if let Some(view) = status.cluster.as_ref().filter(|_| status.lease_left_ms == 0) {

@@ -19,8 +19,8 @@
 use crate::{Op, RequestError, RequestId};
 use mainstay_codec::{Answered, Ask, ClientAsk, Envelope, Message, Pieces, Refusal};
 use mainstay_types::{
-    CLIENT_BYTES_MAX, CLIENT_REQUESTS_MAX, Incarnation, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId,
-    ResourceRecord, SessionId, Time, reach,
+    CLIENT_BYTES_MAX, CLIENT_REQUESTS_MAX, ClientOver, Incarnation, NodeId, Opening, REQUEST_BYTES_MAX,
+    ResourceId, ResourceRecord, SessionId, Time, reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -84,18 +84,7 @@ pub enum ClientEffect {
     /// Volumes of these sizes can be offered; said again when one has grown.
     Ready { volumes: Vec<u64> },
     /// Everything that waited was answered with an error; the client is of no use any more.
-    Over(Over),
-}
-
-/// Why a session is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Over {
-    /// The resource is attached elsewhere, or nowhere, or under a newer session.
-    Detached,
-    /// Acknowledged changes are lost (R11).
-    Lost,
-    /// A request has waited too long (R20).
-    Waited,
+    Over(ClientOver),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +125,7 @@ pub struct Client {
     /// The highest of a change that was answered.
     acknowledged: u64,
     volumes: Vec<u64>,
-    over: Option<Over>,
+    over: Option<ClientOver>,
     /// Streams that were opened.
     streams: u64,
     effects: VecDeque<ClientEffect>,
@@ -183,7 +172,7 @@ impl Client {
     }
 
     #[must_use]
-    pub fn over(&self) -> Option<Over> {
+    pub fn over(&self) -> Option<ClientOver> {
         self.over
     }
 
@@ -269,7 +258,7 @@ impl Client {
             // Its agent says so first.
             (None, None) if mine.is_some() => {}
             (Some(session), Some(attached)) if attached.session == session => {}
-            _ => return self.end(Over::Detached),
+            _ => return self.end(ClientOver::Detached),
         }
         let to = match self.link {
             Link::Idle => None,
@@ -304,8 +293,8 @@ impl Client {
             {
                 match why {
                     Refusal::NotServing => self.refused(from),
-                    Refusal::Over => self.end(Over::Detached),
-                    Refusal::Lost => self.end(Over::Lost),
+                    Refusal::Over => self.end(ClientOver::Detached),
+                    Refusal::Lost => self.end(ClientOver::Lost),
                 }
             }
             (Link::Attaching { to, .. }, Answered::Attached { volumes }) if to == from => {
@@ -430,7 +419,7 @@ impl Client {
         }
         if self.waits_since().is_some_and(|since| since.plus_ms(self.wait_ms()) <= self.now) {
             reach!("replica: client: a request has waited too long");
-            return self.end(Over::Waited);
+            return self.end(ClientOver::Waited);
         }
         match self.link {
             Link::Idle => self.attach(),
@@ -501,12 +490,12 @@ impl Client {
     /// Ends the session because the node needs it no longer. Every request that waits gets an
     /// error.
     pub fn close(&mut self) -> Vec<ClientEffect> {
-        self.end(Over::Detached);
+        self.end(ClientOver::Detached);
         self.effects.drain(..).collect()
     }
 
     /// Answers everything that waits with an error.
-    fn end(&mut self, why: Over) {
+    fn end(&mut self, why: ClientOver) {
         if self.over.is_some() {
             return;
         }

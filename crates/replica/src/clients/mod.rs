@@ -15,7 +15,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientConfig, ClientEffect, ClientEvent, Over};
+pub use client::{Client, ClientConfig, ClientEffect, ClientEvent};
 pub use sessions::Sessions;
 
 use crate::{Op, Replica};

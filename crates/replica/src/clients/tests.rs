@@ -4,13 +4,13 @@
 //!
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed_of_clients -- --nocapture`.
 
-use super::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
+use super::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 use crate::{Op, RequestError, RequestId};
 use bytes::Bytes;
 use mainstay_codec::{Ask, Envelope, Message, Pieces, Refusal};
 use mainstay_types::simulation::{Bug, plant};
 use mainstay_types::{
-    Attachment, BLOCK_BYTES, ClientMark, Epoch, Incarnation, NodeId, Opening, Range, ResourceId,
+    Attachment, BLOCK_BYTES, ClientMark, ClientOver, Epoch, Incarnation, NodeId, Opening, Range, ResourceId,
     ResourceRecord, SessionId, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -103,7 +103,7 @@ struct Lab {
     answered: BTreeMap<SessionId, u64>,
     number_of: BTreeMap<u64, ClientMark>,
     last_value: u64,
-    overs: Vec<Over>,
+    overs: Vec<ClientOver>,
     lossy: bool,
     lost: bool,
     retried: u64,
@@ -566,7 +566,7 @@ impl Lab {
 }
 
 /// Plays one seed; returns how many writes were sent again, and which sessions were over, or what is wrong.
-fn play(seed: u64) -> Result<(u64, Vec<Over>), String> {
+fn play(seed: u64) -> Result<(u64, Vec<ClientOver>), String> {
     let mut lab = Lab::new(seed);
     lab.attach(Some(X));
     for _ in 0..4_000 {
@@ -620,7 +620,7 @@ fn what_users_see_follows_one_order() {
         }
     }
     assert!(retried > 2_000, "{retried} retries");
-    for over in [Over::Detached, Over::Lost, Over::Waited] {
+    for over in [ClientOver::Detached, ClientOver::Lost, ClientOver::Waited] {
         assert!(overs.contains(&over), "no session was over because of {over:?}");
     }
 }

@@ -85,7 +85,8 @@ pub(super) fn is_caught_up<S: Storage>(raw: &RawNode<S>, node: u64) -> bool {
 mod tests {
     use super::super::core_config;
     use super::*;
-    use mainstay_control::state::{Node, NodeStatus};
+    use mainstay_control::state::Node;
+    use mainstay_types::NodeStatus;
     use raft::eraftpb::{ConfChange, ConfChangeType};
     use raft::storage::MemStorage;
     use std::collections::BTreeSet;

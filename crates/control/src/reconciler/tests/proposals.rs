@@ -99,7 +99,7 @@ fn a_proposal_may_be_due_again() {
     let state = state();
     let mut proposals = Proposals::default();
     let command =
-        Command::Note { severity: crate::state::Severity::Info, subject: "a".into(), text: "b".into() };
+        Command::Note { severity: mainstay_types::Severity::Info, subject: "a".into(), text: "b".into() };
     assert!(proposals.is_new(NOW, &command));
     let later = NOW.plus_ms(REPEAT_PROPOSAL_MS);
     assert_eq!(proposals.next_repeat(NOW, &state, ME), Some(later));

@@ -172,7 +172,7 @@ const DISCARD_BYTES_MAX: u64 = 64 << 20;
 /// `struct ublk_params` of a volume of `volume_bytes` bytes: basic and discard parameters.
 ///
 /// No volatile cache is stated, so the kernel sends neither flush nor FUA: a write that was answered is durable on all in-sync
-/// replicas, in mode B as in C ([`FrontendKind::caches`](crate::frontend::FrontendKind::caches)).
+/// replicas, in mode B as in C ([`FrontendKind::caches`](mainstay_types::FrontendKind::caches)).
 pub fn params(volume_bytes: u64) -> [u8; PARAMS_BYTES] {
     let shift = BLOCK_BYTES.trailing_zeros() as u8;
     let sectors = |bytes: u64| ((bytes / SECTOR_BYTES) as u32).to_ne_bytes();
