@@ -15,11 +15,11 @@ use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
-use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
+use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, PeerState, ResourceId, ResourceRecord, Role,
-    Time, VolumeId,
+    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, PeerState, Proposal, ResourceId, ResourceRecord,
+    Role, Time, VolumeId,
 };
 
 /// Clients ask for no more at once.
@@ -866,7 +866,7 @@ impl Engine {
         let hosted = self.hosts.get_mut(&resource);
         match (step, hosted) {
             (Step::Tell(record), Some(hosted)) => {
-                if hosted.proposal.is_some_and(|proposal| proposal.version() < record.version) {
+                if hosted.proposal.is_some_and(|proposal| proposal.version < record.version) {
                     hosted.proposal = None;
                 }
                 hosted.host.record(now, record);

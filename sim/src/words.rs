@@ -2,8 +2,10 @@
 //! and makes words only for lines that are kept.
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
-use mainstay_control::state::{Command, IssChange, Outcome};
-use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, Range, ResourceId, Role, ServicePhase, SnapshotOn};
+use mainstay_control::state::{Command, Outcome};
+use mainstay_types::{
+    BLOCK_BYTES, Epoch, Index, IssChange, NodeId, Range, ResourceId, Role, ServicePhase, SnapshotOn,
+};
 
 /// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
 #[must_use]

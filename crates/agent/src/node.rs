@@ -24,14 +24,14 @@ use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{
-    self, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus, Request,
+    self, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ReplicaStatus, Request,
 };
 use mainstay_control::State;
 use mainstay_control::labels::DIRECTORY_GONE;
 use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
-use mainstay_control::state::{Command, IssChange, Links};
+use mainstay_control::state::{Command, Links};
 use mainstay_types::{DataState, Epoch, NodeId, ResourceId, Role, Severity, SnapshotId, SnapshotOn, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -354,21 +354,8 @@ impl Node {
         self.view.state.node_name(self.parts.node)
     }
 
-    fn engine_proposal(&mut self, proposal: ProposalEvent) {
-        let ProposalEvent { resource, version, epoch, change } = proposal;
-        let change = match change {
-            ProposedChange::Shrink { remove, why } => IssChange::Shrink { remove, why },
-            ProposedChange::Grow { add } => IssChange::Grow { add },
-            ProposedChange::Near { member } => IssChange::Near { member },
-            ProposedChange::Far { member } => IssChange::Far { member },
-            ProposedChange::Memory { member, opening } => IssChange::Memory { member, opening },
-            ProposedChange::Trust { member } => IssChange::Trust { member },
-            ProposedChange::Part { member, common, end } => IssChange::Part { member, common, end },
-            ProposedChange::StepDown { reason } => {
-                return self.tell(Event::ReliefAsked { resource, version, reason });
-            }
-        };
-        self.tell(Event::IssProposed { resource, version, epoch, change });
+    fn engine_proposal(&mut self, ProposalEvent { resource, proposal }: ProposalEvent) {
+        self.tell(Event::Proposed { resource, proposal });
     }
 
     fn reconcile(&mut self) {

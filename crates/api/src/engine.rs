@@ -17,9 +17,9 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, CopyStatus, DataState, Epoch, FrontendKind, Incarnation, Index, Member, NodeId,
-    Opening, PeerState, Position, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
-    ScrubSummary, ShrinkReason, SlowStatus, SnapshotId, SnapshotState, Time, VolumeId,
+    ConfigVersion, Copies, CopyStatus, DataState, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening,
+    PeerState, Position, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
+    ScrubSummary, SlowStatus, SnapshotId, SnapshotState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -411,40 +411,12 @@ pub enum EngineEvent {
     LeaseLost { until_us: Time, silenced_us: Time },
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// Proposal of one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProposalEvent {
     pub resource: ResourceId,
-    /// The version of the record that the proposal is based on.
-    pub version: ConfigVersion,
-    /// The epoch in which the proposer is primary.
-    pub epoch: Epoch,
-    pub change: ProposedChange,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-pub enum ProposedChange {
-    /// Remove a member that does not answer, or is too slow, from the in-sync set (R3).
-    Shrink {
-        remove: Member,
-        #[serde(default)]
-        why: ShrinkReason,
-    },
-    /// Add a replica that has caught up to the in-sync set (R4).
-    Grow { add: Member },
-    /// A doubtful replica holds only entries that the history has too (R11).
-    Trust { member: Member },
-    /// A doubtful replica holds, or may hold, entries that the history does not have: those after
-    /// `common`, up to `end`.
-    Part { member: Member, common: Position, end: Position },
-    /// In mode A with takeover: a follower lacks no more than the limits allow, and writes wait for it.
-    Near { member: Member },
-    /// In mode A with takeover: writes no longer have to wait for this follower.
-    Far { member: Member },
-    /// In mode B: what this member has in memory counts from now on, in this opening, or in none any more.
-    Memory { member: Member, opening: Option<Opening> },
-    /// Name another primary: this one cannot go on.
-    StepDown { reason: String },
+    #[serde(flatten)]
+    pub proposal: Proposal,
 }
 
 /// Identity of an open file, as `stat` tells it.

@@ -1,8 +1,8 @@
 //! Changes of the in-sync set: by the primary (R3, R4), and when a node's disk is new (R9).
 
-use crate::state::{IssChange, Outcome, State, refused};
+use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, Member, ResourceId, Severity, ShrinkReason, reach};
+use mainstay_types::{ConfigVersion, Epoch, IssChange, Member, ResourceId, Severity, ShrinkReason, reach};
 
 impl State {
     pub(crate) fn change_iss(

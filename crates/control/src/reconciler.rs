@@ -31,12 +31,12 @@ mod services;
 
 use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Unusable, gives_up, plan};
-use crate::state::{Command, IssChange, Links, State};
+use crate::state::{Command, Links, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, Role, ScrubSummary,
-    ServicePhase, SnapshotId, SnapshotOn, Time,
+    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, Proposal, ProposedChange,
+    ResourceId, Role, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, Time,
 };
 use proposals::Proposals;
 use replicas::Replicas;
@@ -153,18 +153,11 @@ pub enum Event {
         resource: ResourceId,
         reason: String,
     },
-    /// The engine's primary wants another in-sync set.
-    IssProposed {
+    /// The engine's primary wants another record, or to be primary no longer. The latter counts for
+    /// that version of the record only.
+    Proposed {
         resource: ResourceId,
-        version: ConfigVersion,
-        epoch: Epoch,
-        change: IssChange,
-    },
-    /// The engine's replica asks to be primary no longer, as of this version of the record.
-    ReliefAsked {
-        resource: ResourceId,
-        version: ConfigVersion,
-        reason: String,
+        proposal: Proposal,
     },
     /// Answer to [`Wish::Job`].
     JobEnded {
@@ -379,15 +372,17 @@ impl Reconciler {
             }
             Event::Guarded { number, confirmed } => self.services.guard().answered(number, confirmed),
             Event::ReplicaFailed { resource, reason } => self.replicas.given_up(resource, reason),
-            Event::IssProposed { resource, version, epoch, change } => {
-                self.propose(now, Command::ChangeIss { resource, version, epoch, change });
-            }
-            Event::ReliefAsked { resource, version, reason } => {
-                let current = state.resources.get(&resource).map(|known| known.record.version);
-                if current == Some(version) {
-                    self.replicas.asks_for_relief(resource, version, reason);
+            Event::Proposed { resource, proposal: Proposal { version, epoch, change } } => match change {
+                ProposedChange::Iss(change) => {
+                    self.propose(now, Command::ChangeIss { resource, version, epoch, change });
                 }
-            }
+                ProposedChange::StepDown { reason } => {
+                    let current = state.resources.get(&resource).map(|known| known.record.version);
+                    if current == Some(version) {
+                        self.replicas.asks_for_relief(resource, version, reason.to_string());
+                    }
+                }
+            },
             Event::JobEnded { resource, result } => self.replicas.ended(now, resource, result),
             Event::Service { name, event } => self.services.handle(now, &name, event),
             Event::Swept { name } => self.services.swept(&name),

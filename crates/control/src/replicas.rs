@@ -34,7 +34,7 @@
 //!   write leaves with it (R11);
 //! - a move leads from a node of `spec.replicas` to another node of `spec.replicas`.
 //!
-//! [`IssChange::Part`]: crate::state::IssChange::Part
+//! [`IssChange::Part`]: mainstay_types::IssChange::Part
 //! [`Command::AddReplica`]: crate::state::Command::AddReplica
 //! [`Command::RemoveReplica`]: crate::state::Command::RemoveReplica
 //! [`Command::MoveReplica`]: crate::state::Command::MoveReplica

@@ -12,9 +12,9 @@ use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId,
-    NodeStatus, Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId,
-    Severity, ShrinkReason, SnapshotId, SnapshotOn, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies, Mode,
+    NodeId, NodeStatus, Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId,
+    Severity, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -682,60 +682,6 @@ pub enum Command {
         #[serde(default)]
         last_failure: String,
     },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-pub enum IssChange {
-    Shrink {
-        remove: Member,
-        #[serde(default)]
-        why: ShrinkReason,
-    },
-    Grow {
-        add: Member,
-    },
-    /// The primary has seen the log of a doubtful replica: it is the beginning of its own (R11).
-    Trust {
-        member: Member,
-    },
-    /// In mode A with takeover: this follower lacks no more than the limits allow, and writes wait for it.
-    Near {
-        member: Member,
-    },
-    /// Writes are not to wait for this follower any more. Raises the version even if the follower
-    /// was not near: an earlier `Near` can no longer happen.
-    Far {
-        member: Member,
-    },
-    /// In mode B, what this member has in memory counts from now on, in this opening; or in none any more.
-    Memory {
-        member: Member,
-        opening: Option<Opening>,
-    },
-    /// The log of a doubtful replica is not the beginning of the primary's own, or that cannot be
-    /// told (R11). `common` is the last position that both hold; `end` is the end of the replica's
-    /// log.
-    Part {
-        member: Member,
-        common: Position,
-        end: Position,
-    },
-}
-
-impl IssChange {
-    /// Returns the member that the change is about.
-    #[must_use]
-    pub fn member(&self) -> Member {
-        let (Self::Shrink { remove: member, .. }
-        | Self::Grow { add: member }
-        | Self::Trust { member }
-        | Self::Near { member }
-        | Self::Far { member }
-        | Self::Memory { member, .. }
-        | Self::Part { member, .. }) = self;
-        *member
-    }
 }
 
 /// The answer to a command; the same on every node.

@@ -6,10 +6,11 @@ use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, re
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, Unusable, plan};
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, State};
+use mainstay_control::state::{Command, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, MinCopies, NodeId, Role, ServicePhase, Severity,
+    ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase,
+    Severity,
 };
 
 const REASON: &str = "version table page 3 is damaged";

@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Advice, Feed, Observations, advice};
 use mainstay_control::stalls::{Stall, Stalled};
-use mainstay_control::state::{Command, IssChange, Outcome, State};
-use mainstay_types::{NodeId, ServicePhase, ShrinkReason};
+use mainstay_control::state::{Command, Outcome, State};
+use mainstay_types::{IssChange, NodeId, ServicePhase, ShrinkReason};
 
 fn seen(own: NodeId) -> Observations {
     Observations { own: Some(own), has_leader: true, ..Default::default() }

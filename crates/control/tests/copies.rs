@@ -6,8 +6,8 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::state::{Command, IssChange, Outcome, State};
-use mainstay_types::{ConfigVersion, Copies, LagLimits, MinCopies, Mode, ShrinkReason};
+use mainstay_control::state::{Command, Outcome, State};
+use mainstay_types::{ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
 
 const TWO: MinCopies = MinCopies { copies: 2, suspend_ms: 20_000 };
 

@@ -5,8 +5,8 @@ mod common;
 
 use common::*;
 use mainstay_control::advice::{Observations, advice};
-use mainstay_control::state::{Command, IssChange, Outcome, Resource, State};
-use mainstay_types::{Index, LagLimits, Member, Mode, NodeId, Opening, Position};
+use mainstay_control::state::{Command, Outcome, Resource, State};
+use mainstay_types::{Index, IssChange, LagLimits, Member, Mode, NodeId, Opening, Position};
 
 const OLD: Opening = Opening(50);
 const NEW: Opening = Opening(51);

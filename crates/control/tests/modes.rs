@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use mainstay_control::advice::{Observations, advice};
-use mainstay_control::state::{Command, IssChange, Outcome, State};
-use mainstay_types::{ConfigVersion, Epoch, Index, LagLimits, Member, Mode, NodeId, Position};
+use mainstay_control::state::{Command, Outcome, State};
+use mainstay_types::{ConfigVersion, Epoch, Index, IssChange, LagLimits, Member, Mode, NodeId, Position};
 
 const LAG: LagLimits = LagLimits { bytes: 1 << 20, ms: 1000 };
 

@@ -7,10 +7,10 @@ use mainstay_control::advice::{Observations, advice};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec};
+use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Incarnation, Index, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn,
+    Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn,
     SnapshotState,
 };
 

@@ -8,11 +8,11 @@ use mainstay_control::advice::Observations;
 use mainstay_control::reconcile::{Action, Observed, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{Stall, Stalled};
-use mainstay_control::state::{Command, Entry, IssChange, Links, Outcome, ResourceSpec, State};
+use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, MacAddress, Member, MinCopies, NodeId, Role, ServicePhase, Severity,
-    ShrinkReason,
+    ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role, ServicePhase,
+    Severity, ShrinkReason,
 };
 use proptest::prelude::*;
 

@@ -203,7 +203,7 @@ impl OpenReplica {
         if record.primary == Some(shared.node) {
             self.around.epoch = self.around.epoch.max(record.epoch);
         }
-        if self.around.proposal.as_ref().is_some_and(|proposal| proposal.version < record.version) {
+        if self.around.proposal.is_some_and(|event| event.proposal.version < record.version) {
             self.around.proposal = None;
         }
         self.around.dirty = true;

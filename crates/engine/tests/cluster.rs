@@ -5,8 +5,8 @@
 
 mod support;
 
-use mainstay_api::engine::{JournalPlace, ProposedChange, Reply, Request};
-use mainstay_types::{PeerState, ResourceId, Role};
+use mainstay_api::engine::{JournalPlace, Reply, Request};
+use mainstay_types::{IssChange, PeerState, ProposedChange, ResourceId, Role};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -110,7 +110,7 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
         engines[1].listen();
         engines[1].proposals.pop()
     });
-    assert_eq!(grown, ProposedChange::Grow { add: member(3) });
+    assert_eq!(grown, ProposedChange::Iss(IssChange::Grow { add: member(3) }));
     for engine in &mut engines {
         engine.ask(Request::Record { record: record(4, 2, 2, &[1, 2, 3]) });
     }
@@ -181,7 +181,7 @@ fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
     engines[0].know(&[1, 2, 3]);
     wait("a proposal to grow", || {
         engines[0].listen();
-        engines[0].proposals.contains(&ProposedChange::Grow { add: member(2) }).then_some(())
+        engines[0].proposals.contains(&ProposedChange::Iss(IssChange::Grow { add: member(2) })).then_some(())
     });
     for engine in &mut engines {
         engine.ask(Request::Record { record: record(3, 1, 1, &[1, 2, 3]) });

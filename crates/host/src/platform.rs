@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use mainstay_codec::{Envelope, Pieces};
-use mainstay_replica::{Effect, Proposal, RequestError, RequestId};
+use mainstay_replica::{Effect, RequestError, RequestId};
 use mainstay_store::{Area, DamagedBlock, Output};
-use mainstay_types::{Index, NodeId, Position, Role, Time, VolumeId};
+use mainstay_types::{Index, NodeId, Position, Proposal, Role, Time, VolumeId};
 use thiserror::Error;
 
 /// The world around a host: the engine's shard, or the simulator. Everything is started here and answered later, by a call

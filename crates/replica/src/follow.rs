@@ -38,10 +38,10 @@
 //! them to its own pace.
 
 use crate::Replica;
-use crate::peer::{Change, Link, Peer};
+use crate::peer::{Link, Peer};
 use crate::sealed::Lag;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{LagLimits, Mode, NodeId, Time, reach};
+use mainstay_types::{IssChange, LagLimits, Mode, NodeId, Time, reach};
 
 impl Replica {
     pub(crate) fn mode(&self) -> Mode {
@@ -98,18 +98,18 @@ impl Replica {
         held
     }
 
-    /// Returns the change to propose about a follower with takeover, if one is due: `Near` or
-    /// `Far`.
-    pub(crate) fn near_change(&self, peer: &Peer) -> Option<Change> {
+    /// What is to be recorded of a follower with takeover, if anything.
+    pub(crate) fn near_change(&self, peer: &Peer) -> Option<IssChange> {
         let record = self.record.as_ref()?;
         let bound = peer.near_recorded || peer.near_proposed.is_some();
         let may_be =
             record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
         match (peer.near && may_be, bound) {
-            // It may be near and yet lag by more than the limits, if they were wider before. Then
-            // it must not take over yet. Seed 3345710.
-            (true, _) if !peer.near_recorded => (!self.over(peer)).then_some(Change::Near),
-            (false, true) => Some(Change::Far),
+            // It may be near and lag by more than the limits, if they were wider: then it must not take over yet. Seed 3345710.
+            (true, _) if !peer.near_recorded => {
+                (!self.over(peer)).then_some(IssChange::Near { member: peer.member })
+            }
+            (false, true) => Some(IssChange::Far { member: peer.member }),
             _ => None,
         }
     }
@@ -121,12 +121,12 @@ impl Replica {
         let Some(change) = self.peers.get(&node).and_then(|peer| self.near_change(peer)) else { return };
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match change {
-            Change::Near => peer.near_proposed = Some(version),
+            IssChange::Near { .. } => peer.near_proposed = Some(version),
             _ if planted(Bug::FarBeforeKnown) => (peer.near_recorded, peer.near_proposed) = (false, None),
             _ => {}
         }
         reach!("replica: what is near changes");
-        self.propose(node, change);
+        self.propose(change);
     }
 
     /// When a follower for which writes wait, or that is gone, is given up, if it does not move.

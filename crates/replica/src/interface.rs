@@ -4,9 +4,8 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX,
-    Member, NodeId, Opening, Position, Range, ResourceId, ResourceRecord, Role, ShrinkReason, SnapshotId,
-    Time, VolumeId,
+    Chain, ClientMark, Epoch, Incarnation, Index, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX, NodeId,
+    Opening, Position, Proposal, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -441,94 +440,4 @@ pub enum Effect {
         at: Position,
     },
     Demoted,
-}
-
-/// A compare-and-set on the record, to be sent to the control plane. Its result arrives as a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Proposal {
-    /// R3. If `remove` is not in the ISS the change still counts and raises the version: it makes sure
-    /// that an earlier `Grow` can no longer happen (R4).
-    Shrink {
-        version: ConfigVersion,
-        epoch: Epoch,
-        remove: Member,
-        why: ShrinkReason,
-    },
-    /// R4.
-    Grow {
-        version: ConfigVersion,
-        epoch: Epoch,
-        add: Member,
-    },
-    /// R11: a doubtful replica turned out to hold nothing that the history has not.
-    Trust {
-        version: ConfigVersion,
-        epoch: Epoch,
-        member: Member,
-    },
-    /// R11: a doubtful replica holds, or may hold, entries outside the history: those after
-    /// `common`, up to `end`. It has to leave and to begin anew.
-    Part {
-        version: ConfigVersion,
-        epoch: Epoch,
-        member: Member,
-        common: Position,
-        end: Position,
-    },
-    /// Mode A with takeover. `Near`: this follower lacks no more than the limits allow, and writes
-    /// wait for it. `Far`: writes no longer have to wait for it.
-    Near {
-        version: ConfigVersion,
-        epoch: Epoch,
-        member: Member,
-    },
-    Far {
-        version: ConfigVersion,
-        epoch: Epoch,
-        member: Member,
-    },
-    /// Mode B: the memory of this member of the in-sync set counts in this opening from now on.
-    /// Without an opening it no longer counts.
-    Memory {
-        version: ConfigVersion,
-        epoch: Epoch,
-        member: Member,
-        opening: Option<Opening>,
-    },
-    /// The primary cannot go on in this epoch.
-    StepDown {
-        version: ConfigVersion,
-        epoch: Epoch,
-        reason: StepDownReason,
-    },
-}
-
-impl Proposal {
-    /// The version of the record that it is about.
-    #[must_use]
-    pub fn version(&self) -> ConfigVersion {
-        let (Self::Shrink { version, .. }
-        | Self::Grow { version, .. }
-        | Self::Trust { version, .. }
-        | Self::Part { version, .. }
-        | Self::Near { version, .. }
-        | Self::Far { version, .. }
-        | Self::Memory { version, .. }
-        | Self::StepDown { version, .. }) = self;
-        *version
-    }
-}
-
-/// Why a primary gives up its epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StepDownReason {
-    /// Another member should be promoted; this one leaves the ISS (R13).
-    StoreFailed,
-    /// The process was restarted in its epoch. Positions it gave away before may be unknown to it, so it
-    /// needs a new epoch; it may be the one that is promoted.
-    Restarted,
-    /// Its data is inconsistent or of another incarnation; it must not be promoted (R9, R16).
-    NotEligible,
-    /// Another member knows entries to be committed that it lacks: its files are an older copy (R12).
-    Older,
 }

@@ -80,8 +80,7 @@ pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 pub use copies::Short;
 pub use findings::{FINDINGS_MAX, ScrubReport};
 pub use interface::{
-    BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, SlowLimits,
-    StepDownReason,
+    BackgroundLimits, Effect, Event, Op, ReplicaConfig, RequestError, RequestId, SlowLimits,
 };
 pub use mend::Mended;
 pub use scrub::{ScrubOrder, ScrubTotals};

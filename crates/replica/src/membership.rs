@@ -6,10 +6,13 @@
 //! required set is always a superset of every ISS that is or may become recorded. A replica that is
 //! promoted out of it holds every acknowledged write.
 
-use crate::peer::{Asked, Change, Joining, Link};
-use crate::{Effect, Fence, Proposal, Replica, StepDownReason};
+use crate::peer::{Asked, Joining, Link};
+use crate::{Effect, Fence, Replica};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Role, ShrinkReason, Time, reach};
+use mainstay_types::{
+    ConfigVersion, IssChange, Member, NodeId, Proposal, ProposedChange, ResourceRecord, Role, ShrinkReason,
+    StepDownReason, Time, reach,
+};
 
 /// Change that is due about a peer.
 enum Verdict {
@@ -93,6 +96,7 @@ impl Replica {
         self.watch_lag(node);
         let verdict = self.verdict(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        let member = peer.member;
         match verdict {
             Verdict::Fine => {}
             Verdict::Remove(why) => {
@@ -103,7 +107,7 @@ impl Replica {
                 if planted(Bug::ShrinkBeforeKnown) {
                     peer.in_iss = false;
                 }
-                self.propose(node, Change::Shrink(why));
+                self.propose(IssChange::Shrink { remove: member, why });
                 self.advance_commit_if(Bug::ShrinkBeforeKnown);
             }
             Verdict::GiveUpJoin(why) => {
@@ -120,7 +124,7 @@ impl Replica {
             Verdict::Join => {
                 reach!("replica: a peer becomes required to join");
                 if planted(Bug::GrowBeforeRequired) {
-                    self.propose(node, Change::Grow);
+                    self.propose(IssChange::Grow { add: member });
                 } else {
                     peer.joining = Some(Joining { proposed: None });
                     // Its feed may have yielded to clients. From now on their writes wait for this
@@ -134,15 +138,18 @@ impl Replica {
                 if let Some(joining) = &mut peer.joining {
                     joining.proposed = Some(version);
                 }
-                self.propose(node, Change::Grow);
+                self.propose(IssChange::Grow { add: member });
             }
             Verdict::Trust => {
                 reach!("replica: a doubtful peer has nothing that the history has not");
-                self.propose(node, Change::Trust);
+                self.propose(IssChange::Trust { member });
             }
             Verdict::Near => self.record_near(node),
             Verdict::Memory => self.propose_memory(node),
-            Verdict::Part => self.propose(node, Change::Part),
+            Verdict::Part => {
+                let (common, end) = peer.diverged.unwrap_or_default();
+                self.propose(IssChange::Part { member, common, end });
+            }
             Verdict::Reattach => {
                 reach!("replica: a peer that refused is asked again");
                 self.attach(node);
@@ -252,12 +259,12 @@ impl Replica {
         }
     }
 
-    /// Proposes to record the peer, or to remove it; repeats at most every so often while the version stands.
-    pub(crate) fn propose(&mut self, node: NodeId, change: Change) {
+    /// Proposes a change about a peer; repeats it at most every so often while the version stands.
+    pub(crate) fn propose(&mut self, change: IssChange) {
         let (version, epoch, now) = (self.version(), self.epoch, self.now);
         let repeat = self.config.proposal_repeat_ms;
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        let last = peer.asked.filter(|last| last.change.is(change) && last.version == version);
+        let Some(peer) = self.peers.get_mut(&change.member().node) else { return };
+        let last = peer.asked.filter(|last| last.is(&change, version));
         if last.is_some_and(|last| last.at.plus_ms(repeat) > now) {
             return;
         }
@@ -265,19 +272,8 @@ impl Replica {
             reach!("replica: a proposal is repeated");
         }
         peer.asked = Some(Asked { change, version, at: now });
-        let (member, diverged) = (peer.member, peer.diverged.unwrap_or_default());
-        self.effects.push_back(Effect::Propose(match change {
-            Change::Grow => Proposal::Grow { version, epoch, add: member },
-            Change::Shrink(why) => Proposal::Shrink { version, epoch, remove: member, why },
-            Change::Trust => Proposal::Trust { version, epoch, member },
-            Change::Near => Proposal::Near { version, epoch, member },
-            Change::Far => Proposal::Far { version, epoch, member },
-            Change::Memory(opening) => Proposal::Memory { version, epoch, member, opening },
-            Change::Part => {
-                let (common, end) = diverged;
-                Proposal::Part { version, epoch, member, common, end }
-            }
-        }));
+        let change = ProposedChange::Iss(change);
+        self.effects.push_back(Effect::Propose(Proposal { version, epoch, change }));
     }
 
     /// Asks to be relieved while the record names this replica and it cannot serve.
@@ -291,7 +287,8 @@ impl Replica {
         reach!("replica: a primary asks to be relieved");
         self.relief_asked = Some((version, now));
         let epoch = self.record.as_ref().map_or(self.epoch, |record| record.epoch);
-        self.effects.push_back(Effect::Propose(Proposal::StepDown { version, epoch, reason }));
+        let change = ProposedChange::StepDown { reason };
+        self.effects.push_back(Effect::Propose(Proposal { version, epoch, change }));
     }
 
     fn relief(&self) -> Option<StepDownReason> {
@@ -328,28 +325,31 @@ impl Replica {
     }
 
     fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {
-        let asked_again = |change: Change| {
-            peer.asked
-                .filter(|asked| asked.version == self.version() && asked.change.is(change))
-                .map(|asked| asked.at.plus_ms(repeat))
+        let member = peer.member;
+        let asked_again = |change: IssChange| {
+            peer.asked.filter(|asked| asked.is(&change, self.version())).map(|asked| asked.at.plus_ms(repeat))
         };
-        let shrink = Change::Shrink(ShrinkReason::Absent);
-        // The changes of the record come first, see `verdict`.
+        let shrink = IssChange::Shrink { remove: member, why: ShrinkReason::Absent };
+        // What is to be recorded comes first, see `verdict`.
         let waits = self.near_change(peer).is_some() || peer.diverged.is_some();
         let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
         let fails = fails.filter(|due| *due > self.now || !self.stays_for_copies(peer));
         let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
         let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
         let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {
-            asked_again(Change::Grow)
+            asked_again(IssChange::Grow { add: member })
         } else {
             None
         };
         let doubt = match () {
             () if let Some(change) = self.near_change(peer) => asked_again(change),
-            () if let Some(opening) = self.memory_change(peer) => asked_again(Change::Memory(opening)),
-            () if peer.diverged.is_some() => asked_again(Change::Part),
-            () if streaming && self.doubtful(node) => asked_again(Change::Trust),
+            () if let Some(opening) = self.memory_change(peer) => {
+                asked_again(IssChange::Memory { member, opening })
+            }
+            () if let Some((common, end)) = peer.diverged => {
+                asked_again(IssChange::Part { member, common, end })
+            }
+            () if streaming && self.doubtful(node) => asked_again(IssChange::Trust { member }),
             () => None,
         };
         let lag = self.lag_deadline(node, peer);

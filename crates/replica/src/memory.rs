@@ -39,11 +39,13 @@
 //! Reads wait for uncommitted entries, as in every mode (`sequence.rs`). So content that was read
 //! once is never lost.
 
-use crate::peer::{Change, Link, Peer};
-use crate::{Effect, Proposal, Replica};
+use crate::peer::{Link, Peer};
+use crate::{Effect, Replica};
 use mainstay_codec::Message;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
+use mainstay_types::{
+    Index, IssChange, Mode, NodeId, Opening, Position, Proposal, ProposedChange, Time, reach,
+};
 
 impl Replica {
     /// Whether memory is to count: the mode says so, and users of the devices know that they have
@@ -176,10 +178,10 @@ impl Replica {
     }
 
     pub(crate) fn propose_memory(&mut self, node: NodeId) {
-        let change = self.peers.get(&node).and_then(|peer| self.memory_change(peer));
-        if let Some(opening) = change {
+        let Some(peer) = self.peers.get(&node) else { return };
+        if let Some(opening) = self.memory_change(peer) {
             reach!("replica: the opening in which a member counts is to be recorded");
-            self.propose(node, Change::Memory(opening));
+            self.propose(IssChange::Memory { member: peer.member, opening });
         }
     }
 
@@ -201,7 +203,8 @@ impl Replica {
         let Some(member) = member else { return };
         self.own_memory_asked = Some((version, now));
         let epoch = self.epoch;
-        self.effects.push_back(Effect::Propose(Proposal::Memory { version, epoch, member, opening: change }));
+        let change = ProposedChange::Iss(IssChange::Memory { member, opening: change });
+        self.effects.push_back(Effect::Propose(Proposal { version, epoch, change }));
     }
 
     /// When that is proposed again.

@@ -9,7 +9,7 @@
 
 use crate::copy::CopySource;
 use crate::slow::Slowness;
-use mainstay_types::{ConfigVersion, Index, Member, Opening, Position, ShrinkReason, Time};
+use mainstay_types::{ConfigVersion, Index, IssChange, Member, Opening, Position, Time};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -108,33 +108,18 @@ pub(crate) struct Joining {
     pub proposed: Option<ConfigVersion>,
 }
 
-/// Change that is proposed about a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    Grow,
-    Shrink(ShrinkReason),
-    /// The doubtful peer holds only what the history holds, and is trusted again (R11).
-    Trust,
-    /// The doubtful peer holds or may hold what the history has not, and is to begin anew (R11).
-    Part,
-    Near,
-    Far,
-    /// In which opening its memory counts.
-    Memory(Option<Opening>),
-}
-
-impl Change {
-    /// Whether it is the same, for whatever reason.
-    pub fn is(self, other: Self) -> bool {
-        std::mem::discriminant(&self) == std::mem::discriminant(&other)
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
-    pub change: Change,
+    pub change: IssChange,
     pub version: ConfigVersion,
     pub at: Time,
+}
+
+impl Asked {
+    /// Whether it is the same on this version, for whatever reason.
+    pub fn is(&self, change: &IssChange, version: ConfigVersion) -> bool {
+        self.version == version && std::mem::discriminant(&self.change) == std::mem::discriminant(change)
+    }
 }
 
 impl Stream {

@@ -57,10 +57,10 @@
 //!
 //! While nothing is under way, only the end of a quiet period is timed.
 
-use crate::peer::{Change, Link, Peer};
+use crate::peer::{Link, Peer};
 use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Histogram, NodeId, REPLICAS_MAX, Time, reach};
+use mainstay_types::{ConfigVersion, Histogram, IssChange, NodeId, REPLICAS_MAX, Time, reach};
 
 /// Recent time of a replica or a journal to make its entries durable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -371,9 +371,9 @@ impl Replica {
     fn copies_without(&self, node: NodeId) -> usize {
         let version = self.version();
         let stays = |peer: &Peer| {
-            let removed = peer
-                .asked
-                .is_some_and(|asked| matches!(asked.change, Change::Shrink(_)) && asked.version == version);
+            let removed = peer.asked.is_some_and(|asked| {
+                matches!(asked.change, IssChange::Shrink { .. }) && asked.version == version
+            });
             peer.in_iss && matches!(peer.link, Link::Streaming(_)) && !removed
         };
         1 + self.peers.iter().filter(|(other, peer)| **other != node && stays(peer)).count()

@@ -4,7 +4,7 @@
 //! The cores decide them, engine and agent report them, the control plane records some of them, and
 //! people read them. Each has one name, in JSON as in texts: in lower case with dashes.
 
-use crate::{Epoch, Index, Mode, NodeId, VolumeId};
+use crate::{Epoch, Index, Mode, NodeId, StepDownReason, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -320,4 +320,14 @@ macro_rules! display {
     )+};
 }
 
-display!(Role, PeerState, DataState, ServicePhase, SnapshotState, ScrubEnd, FrontendKind, Mode);
+display!(
+    Role,
+    PeerState,
+    DataState,
+    ServicePhase,
+    SnapshotState,
+    ScrubEnd,
+    FrontendKind,
+    Mode,
+    StepDownReason
+);

@@ -4,10 +4,8 @@
 use super::services::Runner;
 use super::{Agent, EngineEvent, Out};
 use mainstay_control::reconciler::{Event, Seen, Wish};
-use mainstay_control::state::IssChange;
 use mainstay_ha::Effect;
-use mainstay_replica::{Proposal, StepDownReason};
-use mainstay_types::{ResourceId, Time};
+use mainstay_types::Time;
 
 impl Agent {
     /// Tells the core of an event, and carries out at once the wishes that are due at once.
@@ -95,7 +93,7 @@ impl Agent {
             EngineEvent::Replica(report) => {
                 self.replicas.insert(report.resource, report.seen);
                 if let Some(proposal) = report.proposal {
-                    self.engine_proposal(now, report.resource, proposal);
+                    self.tell(now, Event::Proposed { resource: report.resource, proposal });
                 }
             }
             EngineEvent::Client { resource, seen: Some(seen) } => {
@@ -104,54 +102,14 @@ impl Agent {
             EngineEvent::Client { resource, seen: None } => {
                 self.clients.remove(&resource);
             }
-            EngineEvent::Proposal { resource, proposal } => self.engine_proposal(now, resource, proposal),
+            EngineEvent::Proposal { resource, proposal } => {
+                self.tell(now, Event::Proposed { resource, proposal });
+            }
             EngineEvent::Failed { resource, reason } => {
                 self.tell(now, Event::ReplicaFailed { resource, reason });
             }
             EngineEvent::LeaseLost { silenced } => self.tell(now, Event::LeaseLost { silenced }),
             EngineEvent::Lease { .. } => {}
         }
-    }
-
-    fn engine_proposal(&mut self, now: Time, resource: ResourceId, proposal: Proposal) {
-        let event = match proposal {
-            Proposal::Shrink { version, epoch, remove, why } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Shrink { remove, why } }
-            }
-            Proposal::Grow { version, epoch, add } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Grow { add } }
-            }
-            Proposal::Near { version, epoch, member } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Near { member } }
-            }
-            Proposal::Far { version, epoch, member } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Far { member } }
-            }
-            Proposal::Trust { version, epoch, member } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Trust { member } }
-            }
-            Proposal::Memory { version, epoch, member, opening } => {
-                let change = IssChange::Memory { member, opening };
-                Event::IssProposed { resource, version, epoch, change }
-            }
-            Proposal::Part { version, epoch, member, common, end } => {
-                let change = IssChange::Part { member, common, end };
-                Event::IssProposed { resource, version, epoch, change }
-            }
-            Proposal::StepDown { version, reason, .. } => {
-                Event::ReliefAsked { resource, version, reason: step_down_words(reason).to_owned() }
-            }
-        };
-        self.tell(now, event);
-    }
-}
-
-/// Returns the reason in the words that the engine uses.
-fn step_down_words(reason: StepDownReason) -> &'static str {
-    match reason {
-        StepDownReason::StoreFailed => "store-failed",
-        StepDownReason::Restarted => "restarted",
-        StepDownReason::NotEligible => "not-eligible",
-        StepDownReason::Older => "older-copy",
     }
 }

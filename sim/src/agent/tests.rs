@@ -6,10 +6,10 @@ use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{ResourceSpec, Settings};
-use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
+use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Copies, Epoch, JOURNAL_BYTES_MIN, Member, MinCopies, NodeStatus, Opening,
-    Role, Severity, ShrinkReason,
+    BLOCK_BYTES, ConfigVersion, Copies, Epoch, IssChange, JOURNAL_BYTES_MIN, Member, MinCopies, NodeStatus,
+    Opening, Proposal, ProposedChange, Role, Severity, ShrinkReason, StepDownReason,
 };
 use std::collections::BTreeSet;
 
@@ -554,7 +554,11 @@ fn a_replica_that_asked_to_be_relieved_is() {
     let report = lab.nodes.get_mut(&old).unwrap().engine.replicas.get_mut(&R0).unwrap();
     let (version, epoch) = (report.seen.version, report.seen.epoch);
     report.seen.role = Role::Fenced;
-    report.proposal = Some(Proposal::StepDown { version, epoch, reason: StepDownReason::Restarted });
+    report.proposal = Some(Proposal {
+        version,
+        epoch,
+        change: ProposedChange::StepDown { reason: StepDownReason::Restarted },
+    });
     let report = report.clone();
     lab.handle(old, In::Engine(EngineEvent::Replica(report)));
     assert!(lab.reach(5_000_000, |lab| lab.serving().is_some_and(|node| node != old)));
@@ -607,8 +611,8 @@ fn a_proposal_of_the_engine_is_made_and_not_repeated_at_once() {
     let node = lab.serving().unwrap();
     let record = lab.truth().resources[&R0].record.clone();
     let remove: Member = record.iss.iter().copied().find(|member| member.node != node).unwrap();
-    let proposal =
-        Proposal::Shrink { version: record.version, epoch: record.epoch, remove, why: ShrinkReason::Absent };
+    let change = ProposedChange::Iss(IssChange::Shrink { remove, why: ShrinkReason::Absent });
+    let proposal = Proposal { version: record.version, epoch: record.epoch, change };
     let agent = lab.nodes.get_mut(&node).unwrap().agent.as_mut().unwrap();
     let now = clock(node, lab.now_us);
     let mut submitted = 0;

@@ -6,8 +6,10 @@
 //! returns because there are too few copies. That the period doubles is tested where it is decided.
 
 use super::Violation;
-use mainstay_replica::{Proposal, SlowLimits};
-use mainstay_types::{ConfigVersion, Epoch, Member, NodeId, ResourceRecord, ShrinkReason};
+use mainstay_replica::SlowLimits;
+use mainstay_types::{
+    ConfigVersion, Epoch, IssChange, Member, NodeId, Proposal, ProposedChange, ResourceRecord, ShrinkReason,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Versions of the record that are remembered; proposals are late by less.
@@ -89,11 +91,13 @@ impl SlowOracle {
     /// # Errors
     /// P12, when too few copies would remain; P11, when a member that was slow returns too early.
     pub fn proposed(&mut self, at_us: u64, primary: NodeId, proposal: &Proposal) -> Result<(), Violation> {
-        match proposal {
-            Proposal::Shrink { version, remove, why: ShrinkReason::Slow, .. } => {
-                let known = self.records.iter().find(|record| record.version == *version);
+        let ProposedChange::Iss(change) = &proposal.change else { return Ok(()) };
+        let version = proposal.version;
+        match change {
+            IssChange::Shrink { remove, why: ShrinkReason::Slow } => {
+                let known = self.records.iter().find(|record| record.version == version);
                 let Some(record) = known.filter(|record| record.iss.contains(remove)) else { return Ok(()) };
-                self.asked.entry(*remove).or_insert((primary, *version, at_us));
+                self.asked.entry(*remove).or_insert((primary, version, at_us));
                 let left = record.iss.len() - 1;
                 let least = self.limits.min_copies.max(record.copies_wanted());
                 if left >= least {
@@ -105,14 +109,13 @@ impl SlowOracle {
                 );
                 Err(Violation { id: "P12", text })
             }
-            Proposal::Grow { epoch, add, .. } => self.returns(at_us, primary, *epoch, *add),
-            Proposal::Shrink { .. }
-            | Proposal::Near { .. }
-            | Proposal::Far { .. }
-            | Proposal::Memory { .. }
-            | Proposal::Trust { .. }
-            | Proposal::Part { .. }
-            | Proposal::StepDown { .. } => Ok(()),
+            IssChange::Grow { add } => self.returns(at_us, primary, proposal.epoch, *add),
+            IssChange::Shrink { .. }
+            | IssChange::Near { .. }
+            | IssChange::Far { .. }
+            | IssChange::Memory { .. }
+            | IssChange::Trust { .. }
+            | IssChange::Part { .. } => Ok(()),
         }
     }
 
@@ -155,13 +158,17 @@ mod tests {
         }
     }
 
+    fn proposal(version: u64, change: IssChange) -> Proposal {
+        let (version, change) = (ConfigVersion(version), ProposedChange::Iss(change));
+        Proposal { version, epoch: Epoch(1), change }
+    }
+
     fn shrink(version: u64, node: u32) -> Proposal {
-        let (version, epoch, why) = (ConfigVersion(version), Epoch(1), ShrinkReason::Slow);
-        Proposal::Shrink { version, epoch, remove: member(node), why }
+        proposal(version, IssChange::Shrink { remove: member(node), why: ShrinkReason::Slow })
     }
 
     fn grow(version: u64, node: u32) -> Proposal {
-        Proposal::Grow { version: ConfigVersion(version), epoch: Epoch(1), add: member(node) }
+        proposal(version, IssChange::Grow { add: member(node) })
     }
 
     /// n2 has left at 1 s; its quiet period is 10 s.

@@ -8,8 +8,8 @@ use crate::plan::{Deed, DiskFault, Moment, Proposed, Side};
 use crate::prose;
 use crate::trace::Part;
 use mainstay_codec::{Envelope, Message};
-use mainstay_control::state::{Command, IssChange};
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_control::state::Command;
+use mainstay_types::{IssChange, NodeId, ResourceId};
 
 /// Trap that is set.
 pub(crate) struct Trap {

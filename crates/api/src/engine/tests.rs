@@ -1,5 +1,8 @@
 use super::*;
-use mainstay_types::{Attachment, ScrubFinding, ScrubOutcome, ScrubState, SessionId};
+use mainstay_types::{
+    Attachment, ClientOver, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal,
+    ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason,
+};
 use std::io::Cursor;
 
 fn samples() -> Vec<RequestLine> {
@@ -120,15 +123,41 @@ fn engine_lines_round_trip() {
         EngineLine::Event {
             event: EngineEvent::Proposal(ProposalEvent {
                 resource: ResourceId(1),
-                version: ConfigVersion(2),
-                epoch: Epoch(3),
-                change: ProposedChange::Grow { add: Member { node: NodeId(4), incarnation: Incarnation(5) } },
+                proposal: proposal(ProposedChange::Iss(IssChange::Grow { add: ADD })),
             }),
         },
     ];
     for line in lines {
         let mut reader = Cursor::new(encode_line(&line).unwrap());
         assert_eq!(read_line::<EngineLine>(&mut reader).unwrap(), Some(line));
+    }
+}
+
+const ADD: Member = Member { node: NodeId(4), incarnation: Incarnation(5) };
+
+fn proposal(change: ProposedChange) -> Proposal {
+    Proposal { version: ConfigVersion(2), epoch: Epoch(3), change }
+}
+
+/// Engine and agent of a node are not updated in one moment.
+#[test]
+fn proposals_are_told_as_in_the_first_release() {
+    let told = [
+        (
+            ProposedChange::Iss(IssChange::Grow { add: ADD }),
+            r#"{"type":"grow","add":{"node":4,"incarnation":5}}"#,
+        ),
+        (
+            ProposedChange::StepDown { reason: StepDownReason::Older },
+            r#"{"type":"step-down","reason":"older-copy"}"#,
+        ),
+    ];
+    for (change, json) in told {
+        let event =
+            EngineEvent::Proposal(ProposalEvent { resource: ResourceId(1), proposal: proposal(change) });
+        let json = format!(r#"{{"type":"proposal","resource":1,"version":2,"epoch":3,"change":{json}}}"#);
+        assert_eq!(serde_json::to_string(&event).unwrap(), json);
+        assert_eq!(serde_json::from_str::<EngineEvent>(&json).unwrap(), event);
     }
 }
 

@@ -8,7 +8,7 @@ use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Copies, Member, MinCopies, Opening, ShrinkReason};
+use mainstay_types::{Copies, IssChange, Member, MinCopies, Opening, ShrinkReason, StepDownReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -332,15 +332,15 @@ fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
     seen.role = Role::Fenced;
     let failed = |lab: &Lab, seen: &ReplicaSeen| lab.core.replicas.observe(R, seen).failed;
     let (version, epoch) = (seen.version, seen.epoch);
-    lab.tell(Event::ReliefAsked { resource: R, version: ConfigVersion(version.0 - 1), reason: "old".into() });
+    lab.tell(asks_for_relief(ConfigVersion(version.0 - 1)));
     assert_eq!(failed(&lab, &seen), None, "that was about an earlier record");
-    lab.tell(Event::ReliefAsked { resource: R, version, reason: "restarted".into() });
+    lab.tell(asks_for_relief(version));
     assert_eq!(failed(&lab, &seen).as_deref(), Some("restarted"));
     seen.version = ConfigVersion(version.0 + 1);
     assert_eq!(failed(&lab, &seen), None);
     // Another wish of the same engine is none to be relieved.
     let change = IssChange::Grow { add: Member { node: ME, incarnation: MINE } };
-    lab.tell(Event::IssProposed { resource: R, version, epoch, change });
+    lab.tell(proposed(version, epoch, ProposedChange::Iss(change)));
     assert_eq!(failed(&lab, &seen), None);
 }
 
@@ -352,7 +352,7 @@ fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
     let starts = |wish: &Wish| begins(wish) || matches!(wish, Wish::Guard { .. });
     let mut lab = Lab::swept_before_a_start();
     let version = lab.state.resources[&R].record.version;
-    lab.tell(Event::ReliefAsked { resource: R, version, reason: "why".into() });
+    lab.tell(asks_for_relief(version));
     let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
     replica.role = Role::Fenced;
     let steps_down = |wish: &Wish| matches!(wish, Wish::Submit(Command::StepDown { .. }));
@@ -411,11 +411,19 @@ fn the_same_is_not_proposed_again_and_again() {
         remove: Member { node: NodeId(2), incarnation: MINE },
         why: ShrinkReason::Absent,
     };
-    let event = Event::IssProposed { resource: R, version: ConfigVersion(1), epoch: Epoch(1), change };
+    let event = proposed(ConfigVersion(1), Epoch(1), ProposedChange::Iss(change));
     assert_eq!(lab.tell(event.clone()).len(), 1);
     assert_eq!(lab.tell(event.clone()), []);
     lab.after_ms(REPEAT_PROPOSAL_MS);
     assert_eq!(lab.tell(event).len(), 1);
+}
+
+fn proposed(version: ConfigVersion, epoch: Epoch, change: ProposedChange) -> Event {
+    Event::Proposed { resource: R, proposal: Proposal { version, epoch, change } }
+}
+
+fn asks_for_relief(version: ConfigVersion) -> Event {
+    proposed(version, Epoch(1), ProposedChange::StepDown { reason: StepDownReason::Restarted })
 }
 
 /// Carries a job out, whose steps end as `answer` says, and gives its steps and its end.

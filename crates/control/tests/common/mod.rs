@@ -8,11 +8,11 @@ use mainstay_control::clients::ClientSeen;
 use mainstay_control::origin::CONTENT;
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, plan};
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{Command, Entry, IssChange, Outcome, ResourceSpec, Settings, State};
+use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Incarnation, Index, Member, MinCopies, NodeId, Opening, Position, ResourceId, Role, ScrubSummary,
-    ServicePhase, SnapshotOn, SnapshotState,
+    Incarnation, Index, IssChange, Member, MinCopies, NodeId, Opening, Position, ResourceId, Role,
+    ScrubSummary, ServicePhase, SnapshotOn, SnapshotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

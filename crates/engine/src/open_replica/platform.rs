@@ -1,19 +1,21 @@
 //! The world of a replica: starts what its cores want on the shard's ring and transport, or tells
 //! it to devices and agent.
 
-use super::{Around, Pending, Shared, refusal, report};
+use super::{Around, Pending, Shared, refusal};
 use crate::disk::DiskTag;
 use crate::frontend::NOT_SERVED;
 use crate::requests::errno;
 use crate::transport::Channel;
 use bytes::Bytes;
-use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
+use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
 use mainstay_codec::Pieces;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
-use mainstay_replica::{Effect, Proposal, RequestId};
+use mainstay_replica::{Effect, RequestId};
 use mainstay_store::{Area, Output};
-use mainstay_types::{NodeId, Role, ShrinkReason, SnapshotId, Time, VolumeId};
+use mainstay_types::{
+    IssChange, NodeId, Proposal, ProposedChange, Role, ShrinkReason, SnapshotId, Time, VolumeId,
+};
 
 /// A replica's own parts and those of its shard, together for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
@@ -144,27 +146,11 @@ impl Platform for World<'_, '_> {
 
 impl Around {
     fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
-        let (version, epoch, change) = match proposal {
-            Proposal::Shrink { version, epoch, remove, why } => {
-                self.tell_slow(remove.node, why);
-                (version, epoch, ProposedChange::Shrink { remove, why })
-            }
-            Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
-            Proposal::Near { version, epoch, member } => (version, epoch, ProposedChange::Near { member }),
-            Proposal::Far { version, epoch, member } => (version, epoch, ProposedChange::Far { member }),
-            Proposal::Memory { version, epoch, member, opening } => {
-                (version, epoch, ProposedChange::Memory { member, opening })
-            }
-            Proposal::Trust { version, epoch, member } => (version, epoch, ProposedChange::Trust { member }),
-            Proposal::Part { version, epoch, member, common, end } => {
-                (version, epoch, ProposedChange::Part { member, common, end })
-            }
-            Proposal::StepDown { version, epoch, reason } => {
-                (version, epoch, ProposedChange::StepDown { reason: report::step_down_words(reason).into() })
-            }
-        };
-        let event = ProposalEvent { resource: self.resource, version, epoch, change };
-        self.proposal = Some(event.clone());
+        if let ProposedChange::Iss(IssChange::Shrink { remove, why }) = proposal.change {
+            self.tell_slow(remove.node, why);
+        }
+        let event = ProposalEvent { resource: self.resource, proposal };
+        self.proposal = Some(event);
         self.dirty = true;
         shared.events.push(EngineEvent::Proposal(event));
     }

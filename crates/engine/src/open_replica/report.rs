@@ -5,7 +5,7 @@ use mainstay_api::engine::{EngineEvent, PeerStatus, ReplicaStatus, SnapshotStatu
 use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
 use mainstay_host::Host;
-use mainstay_replica::{ScrubReport, StepDownReason};
+use mainstay_replica::ScrubReport;
 use mainstay_types::{DataState, Role, SnapshotId, SnapshotOn, Time};
 
 /// Shortest time between two reports of progress, in milliseconds.
@@ -80,7 +80,7 @@ impl OpenReplica {
             scrub: host.replica().scrub_report().map(ScrubReport::summary),
             feeds_all: host.replica().feeds_all(),
             copies: host.replica().copies_state(),
-            proposal: around.proposal.clone(),
+            proposal: around.proposal,
         }
     }
 
@@ -113,15 +113,6 @@ impl OpenReplica {
             around.reported_at = shared.now;
             shared.events.push(EngineEvent::Replica(self.status()));
         }
-    }
-}
-
-pub(super) fn step_down_words(reason: StepDownReason) -> &'static str {
-    match reason {
-        StepDownReason::StoreFailed => "store-failed",
-        StepDownReason::Restarted => "restarted",
-        StepDownReason::NotEligible => "not-eligible",
-        StepDownReason::Older => "older-copy",
     }
 }
 

@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use mainstay_api::engine::{
-    ClientStatus, DeviceUser, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange,
-    ReplicaStatus, Reply, Request, RequestLine, write_line,
+    ClientStatus, DeviceUser, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ReplicaStatus, Reply,
+    Request, RequestLine, write_line,
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Role, Time,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ProposedChange, ResourceId, ResourceRecord,
+    Role, Time,
 };
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -106,7 +107,7 @@ impl Engine {
                 Some(EngineLine::Reply { id, reply }) => return Some((id, reply)),
                 Some(EngineLine::Event { event: EngineEvent::Replica(status) }) => self.status = Some(status),
                 Some(EngineLine::Event { event: EngineEvent::Proposal(proposal) }) => {
-                    self.proposals.push(proposal.change);
+                    self.proposals.push(proposal.proposal.change);
                 }
                 Some(EngineLine::Event { event: EngineEvent::Client(status) }) => self.client = Some(status),
                 Some(EngineLine::Event { event: EngineEvent::ClientGone { .. } }) => self.client = None,

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, Pieces, frame};
 use mainstay_host::{Answer, Happened, Host, Platform};
-use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestId};
+use mainstay_replica::{Op, ReplicaConfig, RequestId};
 use mainstay_store::{Area, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, Member, NodeId, Range, ResourceId, ResourceRecord, Role,
-    Time, VolumeId,
+    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal, ProposedChange,
+    Range, ResourceId, ResourceRecord, Role, Time, VolumeId,
 };
 use std::collections::VecDeque;
 
@@ -281,7 +281,9 @@ impl Cluster {
             self.nodes.iter_mut().flat_map(|node| node.wishes.proposed.drain(..)).collect();
         for proposal in &proposed {
             match *proposal {
-                Proposal::Grow { version, add, .. } if version == self.record.version => {
+                Proposal { version, change: ProposedChange::Iss(IssChange::Grow { add }), .. }
+                    if version == self.record.version =>
+                {
                     self.record.iss.push(add);
                 }
                 other => panic!("nothing here leads to {other:?}"),

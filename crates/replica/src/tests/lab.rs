@@ -3,14 +3,15 @@
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
-    BackgroundLimits, Effect, Event, Mended, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId,
-    ScrubOrder, ScrubReport, SlowLimits,
+    BackgroundLimits, Effect, Event, Mended, Op, Replica, ReplicaConfig, RequestError, RequestId, ScrubOrder,
+    ScrubReport, SlowLimits,
 };
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, ReplicaData, block_sum};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
-    Range, ResourceId, ResourceRecord, Role, ScrubRepair, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, Mode, NodeId, Opening,
+    Position, Proposal, ProposedChange, Range, ResourceId, ResourceRecord, Role, ScrubRepair, StepDownReason,
+    Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -764,42 +765,39 @@ impl Lab {
     }
 
     fn decide(&mut self, proposal: Proposal) {
-        let (version, epoch) = match proposal {
-            Proposal::Shrink { version, epoch, .. }
-            | Proposal::Grow { version, epoch, .. }
-            | Proposal::Trust { version, epoch, .. }
-            | Proposal::Part { version, epoch, .. }
-            | Proposal::Near { version, epoch, .. }
-            | Proposal::Far { version, epoch, .. }
-            | Proposal::Memory { version, epoch, .. }
-            | Proposal::StepDown { version, epoch, .. } => (version, epoch),
-        };
+        let Proposal { version, epoch, change } = proposal;
         if (version, epoch) != (self.record.version, self.record.epoch) {
             return;
         }
         self.record.version = version.next();
-        match proposal {
-            Proposal::Shrink { remove, .. } => self.record.iss.retain(|member| *member != remove),
-            Proposal::Grow { add, .. } => {
+        match change {
+            ProposedChange::Iss(IssChange::Shrink { remove, .. }) => {
+                self.record.iss.retain(|member| *member != remove)
+            }
+            ProposedChange::Iss(IssChange::Grow { add }) => {
                 if self.record.replicas.contains(&add) && !self.record.iss.contains(&add) {
                     self.record.iss.push(add);
                     self.record.iss.sort();
                 }
             }
-            Proposal::Trust { member, .. } => self.record.doubtful.retain(|other| *other != member),
-            Proposal::Near { member, .. } => self.record.near.push(member),
-            Proposal::Far { member, .. } => self.record.near.retain(|other| *other != member),
-            Proposal::Memory { member, opening, .. } => {
+            ProposedChange::Iss(IssChange::Trust { member }) => {
+                self.record.doubtful.retain(|other| *other != member)
+            }
+            ProposedChange::Iss(IssChange::Near { member }) => self.record.near.push(member),
+            ProposedChange::Iss(IssChange::Far { member }) => {
+                self.record.near.retain(|other| *other != member)
+            }
+            ProposedChange::Iss(IssChange::Memory { member, opening }) => {
                 self.record.openings.remove(&member.node);
                 self.record.openings.extend(opening.map(|opening| (member.node, opening)));
             }
-            Proposal::Part { member, .. } => {
+            ProposedChange::Iss(IssChange::Part { member, .. }) => {
                 self.record.doubtful.retain(|other| *other != member);
                 self.record.replicas.retain(|other| *other != member);
             }
-            Proposal::StepDown { reason, .. } => {
+            ProposedChange::StepDown { reason } => {
                 let old = self.record.primary.take();
-                if reason != crate::StepDownReason::Restarted && self.record.iss.len() > 1 {
+                if reason != StepDownReason::Restarted && self.record.iss.len() > 1 {
                     self.record.iss.retain(|member| Some(member.node) != old);
                 }
             }

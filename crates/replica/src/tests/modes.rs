@@ -1,8 +1,10 @@
 //! Mode A, and what is left by a forced promotion: one story per edge of the states in `follow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{Event, PeerStatus, Proposal};
-use mainstay_types::{BLOCK_BYTES, Index, LagLimits, Member, Mode, NodeId, PeerState, Role};
+use crate::{Event, PeerStatus};
+use mainstay_types::{
+    BLOCK_BYTES, Index, IssChange, LagLimits, Member, Mode, NodeId, PeerState, Proposal, ProposedChange, Role,
+};
 
 /// Writes are to wait for a follower that lacks more than three of them.
 const LAG: LagLimits = LagLimits { bytes: 6 * BLOCK_BYTES, ms: 60_000 };
@@ -58,8 +60,10 @@ fn force(lab: &mut Lab, node: NodeId) {
 }
 
 fn parted(lab: &Lab) -> Vec<(Member, Index, Index)> {
-    let part = |proposal: &Proposal| match proposal {
-        Proposal::Part { member, common, end, .. } => Some((*member, common.index, end.index)),
+    let part = |proposal: &Proposal| match &proposal.change {
+        ProposedChange::Iss(IssChange::Part { member, common, end }) => {
+            Some((*member, common.index, end.index))
+        }
         _ => None,
     };
     let mut all: Vec<_> = lab.proposed.iter().filter_map(part).collect();
@@ -311,7 +315,7 @@ fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
     lab.heal();
     lab.run_ms(50);
     assert!(!parted(&lab).is_empty(), "it looks as if it were of another history");
-    let trust = |proposal: &Proposal| matches!(proposal, Proposal::Trust { member, .. } if member.node == C);
+    let trust = |proposal: &Proposal| matches!(proposal.change, ProposedChange::Iss(IssChange::Trust { member }) if member.node == C);
     lab.held.retain(trust);
     assert!(!lab.held.is_empty(), "this was asked before");
     lab.hold_proposals = false;

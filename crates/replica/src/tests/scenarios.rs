@@ -2,10 +2,11 @@
 //! no data: it is the lab's control plane.
 
 use super::lab::{A, Answer, B, C, Lab, whole};
-use crate::{Effect, Event, Op, Proposal, ReplicaConfig, RequestError, StepDownReason};
+use crate::{Effect, Event, Op, ReplicaConfig, RequestError};
 use mainstay_codec::ReplicaData;
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, PeerState, Range, Role, Time, VolumeId,
+    BLOCK_BYTES, Epoch, Incarnation, Index, IssChange, NodeId, PeerState, Proposal, ProposedChange, Range,
+    Role, StepDownReason, Time, VolumeId,
 };
 
 fn two() -> Lab {
@@ -144,7 +145,7 @@ fn a_joiner_is_required_until_its_change_can_no_longer_happen() {
     lab.run_ms(2000);
     assert!(!lab.done(id), "the change may still happen");
     // The removal of a replica that is not recorded raises the version, so that the grow fails.
-    lab.held.retain(|proposal| matches!(proposal, Proposal::Shrink { .. }));
+    lab.held.retain(|held| matches!(held.change, ProposedChange::Iss(IssChange::Shrink { .. })));
     lab.let_go();
     lab.hold_proposals = false;
     lab.settle();
@@ -397,7 +398,8 @@ fn a_restarted_primary_does_not_go_on_in_its_epoch() {
     lab.start(A);
     assert_eq!(lab.role(A), Role::Fenced);
     lab.run_ms(100);
-    let asked = |p: &Proposal| matches!(p, Proposal::StepDown { reason: StepDownReason::Restarted, .. });
+    let asked =
+        |p: &Proposal| matches!(p.change, ProposedChange::StepDown { reason: StepDownReason::Restarted });
     assert!(lab.proposed.iter().any(asked));
     assert_eq!(lab.record.primary, None);
     lab.promote(A);

@@ -1,8 +1,10 @@
 //! Slow members: one story per edge of the states in `slow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{PeerStatus, Proposal, SlowLimits};
-use mainstay_types::{Index, NodeId, PeerState, Role, ShrinkReason, Time};
+use crate::{PeerStatus, SlowLimits};
+use mainstay_types::{
+    Index, IssChange, NodeId, PeerState, Proposal, ProposedChange, Role, ShrinkReason, Time,
+};
 
 const LIMITS: SlowLimits =
     SlowLimits { ack_ms: 10, factor: 5, for_ms: 300, min_copies: 2, quiet_ms: 2_000, quiet_max_ms: 16_000 };
@@ -40,7 +42,9 @@ fn peer(lab: &Lab, node: NodeId) -> PeerStatus {
 }
 
 fn slow_shrinks(lab: &Lab) -> usize {
-    let slow = |proposal: &&Proposal| matches!(proposal, Proposal::Shrink { why: ShrinkReason::Slow, .. });
+    let slow = |proposal: &&Proposal| {
+        matches!(proposal.change, ProposedChange::Iss(IssChange::Shrink { why: ShrinkReason::Slow, .. }))
+    };
     lab.proposed.iter().filter(slow).count()
 }
 
@@ -253,8 +257,8 @@ fn a_joiner_that_turns_out_slow_is_given_up() {
     assert_eq!(peer(&lab, B).state, PeerState::Joining);
     disk_ms(&mut lab, B, 60);
     load(&mut lab, 800);
-    // The removal of a replica that is not recorded raises the version, so that the grow fails.
-    lab.held.retain(|proposal| matches!(proposal, Proposal::Shrink { .. }));
+    // The removal of who is not recorded raises the version, so that the grow fails.
+    lab.held.retain(|held| matches!(held.change, ProposedChange::Iss(IssChange::Shrink { .. })));
     lab.hold_proposals = false;
     lab.let_go();
     load(&mut lab, 1_000);

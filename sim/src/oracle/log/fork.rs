@@ -13,8 +13,9 @@
 use super::{Check, LogOracle, wrong};
 use mainstay_codec::Batch;
 use mainstay_control::state::Forced;
-use mainstay_replica::Proposal;
-use mainstay_types::{Chain, Epoch, Incarnation, Index, Member, NodeId, ResourceRecord};
+use mainstay_types::{
+    Chain, Epoch, Incarnation, Index, IssChange, Member, NodeId, Proposal, ProposedChange, ResourceRecord,
+};
 
 /// All of one resource.
 #[derive(Debug, Default)]
@@ -211,7 +212,9 @@ impl LogOracle {
     /// # Errors
     /// S17: the stated loss is less than the true one.
     pub fn stated(&self, proposal: &Proposal) -> Check {
-        let Proposal::Part { member, common, end, .. } = proposal else { return Ok(()) };
+        let ProposedChange::Iss(IssChange::Part { member, common, end }) = &proposal.change else {
+            return Ok(());
+        };
         let (node, incarnation) = (member.node, member.incarnation);
         let lies =
             self.replicas.get(&(node, incarnation)).is_none_or(|replica| replica.damaged || !replica.stray);

@@ -115,7 +115,7 @@ fn what_was_proposed_is_looked_at_again_when_it_may_be_repeated() {
         why: ShrinkReason::Absent,
     };
     let (version, epoch) = (ConfigVersion(1), Epoch(1));
-    lab.tell(Event::IssProposed { resource: R, version, epoch, change });
+    lab.tell(proposed(version, epoch, ProposedChange::Iss(change)));
     let number = lab.asked_to_guard();
     lab.tell(Event::Guarded { number, confirmed: true });
     lab.look();

@@ -31,7 +31,7 @@ fn what_an_engine_said_of_a_replica_ends_with_it() {
     if let Some(replica) = lab.seen.replicas.get_mut(&R) {
         replica.role = Role::Fenced;
     }
-    lab.tell(Event::ReliefAsked { resource: R, version, reason: "restarted".into() });
+    lab.tell(asks_for_relief(version));
     assert_eq!(relieved(&mut lab).as_deref(), Some("restarted"));
     other_engine(&mut lab);
     assert_eq!(relieved(&mut lab), None);
@@ -137,6 +137,6 @@ fn a_wish_to_be_relieved_that_is_based_on_an_older_record_is_none() {
     let mut lab = Lab::new();
     let seen = ReplicaSeen { role: Role::Fenced, ..lab.seen.replicas[&R].clone() };
     let old = ConfigVersion(seen.version.0 - 1);
-    lab.tell(Event::ReliefAsked { resource: R, version: old, reason: "restarted".into() });
+    lab.tell(asks_for_relief(old));
     assert_eq!(lab.core.replicas.observe(R, &ReplicaSeen { version: old, ..seen }).failed, None);
 }
