@@ -1,10 +1,11 @@
 //! Words for the acts and messages of cores, for the lines of a trace. This module decides nothing,
 //! and makes words only for lines that are kept.
 
-use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
+use mainstay_codec::{Envelope, Message, Reject};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Index, IssChange, NodeId, Range, ResourceId, Role, ServicePhase, SnapshotOn,
+    BLOCK_BYTES, DataState, Epoch, Index, IssChange, NodeId, Range, ResourceId, Role, ServicePhase,
+    SnapshotOn,
 };
 
 /// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
@@ -228,10 +229,10 @@ pub fn role(of: ResourceId, role: Role, epoch: Epoch) -> String {
 
 /// Returns in words the state of a replica that was found on a disk.
 #[must_use]
-pub fn data(data: ReplicaData) -> &'static str {
+pub fn data(data: DataState) -> &'static str {
     match data {
-        ReplicaData::Consistent => "whole",
-        ReplicaData::Inconsistent => "not whole: a copy did not end",
+        DataState::Consistent => "whole",
+        DataState::Inconsistent => "not whole: a copy did not end",
     }
 }
 

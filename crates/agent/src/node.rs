@@ -32,7 +32,7 @@ use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::state::{Command, Links};
-use mainstay_types::{DataState, Epoch, NodeId, ResourceId, Role, Severity, SnapshotId, SnapshotOn, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -495,7 +495,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         scrub: status.scrub.clone(),
         feeds_all: status.feeds_all,
         copies: status.copies,
-        store_failed: status.data == DataState::Failed,
+        store_failed: status.data == StoreState::Failed,
         full: status.full,
         older: status.older,
     }

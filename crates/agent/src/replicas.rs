@@ -29,7 +29,7 @@ use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{DataState, Incarnation, Index, Opening, ResourceId};
+use mainstay_types::{Incarnation, Index, Opening, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -153,9 +153,8 @@ impl Replicas {
         for replica in &status.replicas {
             let label = stored.get(&replica.resource).map(|(label, _)| label.incarnation);
             let ours = label == Some(replica.incarnation);
-            // A replica that is being copied to may begin its log anew, and does not lead before it
-            // is whole (R16).
-            if ours && replica.data == DataState::Consistent {
+            // What is being copied to may begin its log anew, and does not lead before it is whole (R16).
+            if ours && replica.data == StoreState::Consistent {
                 let index = replica.commit.min(replica.durable);
                 self.held.note(replica.resource, replica.incarnation, index);
             }

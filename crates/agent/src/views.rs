@@ -20,8 +20,8 @@ use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{Resource, Service};
 use mainstay_types::{
-    Attachment, DataState, Mode, NodeId, PeerState, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
-    SnapshotState, Time, size_words,
+    Attachment, Mode, NodeId, PeerState, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
+    SnapshotState, StoreState, Time, size_words,
 };
 use std::collections::BTreeMap;
 
@@ -294,7 +294,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     if resource.record.replica(node).is_none_or(|known| known.incarnation != here.incarnation) {
         return Err(format!("{name} has a new disk, and not the replica that the cluster knows"));
     }
-    if here.data != DataState::Consistent {
+    if here.data != StoreState::Consistent {
         return Err(format!(
             "the replica of {name} is not whole: a copy to it did not end, or its store failed"
         ));

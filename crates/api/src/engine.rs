@@ -17,9 +17,9 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, CopyStatus, DataState, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening,
-    PeerState, Position, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
-    ScrubSummary, SlowStatus, SnapshotId, SnapshotState, Time, VolumeId,
+    ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening, PeerState,
+    Position, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
+    ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -461,7 +461,7 @@ pub struct ReplicaStatus {
     /// The highest commit index that it was told; of a secondary it may be beyond its log.
     #[serde(default)]
     pub heard: Index,
-    pub data: DataState,
+    pub data: StoreState,
     pub paused: bool,
     /// When the current promotion was complete, on this machine's boot-time clock; 0 unless primary.
     pub promoted_at_us: Time,

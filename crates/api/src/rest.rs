@@ -44,8 +44,8 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    DataState, Mode, NodeStatus, PeerState, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
-    ServicePhase, Severity, SnapshotState, size_words,
+    Mode, NodeStatus, PeerState, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase,
+    Severity, SnapshotState, StoreState, size_words,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -547,7 +547,7 @@ pub struct ReplicaView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplicaLive {
     pub role: Role,
-    pub data: DataState,
+    pub data: StoreState,
     pub epoch: u64,
     pub version: u64,
     pub commit: u64,

@@ -10,15 +10,15 @@
 
 use crate::batch::BATCH_FIXED_BYTES;
 use crate::client::{ClientAnswer, ClientAsk};
-use crate::message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
+use crate::message::{BlockSums, Envelope, LogState, Message, Reject};
 use crate::wire::{DecodeError, Reader};
 use crate::{Batch, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index,
-    NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
-    VOLUMES_MAX, VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch,
+    Incarnation, Index, NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId,
+    VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size, reach,
 };
 use std::sync::Arc;
 
@@ -574,8 +574,8 @@ fn position(r: &mut Reader<'_>) -> Result<Position, DecodeError> {
 
 fn put_log_state(out: &mut BytesMut, state: &LogState) {
     out.put_u64_le(match state.data {
-        ReplicaData::Consistent => 0,
-        ReplicaData::Inconsistent => 1,
+        DataState::Consistent => 0,
+        DataState::Inconsistent => 1,
     });
     put_position(out, state.end);
     out.put_u64_le(state.chain.0);
@@ -591,8 +591,8 @@ fn put_log_state(out: &mut BytesMut, state: &LogState) {
 
 fn log_state(r: &mut Reader<'_>) -> Result<LogState, DecodeError> {
     let data = match r.u64()? {
-        0 => ReplicaData::Consistent,
-        1 => ReplicaData::Inconsistent,
+        0 => DataState::Consistent,
+        1 => DataState::Inconsistent,
         other => return Err(r.field("data state", other)),
     };
     let end = position(r)?;

@@ -28,8 +28,8 @@ pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry, rollback_ran
 pub use client::{Answered, Ask, ClientAnswer, ClientAsk, Refusal};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub use journal_label::{JOURNAL_LABEL_BYTES, JournalLabel};
-pub use message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
-pub use superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
+pub use message::{BlockSums, Envelope, LogState, Message, Reject};
+pub use superblock::{Checkpoint, SnapshotRecord, Superblock, TablePlace, UnfinishedCopy, Void};
 pub use wire::DecodeError;
 
 /// Content of a read, as pieces in order. A read of a few blocks is usually one piece and needs no

@@ -7,7 +7,7 @@ use crate::Batch;
 use crate::client::{ClientAnswer, ClientAsk};
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
     ResourceId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
@@ -36,19 +36,10 @@ pub struct BlockSums {
     pub damaged: Vec<u32>,
 }
 
-/// State of a replica's backing store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReplicaData {
-    /// Journal and backing store together are a prefix of the log.
-    Consistent,
-    /// Target of an extent copy that has not ended; not promotable (R16).
-    Inconsistent,
-}
-
-/// State of a replica's log, as far as the replica knows it; the answer to [`Message::Attach`].
+/// What a replica knows of its own log; the answer to [`Message::Attach`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
-    pub data: ReplicaData,
+    pub data: DataState,
     /// Last entry that is durable in the journal.
     pub end: Position,
     /// Chain after `end`.

@@ -45,17 +45,14 @@ pub struct Checkpoint {
     pub offset: u64,
 }
 
-/// State of the backing store together with the journal.
+/// Extent copy to this replica that has not ended (R16): its data is inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DataState {
-    Consistent,
-    /// Target of an extent copy (R16). Every extent is at least as new as `base`.
-    Inconsistent {
-        base: Index,
-        /// Whether the last whole content of the volumes is kept in the files of
-        /// [`SnapshotId::BEFORE_COPY`].
-        kept: bool,
-    },
+pub struct UnfinishedCopy {
+    /// Every extent is at least as new as this entry.
+    pub base: Index,
+    /// What the volumes held at `base`, the last that was whole, is kept in the files of
+    /// [`SnapshotId::BEFORE_COPY`].
+    pub kept: bool,
 }
 
 /// Where the version table of a volume lies, in both slots.
@@ -100,7 +97,8 @@ pub struct Superblock {
     pub checkpoint: Checkpoint,
     /// Highest index that was known to be committed, and was durable here.
     pub commit: Index,
-    pub data: DataState,
+    /// `None`: journal and volumes together are a prefix of the log.
+    pub unfinished: Option<UnfinishedCopy>,
     /// Epochs up to the checkpoint with their last index, ascending; the newest 64.
     pub epochs: Vec<(Epoch, Index)>,
     pub versions_slot: u8,
@@ -138,9 +136,9 @@ impl Superblock {
         out.put_u64(self.checkpoint.chain.0);
         out.put_u64(self.checkpoint.offset);
         out.put_u64(self.commit.0);
-        let (state, base) = match self.data {
-            DataState::Consistent => (0, 0),
-            DataState::Inconsistent { base, kept } => (1 + u64::from(kept), base.0),
+        let (state, base) = match self.unfinished {
+            None => (0, 0),
+            Some(copy) => (1 + u64::from(copy.kept), copy.base.0),
         };
         out.put_u64(state);
         out.put_u64(base);
@@ -212,9 +210,9 @@ impl Superblock {
         let commit = Index(r.u64()?);
         let state = r.u64()?;
         let base = Index(r.u64()?);
-        let data = match (state, base.0) {
-            (0, 0) => DataState::Consistent,
-            (1 | 2, _) => DataState::Inconsistent { base, kept: state == 2 },
+        let unfinished = match (state, base.0) {
+            (0, 0) => None,
+            (1 | 2, _) => Some(UnfinishedCopy { base, kept: state == 2 }),
             _ => return Err(r.field("data state", state)),
         };
         let versions_slot = match r.u64()? {
@@ -288,7 +286,7 @@ impl Superblock {
             voids,
             checkpoint,
             commit,
-            data,
+            unfinished,
             epochs,
             versions_slot,
             versions_root,
@@ -324,7 +322,7 @@ mod tests {
             voids: vec![Void { generation: 7, end: Index(11) }, Void { generation: 8, end: Index(15) }],
             checkpoint: Checkpoint { at: Position::new(4, 12), chain: Chain(99), offset: 8192 },
             commit: Index(14),
-            data: DataState::Inconsistent { base: Index(2), kept: false },
+            unfinished: Some(UnfinishedCopy { base: Index(2), kept: false }),
             epochs: vec![(Epoch(1), Index(3)), (Epoch(4), Index(12))],
             versions_slot: 1,
             versions_root: 21,
@@ -342,7 +340,8 @@ mod tests {
         let block = example().encode();
         assert_eq!(block.len(), SUPERBLOCK_BYTES);
         assert_eq!(Superblock::decode(&block), Ok(example()));
-        let kept = Superblock { data: DataState::Inconsistent { base: Index(0), kept: true }, ..example() };
+        let kept =
+            Superblock { unfinished: Some(UnfinishedCopy { base: Index(0), kept: true }), ..example() };
         assert_eq!(Superblock::decode(&kept.encode()), Ok(kept));
         let full = Superblock {
             volumes: vec![VOLUME_BYTES_MAX; VOLUMES_MAX],
@@ -350,7 +349,7 @@ mod tests {
             voids: vec![Void { generation: 1, end: Index(1) }; VOIDS_MAX],
             epochs: vec![(Epoch(1), Index(1)); EPOCHS_MAX],
             snapshots: (1..=SNAPSHOTS_MAX as u32).map(|id| snapshot(id, true)).collect(),
-            data: DataState::Consistent,
+            unfinished: None,
             ..example()
         };
         assert_eq!(Superblock::decode(&full.encode()), Ok(full));

@@ -19,8 +19,8 @@ use mainstay_codec::old_map::{
     OLD_CHUNK_BYTES, OLD_MAP_MAGIC, OLD_MAP_SECTOR_BYTES, OLD_MAP_VERSION, OLD_MAP_WORDS, encode_old_sector,
 };
 use mainstay_codec::superblock::{
-    CLIENT_OFFSET, DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord,
-    TablePlace, VOIDS_MAX,
+    CLIENT_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace,
+    VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
 use mainstay_codec::{
@@ -242,7 +242,7 @@ fn local_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
 fn superblock_table() -> (&'static str, String) {
     let sample = superblock();
     let bytes = sample.encode();
-    let DataState::Inconsistent { base, .. } = sample.data else { panic!("a sample that shows both fields") };
+    let copy = sample.unfinished.expect("a sample that shows both fields");
     let mut t = Table::new("superblock", &bytes);
     t.magic(SUPERBLOCK_MAGIC);
     t.u16(&format!("format version, {SUPERBLOCK_VERSION}"), SUPERBLOCK_VERSION);
@@ -258,7 +258,7 @@ fn superblock_table() -> (&'static str, String) {
     t.u64("where in the ring the log goes on after it", sample.checkpoint.offset);
     t.u64("highest index that was known to be committed", sample.commit.0);
     t.u64("data: 0 consistent, 1 inconsistent, the target of a copy (R16), 2 the same, and what it held at the index of the next field is kept", 2);
-    t.u64("if inconsistent: index that every extent is at least as new as, otherwise 0", base.0);
+    t.u64("if inconsistent: index that every extent is at least as new as, otherwise 0", copy.base.0);
     t.u64("slot of the version table that counts, 0 or 1", sample.versions_slot.into());
     t.u64(
         "root of that slot: CRC-64 over the CRC-32C of each of its pages, of all volumes one after the other",

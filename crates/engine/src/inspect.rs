@@ -3,7 +3,7 @@
 use crate::disk::{check_owner, elsewhere};
 use bytes::Bytes;
 use mainstay_api::inspect::{BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, VoidView};
-use mainstay_codec::{DataState, EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock};
+use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock, UnfinishedCopy};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
 use mainstay_types::{Index, Position};
 use std::fs::{File, TryLockError};
@@ -123,9 +123,9 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
     if let Err(why) = &found.versions {
         faults.push(why.clone());
     }
-    let data = match superblock.data {
-        DataState::Consistent => "consistent".to_owned(),
-        DataState::Inconsistent { base, kept } => {
+    let data = match superblock.unfinished {
+        None => "consistent".to_owned(),
+        Some(UnfinishedCopy { base, kept }) => {
             let before = if kept { "; what it held there as a whole is kept" } else { "" };
             format!("inconsistent (every extent at least as of {base}{before})")
         }
@@ -217,7 +217,7 @@ mod tests {
     use mainstay_codec::{Checkpoint, Superblock, Void};
     use mainstay_types::{Chain, Epoch, Incarnation, Range, ResourceId, VolumeId};
 
-    fn superblock(data: DataState) -> Superblock {
+    fn superblock(unfinished: Option<UnfinishedCopy>) -> Superblock {
         Superblock {
             sequence: 12,
             resource: ResourceId(7),
@@ -230,7 +230,7 @@ mod tests {
             voids: vec![Void { generation: 8, end: Index(30) }],
             checkpoint: Checkpoint { at: Position::new(3, 20), chain: Chain(1), offset: 4096 },
             commit: Index(20),
-            data,
+            unfinished,
             epochs: vec![],
             sums: false,
             versions_slot: 1,
@@ -245,11 +245,11 @@ mod tests {
         FoundEntry { kind, range, offset: 40_960 + block, crc: 0xbeef }
     }
 
-    fn inspection(data: DataState) -> Inspection {
+    fn inspection(unfinished: Option<UnfinishedCopy>) -> Inspection {
         let kinds = [EntryKind::EpochStart, EntryKind::Write, EntryKind::Discard, EntryKind::WriteZeroes];
         Inspection {
             copies: vec![Some(12), None, Some(12), Some(11)],
-            superblock: superblock(data),
+            superblock: superblock(unfinished),
             batches: vec![FoundBatch {
                 offset: 4096,
                 len: 8192,
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn all_that_was_found_is_told() {
-        let told = view(Path::new("/pool/db-7"), &inspection(DataState::Consistent));
+        let told = view(Path::new("/pool/db-7"), &inspection(None));
         let entry = |index, kind: &str, block: u64| EntryView {
             index,
             kind: kind.into(),
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn damage_and_a_copy_that_did_not_end_are_told() {
-        let mut found = inspection(DataState::Inconsistent { base: Index(5), kept: true });
+        let mut found = inspection(Some(UnfinishedCopy { base: Index(5), kept: true }));
         found.copies = vec![Some(12); 4];
         found.known_durable = Index(25);
         found.versions = Err("page 3 is damaged".into());

@@ -4,9 +4,9 @@
 use crate::reads::{Purpose, is_zero};
 use crate::{Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
-use mainstay_codec::{ReplicaData, crc64};
+use mainstay_codec::crc64;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, VolumeId};
+use mainstay_types::{DataState, Index, VolumeId};
 
 /// A digest in the making.
 pub(crate) struct Digesting {
@@ -29,7 +29,7 @@ impl Host {
         if self.digest.is_some() {
             return Err(DigestError::Busy);
         }
-        if self.store.log_state().data != ReplicaData::Consistent {
+        if self.store.log_state().data != DataState::Consistent {
             return Err(DigestError::Incomplete);
         }
         self.digest = Some(Digesting {

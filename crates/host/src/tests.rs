@@ -10,10 +10,12 @@ mod space;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
-use mainstay_codec::{Envelope, Message, Pieces, ReplicaData};
+use mainstay_codec::{Envelope, Message, Pieces};
 use mainstay_replica::{Effect, Op, RequestError};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range, Role};
+use mainstay_types::{
+    BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range, Role,
+};
 
 #[test]
 fn a_write_completes_when_the_journal_has_it() {
@@ -410,11 +412,11 @@ fn a_digest_and_a_copy_do_not_mix() {
         },
     );
     lab.settle();
-    assert_eq!(lab.host.store().log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.host.store().log_state().data, DataState::Inconsistent);
     assert_eq!(lab.digested(), None);
     lab.host.effect(&mut lab.world, Effect::FinishCopy { need: log.end.index });
     lab.settle();
-    assert_eq!(lab.host.store().log_state().data, ReplicaData::Consistent);
+    assert_eq!(lab.host.store().log_state().data, DataState::Consistent);
     lab.answer_reads();
     assert_eq!(lab.digested(), Some(Err(DigestError::Moved)), "the copy was shorter");
 

@@ -4,9 +4,9 @@
 
 use crate::peer::{Link, Stream};
 use crate::{Effect, Fence, Replica, RequestError};
-use mainstay_codec::{Batch, LogState, Message, Reject, ReplicaData};
+use mainstay_codec::{Batch, LogState, Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, Position, reach};
+use mainstay_types::{DataState, Index, NodeId, Position, reach};
 use std::sync::Arc;
 
 impl Replica {
@@ -48,17 +48,16 @@ impl Replica {
         if self.doubtful(from) && !self.log.continues(state) {
             return self.diverges(from, state);
         }
-        if state.data == ReplicaData::Consistent && self.log.lacks_committed(state) {
-            // R7, R12: this replica was promoted although its files are an older copy.
+        if state.data == DataState::Consistent && self.log.lacks_committed(state) {
+            // R7, R12: it was promoted although it is an older copy of what it was.
             reach!("replica: a peer knows to be committed what the own log lacks");
             self.older = true;
             return self.give_up(Some(Fence::Older), RequestError::NotPrimary);
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        let consistent = state.data == ReplicaData::Consistent && !peer.damaged;
-        // R7: every later log has the entries that the peer knows to be committed, so they are
-        // never cut. A common position below them only says that the lists of epochs do not reach
-        // back far enough.
+        let consistent = state.data == DataState::Consistent && !peer.damaged;
+        // R7: what the peer knows to be committed is in every later log, so it is never cut. A common position
+        // below it only says that the lists of epochs do not reach back far enough.
         let common = self.log.last_common(state).filter(|common| consistent && common.index >= state.commit);
         match common {
             None => {

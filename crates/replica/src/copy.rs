@@ -344,7 +344,7 @@ impl Replica {
     }
 
     pub(crate) fn on_copy_finished(&mut self) {
-        self.log.data = mainstay_codec::ReplicaData::Consistent;
+        self.log.data = mainstay_types::DataState::Consistent;
         let Some(session) = self.session.as_mut() else { return };
         if session.copy == Some(CopyTarget::Ending) {
             reach!("replica: the target of a copy is whole");

@@ -5,9 +5,9 @@ use crate::clients::Marks;
 use crate::sizes::Sizes;
 use crate::snapshots::Snapshots;
 use mainstay_codec::frame::EPOCHS_MAX;
-use mainstay_codec::{Batch, LogState, ReplicaData};
+use mainstay_codec::{Batch, LogState};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
+use mainstay_types::{Chain, ClientMark, DataState, Epoch, Index, Position, SnapshotId, reach};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Log {
     pub chain: Chain,
     pub durable: Index,
     pub commit: Index,
-    pub data: ReplicaData,
+    pub data: DataState,
     pub sizes: Sizes,
     pub snapshots: Snapshots,
     pub clients: Marks,
@@ -57,7 +57,7 @@ impl Log {
             end: self.end,
             chain: self.chain,
             commit: self.commit,
-            base: if self.data == ReplicaData::Consistent { self.commit } else { self.base },
+            base: if self.data == DataState::Consistent { self.commit } else { self.base },
             epochs: self.epochs.iter().copied().collect(),
         }
     }
@@ -149,12 +149,12 @@ impl Log {
         self.sizes.restart(volumes);
         self.snapshots.restart(snapshots);
         self.clients.restart(client);
-        if self.data == ReplicaData::Consistent || planted(Bug::CopyForgetsBase) {
+        if self.data == DataState::Consistent || planted(Bug::CopyForgetsBase) {
             self.base = self.commit;
         } else {
             reach!("replica: a copy starts over");
         }
-        self.data = ReplicaData::Inconsistent;
+        self.data = DataState::Inconsistent;
         self.end = at;
         self.chain = chain;
         self.durable = at.index;
@@ -198,7 +198,7 @@ impl Log {
     /// Whether the other log is certainly the beginning of this one. Where the lists do not reach back far enough it is not
     /// certain.
     pub fn continues(&self, other: &LogState) -> bool {
-        if other.data != ReplicaData::Consistent {
+        if other.data != DataState::Consistent {
             return false;
         }
         if other.end.index == Index(0) {
@@ -231,7 +231,7 @@ mod tests {
     fn log(epochs: &[(u64, u64)], commit: u64) -> LogState {
         let (epoch, index) = *epochs.last().unwrap_or(&(0, 0));
         LogState {
-            data: ReplicaData::Consistent,
+            data: DataState::Consistent,
             end: Position::new(epoch, index),
             chain: Chain(0),
             commit: Index(commit),
@@ -292,7 +292,7 @@ mod tests {
         }
         let forgotten = new(log(&[(3, 20)], 10));
         assert!(!forgotten.continues(&log(&[(1, 7)], 0)), "nobody knows any more");
-        let copied = LogState { data: ReplicaData::Inconsistent, ..log(&[(1, 7)], 7) };
+        let copied = LogState { data: DataState::Inconsistent, ..log(&[(1, 7)], 7) };
         assert!(!own.continues(&copied));
     }
 

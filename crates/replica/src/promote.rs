@@ -14,9 +14,9 @@
 use crate::{Busy, Effect, Fence, Replica, RequestError};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
+use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Range, ResourceRecord, Role, VolumeId, reach};
+use mainstay_types::{DataState, Epoch, Range, ResourceRecord, Role, VolumeId, reach};
 
 impl Replica {
     pub(crate) fn on_record(&mut self, record: ResourceRecord) {
@@ -88,7 +88,7 @@ impl Replica {
     /// R5, R9, R16: only a whole replica whose disk content is the recorded one.
     fn eligible(&self) -> bool {
         let member = self.record.as_ref().and_then(|record| record.iss_member(self.config.node));
-        self.data() == ReplicaData::Consistent
+        self.data() == DataState::Consistent
             && member.is_some_and(|member| {
                 member.incarnation == self.config.incarnation || planted(Bug::DiskNotChecked)
             })
@@ -96,9 +96,9 @@ impl Replica {
 
     /// Inconsistent from the moment on in which the store is told to restart the log for a copy: nothing stops that any more, and
     /// a promotion would end with volumes that are no prefix of the log.
-    pub(crate) fn data(&self) -> ReplicaData {
+    pub(crate) fn data(&self) -> DataState {
         match self.busy {
-            Some(Busy::Restart { .. }) => ReplicaData::Inconsistent,
+            Some(Busy::Restart { .. }) => DataState::Inconsistent,
             _ => self.log.data,
         }
     }
@@ -121,7 +121,7 @@ impl Replica {
     pub fn vow(&mut self, epoch: Epoch) -> bool {
         let may = !self.failed
             && !self.leading()
-            && self.data() == ReplicaData::Consistent
+            && self.data() == DataState::Consistent
             && (epoch > self.promise_wanted || self.vow == Some(epoch));
         if may && self.vow != Some(epoch) {
             reach!("replica: an epoch is promised before it has a primary");

@@ -12,9 +12,9 @@ use crate::peer::{Link, Peer};
 use crate::scrub::{Flight, WAIT_MS};
 use crate::{Effect, Mended, Replica, RequestId};
 use bytes::Bytes;
-use mainstay_codec::{EntryKind, Message, ReplicaData, block_sum};
+use mainstay_codec::{EntryKind, Message, block_sum};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, ClientMark, Index, NodeId, Range, ScrubOutcome, Time, reach};
+use mainstay_types::{BLOCK_BYTES, ClientMark, DataState, Index, NodeId, Range, ScrubOutcome, Time, reach};
 use std::collections::VecDeque;
 
 /// Most reads for others at a time.
@@ -205,7 +205,7 @@ impl Replica {
     /// A primary asks for the committed content of blocks here, as of `at` or later.
     pub(crate) fn on_read_blocks(&mut self, range: Range, at: Index) {
         let here = self.log.commit >= at
-            && self.log.data == ReplicaData::Consistent
+            && self.log.data == DataState::Consistent
             && self.log.sizes.fits(range)
             && self.scrub.repairs.reads < READS_MAX;
         if here {

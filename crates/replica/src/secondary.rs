@@ -12,10 +12,11 @@
 
 use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica};
-use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, Role, SnapshotId, Time, reach,
+    BATCH_BYTES_MAX, Chain, ClientMark, DataState, Epoch, Index, NodeId, Position, Role, SnapshotId, Time,
+    reach,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ impl Replica {
         let lawful = batch.resource == self.config.resource && batch.epoch <= session.epoch;
         // An inconsistent replica appends only as the target of a copy: its log begins where the copy does.
         let placed = self.busy.is_none()
-            && (self.log.data == ReplicaData::Consistent || session.copy.is_some())
+            && (self.log.data == DataState::Consistent || session.copy.is_some())
             && (session.held.is_empty() || session.held_bytes + batch.journal_len() <= held_max);
         if !continues || !lawful || !placed {
             reach!("replica: a batch does not fit here");

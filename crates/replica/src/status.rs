@@ -3,10 +3,9 @@
 use crate::peer::{Link, Peer};
 use crate::sealed::Lag;
 use crate::{Fence, Replica};
-use mainstay_codec::ReplicaData;
 use mainstay_types::{
-    ConfigVersion, CopyStatus, EXTENT_BYTES, Epoch, Histogram, Index, Member, Mode, NodeId, PeerState,
-    Position, Role, SlowStatus, Time,
+    ConfigVersion, CopyStatus, DataState, EXTENT_BYTES, Epoch, Histogram, Index, Member, Mode, NodeId,
+    PeerState, Position, Role, SlowStatus, Time,
 };
 
 /// A snapshot of a replica for people and for the agent.
@@ -24,7 +23,7 @@ pub struct Status {
     pub durable: Index,
     /// Last entry of its log, durable or not.
     pub end: Position,
-    pub data: ReplicaData,
+    pub data: DataState,
     /// The other replicas, as the primary sees them; empty on others.
     pub peers: Vec<PeerStatus>,
     /// How long the own journal took when it last had something to write as primary, in microseconds.

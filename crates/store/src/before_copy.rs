@@ -22,7 +22,6 @@
 //! - A replica that has never held an entry has nothing worth keeping.
 
 use crate::{IoFailure, Op, Output, Store};
-use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, SnapshotId, SnapshotOn, SnapshotState, reach};
 
@@ -47,12 +46,8 @@ impl Store {
     /// the log's.
     #[must_use]
     pub fn kept(&self) -> Option<(SnapshotId, SnapshotOn)> {
-        match self.data {
-            DataState::Inconsistent { base, .. } if self.kept == Kept::Held => {
-                Some((SnapshotId::BEFORE_COPY, SnapshotOn { at: base, state: SnapshotState::Held }))
-            }
-            _ => None,
-        }
+        let copy = self.unfinished.filter(|_| self.kept == Kept::Held)?;
+        Some((SnapshotId::BEFORE_COPY, SnapshotOn { at: copy.base, state: SnapshotState::Held }))
     }
 
     /// Whether a restart, for which everything else is ready, need not wait for the kept state.
@@ -68,7 +63,7 @@ impl Store {
             }
             Kept::No | Kept::Held | Kept::GivenUp => {}
         }
-        let whole = self.data == DataState::Consistent || planted(Bug::KeptHalf);
+        let whole = self.unfinished.is_none() || planted(Bug::KeptHalf);
         if !whole || self.applied == Index(0) {
             return true;
         }

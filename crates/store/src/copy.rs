@@ -16,7 +16,7 @@
 use crate::volume_op::{Filling, Owner, Piece};
 use crate::{Output, Store};
 use bytes::Bytes;
-use mainstay_codec::{Batch, DataState, EntryKind};
+use mainstay_codec::{Batch, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Index, Position, Range, SnapshotId, VolumeId, reach,
@@ -218,7 +218,7 @@ impl Store {
     }
 
     pub(crate) fn restart_ready(&self) -> bool {
-        let destaged = self.data != DataState::Consistent
+        let destaged = self.unfinished.is_some()
             || (self.overlay.is_empty()
                 && self.layers.is_empty()
                 && self.superblock.checkpoint.at.index == self.applied);
@@ -232,7 +232,7 @@ impl Store {
 
     pub(crate) fn restarted(&mut self, at: Position, chain: Chain) {
         reach!("store: a restart is durable");
-        self.data = self.superblock.data;
+        self.unfinished = self.superblock.unfinished;
         self.kept_restarted();
         self.client = self.superblock.client;
         self.set_volumes(self.superblock.volumes.clone());
@@ -318,7 +318,7 @@ impl Store {
 
     pub(crate) fn copy_finished(&mut self) {
         reach!("store: a copy is finished");
-        self.data = self.superblock.data;
+        self.unfinished = self.superblock.unfinished;
         self.kept_is_needless();
         self.copying = false;
         self.finish = None;

@@ -29,8 +29,8 @@ use crate::versions::{PageId, first_page, placed};
 use crate::volume_op::{Filling, Group, Owner, Piece, Pieces};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
+use mainstay_codec::TablePlace;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
-use mainstay_codec::{DataState, TablePlace};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, SnapshotId, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
@@ -155,7 +155,7 @@ impl Store {
         }
         let finish = self.finish_ready();
         let restart_waits = self.restarting();
-        if restart_waits && self.data != DataState::Consistent {
+        if restart_waits && self.unfinished.is_some() {
             // The overlay will be dropped: the copy brings everything in it again.
             reach!("store: a restart drops the overlay");
             return None;
@@ -296,7 +296,7 @@ impl Store {
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
         let to = self.pass.as_ref()?.to.index;
         let (mut in_flight, mut bytes) = self.of_pass;
-        if self.restarting() && self.data != DataState::Consistent {
+        if self.restarting() && self.unfinished.is_some() {
             // The overlay will be dropped, and the extents that this pass may wait for do not come any more.
             reach!("store: a restart ends a pass");
             if in_flight == 0 {
@@ -528,7 +528,7 @@ impl Store {
         self.superblock.versions_root =
             self.versions.root(self.superblock.versions_slot, &self.superblock.tables);
         if finish {
-            self.superblock.data = DataState::Consistent;
+            self.superblock.unfinished = None;
         }
         // The mark is the one of the applied entries, which may be more: they are in the journal,
         // and are never cut.

@@ -74,7 +74,7 @@ use before_copy::Kept;
 use copy::Install;
 use destage::Pass;
 use journal::Journal;
-use mainstay_codec::{Batch, DataState, Superblock};
+use mainstay_codec::{Batch, Superblock, UnfinishedCopy};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, SnapshotOn, VolumeId, reach,
@@ -115,7 +115,7 @@ pub struct Store {
     promised: Epoch,
     /// Promises that are durable and wait for the journal to come to rest.
     promises_made: VecDeque<Epoch>,
-    data: DataState,
+    unfinished: Option<UnfinishedCopy>,
 
     journal: Journal,
     /// Appended, not yet placed.

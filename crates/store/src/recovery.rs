@@ -29,7 +29,7 @@ use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_codec::{
-    Batch, Checkpoint, DataState, DecodeError, LocalHeader, SnapshotRecord, Superblock, TablePlace, Void,
+    Batch, Checkpoint, DecodeError, LocalHeader, SnapshotRecord, Superblock, TablePlace, Void,
 };
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
@@ -115,7 +115,7 @@ impl Store {
             voids: Vec::new(),
             checkpoint: Checkpoint { at: Position::default(), chain: Chain(0), offset: 0 },
             commit: Index(0),
-            data: DataState::Consistent,
+            unfinished: None,
             epochs: Vec::new(),
             versions_slot: 0,
             versions_root,
@@ -154,7 +154,7 @@ impl Store {
         let (mut superblock, order) = read_superblock(media)?;
         let versions = read_versions(media, &superblock)?;
         let log = scan(media, &superblock)?;
-        let older = log.end.index < known && superblock.data == DataState::Consistent;
+        let older = log.end.index < known && superblock.unfinished.is_none();
         if older && !planted(Bug::OlderCopyBelieved) {
             reach!("store: the files are an older copy");
             return Err(RecoverError::Older { end: log.end.index, known });
@@ -163,7 +163,7 @@ impl Store {
         // count as durable from now on.
         media.flush(Area::Journal)?;
         reach!("store: a replica is recovered");
-        if superblock.data != DataState::Consistent {
+        if superblock.unfinished.is_some() {
             reach!("store: an inconsistent replica is recovered");
         }
         superblock.sequence += 1;
@@ -186,7 +186,7 @@ impl Store {
             jobs: VecDeque::new(),
             promised: superblock.promised,
             promises_made: VecDeque::new(),
-            data: superblock.data,
+            unfinished: superblock.unfinished,
             journal: log.journal,
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -216,10 +216,7 @@ impl Store {
             installs: VecDeque::new(),
             installing: BTreeMap::new(),
             finish: None,
-            kept: match superblock.data {
-                DataState::Inconsistent { kept: true, .. } => Kept::Held,
-                _ => Kept::No,
-            },
+            kept: if superblock.unfinished.is_some_and(|copy| copy.kept) { Kept::Held } else { Kept::No },
             ops: Vec::new(),
             groups: BTreeMap::new(),
             of_pass: (0, 0),

@@ -29,7 +29,7 @@
 //! - If the pool has no space for a rollback, it is tried again, as for a write ([`Store::retry`]).
 
 use crate::{IoFailure, Op, Output, Store};
-use mainstay_codec::{Batch, DataState, EntryKind};
+use mainstay_codec::{Batch, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach};
 
@@ -85,7 +85,7 @@ impl Store {
             reach!("store: a rollback that cannot be is left out");
             return;
         }
-        let whole = self.data == DataState::Consistent || self.ends_copy();
+        let whole = self.unfinished.is_none() || self.ends_copy();
         if !whole || known == Some(SnapshotState::Missing) {
             if planted(Bug::RollbackLeftOut) {
                 return;

@@ -17,7 +17,6 @@
 //!   scrubs wait (`rollback.rs`).
 
 use crate::{Output, Segments, Store};
-use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, VolumeId, reach};
 
@@ -43,7 +42,7 @@ impl Store {
 
     /// An entry of a scrub is applied.
     pub(crate) fn scrub(&mut self, at: Index, range: Range) {
-        let whole = self.data == DataState::Consistent;
+        let whole = self.unfinished.is_none();
         let segments = if !whole {
             reach!("store: the target of a copy is not scrubbed");
             Segments::new()

@@ -28,7 +28,7 @@
 
 use crate::overlay::Overlay;
 use crate::{IoFailure, Op, Output, Store};
-use mainstay_codec::{DataState, EntryKind, SnapshotRecord};
+use mainstay_codec::{EntryKind, SnapshotRecord};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach};
 
@@ -64,10 +64,7 @@ impl Store {
     /// Snapshots that the superblock names as held. Files of other snapshots are left from a crash,
     /// unless they are being taken.
     pub fn snapshots_on_disk(&self) -> impl Iterator<Item = SnapshotId> {
-        let kept = match self.superblock.data {
-            DataState::Inconsistent { kept: true, .. } => Some(SnapshotId::BEFORE_COPY),
-            _ => None,
-        };
+        let kept = self.superblock.unfinished.filter(|copy| copy.kept).map(|_| SnapshotId::BEFORE_COPY);
         let held = self.superblock.snapshots.iter().filter(|record| record.held).map(|record| record.id);
         held.chain(kept)
     }
@@ -112,11 +109,9 @@ impl Store {
             reach!("store: a snapshot is there already, or one too many");
             return;
         }
-        // While the pass that ends a copy is under way, the entries after it are those of a whole
-        // replica. Its superblock will say so, and after a crash a whole replica applies this entry
-        // again. If the snapshot were missing now, passes would not end at it, and then it would be
-        // taken with newer content.
-        let whole = self.data == DataState::Consistent || self.ends_copy();
+        // While the pass that ends a copy is under way, what comes later is of a whole replica: its superblock will say so, and after a crash
+        // this entry is met again by one. Were it missing now, passes would not end at it, and then it would be taken with newer content.
+        let whole = self.unfinished.is_none() || self.ends_copy();
         let again = id <= self.last_snapshot;
         self.last_snapshot = id.max(self.last_snapshot);
         let state = if !whole && !planted(Bug::SnapshotOfHalf) {

@@ -9,9 +9,9 @@ use crate::before_copy::Kept;
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
-use mainstay_codec::{Checkpoint, DataState, LogState, ReplicaData, Void};
+use mainstay_codec::{Checkpoint, LogState, UnfinishedCopy, Void};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
+use mainstay_types::{Chain, ClientMark, DataState, Epoch, Index, Position, SnapshotId, reach};
 
 /// Copies of the superblock, at the start of the meta area.
 pub const SUPERBLOCK_COPIES: usize = 4;
@@ -58,9 +58,9 @@ impl Store {
         let mut epochs = self.epochs.clone();
         cut_epochs(&mut epochs, self.durable);
         let epoch = epochs.last().map_or(Epoch(0), |newest| newest.0);
-        let (data, base) = match self.data {
-            DataState::Consistent => (ReplicaData::Consistent, self.applied),
-            DataState::Inconsistent { base, .. } => (ReplicaData::Inconsistent, base),
+        let (data, base) = match self.unfinished {
+            None => (DataState::Consistent, self.applied),
+            Some(copy) => (DataState::Inconsistent, copy.base),
         };
         LogState {
             data,
@@ -159,11 +159,8 @@ impl Store {
             }
             &Job::Restart { at, chain, ref volumes, ref snapshots, client } => {
                 let snapshots = self.snapshots_at_restart(snapshots);
-                let base = match self.superblock.data {
-                    DataState::Consistent => self.applied,
-                    DataState::Inconsistent { .. } if planted(Bug::CopyForgetsBase) => self.applied,
-                    DataState::Inconsistent { base, .. } => base,
-                };
+                let known = self.superblock.unfinished.filter(|_| !planted(Bug::CopyForgetsBase));
+                let base = known.map_or(self.applied, |copy| copy.base);
                 let kept = self.kept_at_restart();
                 let superblock = &mut self.superblock;
                 superblock.generation += 1;
@@ -171,7 +168,7 @@ impl Store {
                 superblock.snapshots = snapshots;
                 superblock.client = client;
                 if !planted(Bug::CopyNotMarked) {
-                    superblock.data = DataState::Inconsistent { base, kept };
+                    superblock.unfinished = Some(UnfinishedCopy { base, kept });
                 }
                 superblock.commit = at.index;
                 superblock.checkpoint = Checkpoint { at, chain, offset: 0 };
@@ -183,8 +180,8 @@ impl Store {
                 self.push_void(at.index);
             }
             Job::GiveUpKept => {
-                if let DataState::Inconsistent { kept, .. } = &mut self.superblock.data {
-                    *kept = false;
+                if let Some(copy) = &mut self.superblock.unfinished {
+                    copy.kept = false;
                 }
             }
             Job::Commit => self.fill_commit(),

@@ -4,8 +4,7 @@ mod lab;
 
 use bytes::Bytes;
 use lab::{Doing, Lab, Log, Random, write};
-use mainstay_codec::ReplicaData;
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Index, SnapshotId, VolumeId};
 
 const KEPT: SnapshotId = SnapshotId::BEFORE_COPY;
 
@@ -33,7 +32,7 @@ fn install(lab: &mut Lab, log: &Log) {
 fn finish(lab: &mut Lab, log: &Log) {
     lab.store.finish_copy(log.end().index);
     lab.settle();
-    assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+    assert_eq!(lab.store.log_state().data, DataState::Consistent);
     lab.check(log);
 }
 
@@ -65,7 +64,7 @@ fn what_was_whole_is_kept_until_the_copy_has_ended() {
     assert_eq!(lab.doing.len(), 1, "nothing says that it is kept, or inconsistent, before it is kept");
     lab.complete(take);
     lab.settle();
-    assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.store.log_state().data, DataState::Inconsistent);
     lab.crash(&mut Random(1)).expect("no corruption");
     lab.check_kept(&log);
     assert!(is_kept(&lab), "it survives");
@@ -163,7 +162,7 @@ fn it_is_given_up_when_nobody_wants_it() {
     lab.settle();
     assert!(lab.disk.snapshots.is_empty());
     lab.crash(&mut Random(1)).expect("no corruption");
-    assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.store.log_state().data, DataState::Inconsistent);
     copy_anew_keeping_nothing(&mut lab, &log);
 }
 
@@ -173,7 +172,7 @@ fn what_never_held_anything_keeps_nothing() {
     log.seal(1, log.end().index, vec![write(0, 1, 7)]);
     restart(&mut lab, &log);
     lab.settle();
-    assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.store.log_state().data, DataState::Inconsistent);
     assert!(!is_kept(&lab) && lab.disk.snapshots.is_empty());
 }
 
@@ -194,7 +193,7 @@ fn a_restart_waits_for_the_removal_of_what_was_kept_before() {
         assert!(!matches!(lab.doing[at].1, Doing::Take { .. }), "taken while the one before is removed");
         lab.complete(at);
     }
-    assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+    assert_eq!(lab.store.log_state().data, DataState::Consistent);
     assert_eq!(lab.doing.len(), 1, "the removal, and nothing else ({drop})");
     lab.settle();
     assert_eq!(lab.store.kept().map(|(_, kept)| kept.at), Some(whole));
@@ -211,7 +210,7 @@ fn files_that_are_gone_are_not_named_any_more() {
     lab.settle();
     lab.crash(&mut Random(1)).expect("no corruption");
     assert!(!is_kept(&lab));
-    assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.store.log_state().data, DataState::Inconsistent);
     assert_eq!(lab.store.log_state().base, Index(1));
     restart(&mut lab, &log);
     lab.settle();

@@ -4,9 +4,8 @@ mod lab;
 
 use bytes::Bytes;
 use lab::{Lab, Log, Random, entries, write};
-use mainstay_codec::ReplicaData;
 use mainstay_store::{Output, Tuning};
-use mainstay_types::{ClientMark, EXTENT_BYTES, VolumeId};
+use mainstay_types::{ClientMark, DataState, EXTENT_BYTES, VolumeId};
 use proptest::prelude::*;
 
 /// Whether the store told it since the last call.
@@ -98,7 +97,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
         }
         if finishing && told(lab, |told| matches!(told, Output::CopyFinished)) {
             assert!(lab.store.log_state().commit >= need);
-            assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+            assert_eq!(lab.store.log_state().data, DataState::Consistent);
             return true;
         }
     }
@@ -192,7 +191,7 @@ proptest! {
             lab.crash(&mut random).expect("no corruption");
             lab.check_kept(&log);
             let state = lab.store.log_state();
-            if state.data == ReplicaData::Inconsistent {
+            if state.data == DataState::Inconsistent {
                 prop_assert_eq!(state.base, base);
             } else {
                 // Nothing was restarted yet and some of the knowledge of commits was lost, or the copy was
@@ -207,7 +206,7 @@ proptest! {
         // And so it is after a crash.
         lab.crash(&mut random).expect("no corruption");
         prop_assert!(lab.disk.snapshots.is_empty(), "what was kept stays");
-        prop_assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+        prop_assert_eq!(lab.store.log_state().data, DataState::Consistent);
         let end = lab.store.log_state().end.index;
         log.truncate(end);
         lab.check(&log);

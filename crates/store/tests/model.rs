@@ -3,9 +3,8 @@
 mod lab;
 
 use lab::{Lab, Log, Random, drop_snapshot, entries, rollback, scrub, snapshot};
-use mainstay_codec::ReplicaData;
 use mainstay_store::{Output, Segments, Tuning};
-use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range, SnapshotState};
+use mainstay_types::{DataState, EXTENT_BYTES, Epoch, Index, Position, Range, SnapshotState};
 use proptest::prelude::*;
 
 /// One random life of a store.
@@ -237,7 +236,7 @@ proptest! {
         let end = life.log.end().index;
         let state = life.lab.store.log_state();
         prop_assert_eq!(state.commit, end);
-        prop_assert_eq!(state.data, ReplicaData::Consistent);
+        prop_assert_eq!(state.data, DataState::Consistent);
         life.lab.check_snapshots(&life.log);
         let held: Vec<_> = life.lab.store.snapshots().map(|(id, snapshot)| (id, snapshot.state)).collect();
         prop_assert!(held.iter().all(|(_, state)| *state == SnapshotState::Held), "{:?}", held);

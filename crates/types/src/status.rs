@@ -57,13 +57,22 @@ pub enum PeerState {
     Failed,
 }
 
-/// State of a replica's data.
+/// Whether a replica's data is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataState {
+    /// Journal and volumes together are a prefix of the log.
+    Consistent,
+    /// Target of an extent copy that has not ended; not promotable (R16).
+    Inconsistent,
+}
+
+/// State of a replica's store: that of its data, as long as the store is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DataState {
+pub enum StoreState {
     #[default]
     Consistent,
-    /// Target of a copy that has not ended; not promotable (R16).
+    /// See [`DataState::Inconsistent`].
     Inconsistent,
     /// The store reported an error and is no longer used (R13).
     Failed,
@@ -323,7 +332,7 @@ macro_rules! display {
 display!(
     Role,
     PeerState,
-    DataState,
+    StoreState,
     ServicePhase,
     SnapshotState,
     ScrubEnd,

@@ -4,10 +4,10 @@ use super::image::{BLOCK, Block, Image, Layout, Slot, mixed};
 use super::model::{Copy, Expectation, Flat, VOLUME, World};
 use super::{Action, Lie, Op, Setup};
 use bytes::Bytes;
-use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, Superblock};
+use mainstay_codec::{Batch, EntryKind, NewEntry, Superblock};
 use mainstay_store::{Area, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, Epoch, Incarnation, Index, Position, Range, ResourceId,
+    BLOCK_BYTES, Chain, ClientMark, DataState, Epoch, Incarnation, Index, Position, Range, ResourceId,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ impl Bench {
         for number in [
             state.end.index.0,
             state.commit.0,
-            u64::from(state.data == ReplicaData::Consistent),
+            u64::from(state.data == DataState::Consistent),
             self.store.promised().0,
             life.commit.0,
             life.epoch.0,

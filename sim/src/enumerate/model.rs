@@ -3,9 +3,9 @@
 use super::image::{BLOCK, Image, mixed};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, LogState};
 use mainstay_store::{Area, LogSource, Source, Store};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Index, Position, Range, VolumeId};
 use std::sync::Arc;
 
 pub const VOLUME: VolumeId = VolumeId(0);
@@ -171,8 +171,8 @@ impl Expectation {
 fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String> {
     let state = store.log_state();
     match (state.data, &world.copy) {
-        (ReplicaData::Inconsistent, None) => return Err("inconsistent without a copy".to_owned()),
-        (ReplicaData::Inconsistent, Some(copy)) => {
+        (DataState::Inconsistent, None) => return Err("inconsistent without a copy".to_owned()),
+        (DataState::Inconsistent, Some(copy)) => {
             let base_right = state.base == copy.base
                 || copy.or_within.is_some_and(|(from, to)| (from..=to).contains(&state.base));
             if copy.finished || !base_right {
@@ -183,7 +183,7 @@ fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String
             }
             check_half_copied(world, copy, image)?;
         }
-        (ReplicaData::Consistent, _) => {
+        (DataState::Consistent, _) => {
             let model = world.content_at(state.commit);
             let content = read_all(store, image);
             if let Some(block) = (0..model.len()).find(|&n| model[n] != content[n]) {
@@ -199,7 +199,7 @@ fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String
     // The copy has changed the extent as well, up to where the log was restarted.
     let copied = if world.copy.is_some() { world.start.index } else { Index(0) };
     let changed = entries.last().map_or(copied, |batch| batch.last());
-    if state.data == ReplicaData::Consistent && store.version(VOLUME, 0) < changed {
+    if state.data == DataState::Consistent && store.version(VOLUME, 0) < changed {
         return Err(format!("S12: version {} of an extent changed at {changed}", store.version(VOLUME, 0)));
     }
     check_log(world, store, image)

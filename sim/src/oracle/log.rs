@@ -12,9 +12,9 @@
 //! - `recovered`, after each start of an engine.
 
 use super::Violation;
-use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, LogState};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
+    BLOCK_BYTES, Chain, DataState, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
     ResourceRecord, SnapshotId,
 };
 use std::collections::BTreeMap;
@@ -562,7 +562,7 @@ impl LogOracle {
         replica.failed = false;
         let durable = replica.durable;
         let restarted = replica.restarting.take().filter(|at| *at == (end, chain));
-        if let Some((at, chain)) = restarted.filter(|_| state.data == ReplicaData::Inconsistent) {
+        if let Some((at, chain)) = restarted.filter(|_| state.data == DataState::Inconsistent) {
             replica.restart(at, chain);
         } else if !replica.cut(&self.batches, end, chain) {
             if !replica.damaged {
@@ -579,7 +579,7 @@ impl LogOracle {
         replica.durable = end.index;
         replica.held = replica.held.max(end.index);
         replica.commit = state.commit;
-        replica.inconsistent = state.data == ReplicaData::Inconsistent;
+        replica.inconsistent = state.data == DataState::Inconsistent;
         Ok(())
     }
 

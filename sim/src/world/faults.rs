@@ -11,10 +11,10 @@ use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
 use crate::service::WATCH_US;
 use crate::trace::Part;
 use crate::words;
-use mainstay_codec::{ReplicaData, Superblock};
+use mainstay_codec::Superblock;
 use mainstay_control::labels::{self, Found, Label, directory_name};
 use mainstay_store::{Area, SUPERBLOCK_COPIES};
-use mainstay_types::{Incarnation, Index, NodeId, ResourceId};
+use mainstay_types::{DataState, Incarnation, Index, NodeId, ResourceId};
 use std::collections::BTreeMap;
 
 /// Incarnation that the files of another replica name.
@@ -601,7 +601,7 @@ impl Machine {
     pub(super) fn note_held(&mut self) {
         for (&resource, hosted) in self.engine.iter().flat_map(|engine| &engine.hosts) {
             let (store, log) = (hosted.host.store(), hosted.host.store().log_state());
-            if log.data != ReplicaData::Consistent || hosted.host.failed().is_some() {
+            if log.data != DataState::Consistent || hosted.host.failed().is_some() {
                 continue;
             }
             let incarnation = store.config().incarnation;

@@ -8,14 +8,13 @@ use crate::engine::EngineIn;
 use crate::plan::{Operator, Shape};
 use crate::trace::Part;
 use crate::words;
-use mainstay_codec::ReplicaData;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::{BEFORE_COPY, Snapshot};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_host::Digest;
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId, ResourceId,
-    SnapshotState, VolumeId,
+    BLOCK_BYTES, ConfigVersion, DataState, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId,
+    ResourceId, SnapshotState, VolumeId,
 };
 
 /// How long an operator waits before it looks again.
@@ -258,7 +257,7 @@ impl World {
             let hosted = engine.and_then(|engine| engine.hosts.get(&id));
             state.cannot_force(id, member.node).is_none()
                 && hosted.is_some_and(|hosted| {
-                    hosted.host.replica().status().data == ReplicaData::Consistent
+                    hosted.host.replica().status().data == DataState::Consistent
                         && hosted.host.store().config().incarnation == member.incarnation
                         && hosted.host.failed().is_none()
                 })
@@ -297,7 +296,7 @@ impl World {
             return;
         }
         let status = replica.status();
-        if status.data != ReplicaData::Consistent {
+        if status.data != DataState::Consistent {
             return self.wrong("S8", format!("{} has promised {epoch} and is not whole", to.node));
         }
         self.trace.count("F54 operator forces a promotion");
@@ -539,7 +538,7 @@ impl World {
         let machine = &self.machines[&node];
         let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         let whole = hosted.is_some_and(|hosted| {
-            hosted.host.store().log_state().data == ReplicaData::Consistent && hosted.host.failed().is_none()
+            hosted.host.store().log_state().data == DataState::Consistent && hosted.host.failed().is_none()
         });
         if !whole || machine.damaged.get(&resource) == Some(&incarnation) {
             return;

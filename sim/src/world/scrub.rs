@@ -15,9 +15,10 @@ use crate::plan::{ClientOp, Plan};
 use crate::random::Random;
 use crate::trace::Part;
 use crate::words;
-use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerStatus, ScrubOrder, ScrubReport};
-use mainstay_types::{Mode, NodeId, ResourceId, Role, ScrubFinding, ScrubRepair, ScrubState, VolumeId};
+use mainstay_types::{
+    DataState, Mode, NodeId, ResourceId, Role, ScrubFinding, ScrubRepair, ScrubState, VolumeId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of runs in a thousand that end with a scrub of rotten blocks.
@@ -110,7 +111,7 @@ impl World {
             let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
             let whole = hosted.is_some_and(|hosted| {
                 let host = &hosted.host;
-                host.failed().is_none() && host.store().log_state().data == ReplicaData::Consistent
+                host.failed().is_none() && host.store().log_state().data == DataState::Consistent
             });
             whole && !machine.damaged.contains_key(&resource)
         };

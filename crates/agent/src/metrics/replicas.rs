@@ -7,7 +7,7 @@ use mainstay_api::engine::PeerStatus;
 use mainstay_api::metrics::{
     DamageCounts, OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
 };
-use mainstay_types::{DataState, NodeId, PeerState, Role, SnapshotId, SnapshotState, Time};
+use mainstay_types::{NodeId, PeerState, Role, SnapshotId, SnapshotState, StoreState, Time};
 use std::collections::BTreeMap;
 
 /// The replicas with what their labels need.
@@ -90,7 +90,7 @@ impl<'a> Shown<'a> {
             out.add(&[name], one.status.role == Role::Primary && whole);
         });
         self.replicas(page, &f::CONSISTENT, |out, name, one| {
-            out.add(&[name], one.status.data == DataState::Consistent);
+            out.add(&[name], one.status.data == StoreState::Consistent);
         });
         self.replicas(page, &f::SUSPENDED, |out, name, one| out.add(&[name], suspended(one)));
         self.replicas(page, &f::NO_SPACE, |out, name, one| out.add(&[name], one.status.no_space.is_some()));

@@ -7,17 +7,17 @@ pub mod samples;
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};
 use mainstay_codec::superblock::{
-    Checkpoint, DataState, SnapshotRecord, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
+    Checkpoint, SnapshotRecord, Superblock, TABLE_PAGES_MAX, TablePlace, UnfinishedCopy, VOIDS_MAX, Void,
 };
 use mainstay_codec::{
     Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, DecodeError, EntryKind, Envelope,
-    FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry, Refusal, Reject, ReplicaData,
-    rollback_range, snapshot_range,
+    FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry, Refusal, Reject, rollback_range,
+    snapshot_range,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening,
-    Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX,
-    VolumeId,
+    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index,
+    NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
+    VOLUMES_MAX, VolumeId,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ fn log_state() -> impl Strategy<Value = LogState> {
     let epochs = vec(any::<(u64, u64)>().prop_map(|(e, i)| (Epoch(e), Index(i))), 0..=EPOCHS_MAX);
     (any::<bool>(), position(), any::<(u64, u64, u64)>(), epochs).prop_map(
         |(consistent, end, (chain, commit, base), epochs)| LogState {
-            data: if consistent { ReplicaData::Consistent } else { ReplicaData::Inconsistent },
+            data: if consistent { DataState::Consistent } else { DataState::Inconsistent },
             end,
             chain: Chain(chain),
             commit: Index(commit),
@@ -298,10 +298,7 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
                     .collect(),
                 checkpoint: Checkpoint { at, chain: Chain(chain), offset: block * BLOCK_BYTES },
                 commit: Index(numbers.5),
-                data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent {
-                    base: Index(base),
-                    kept: base % 2 == 1,
-                }),
+                unfinished: base.map(|base| UnfinishedCopy { base: Index(base), kept: base % 2 == 1 }),
                 epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
                 versions_slot: slot.into(),
                 versions_root: numbers.0 ^ numbers.5,

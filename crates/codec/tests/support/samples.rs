@@ -4,13 +4,13 @@
 use super::pattern;
 use bytes::Bytes;
 use mainstay_codec::old_map::OldMapHeader;
-use mainstay_codec::superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
+use mainstay_codec::superblock::{Checkpoint, SnapshotRecord, Superblock, TablePlace, UnfinishedCopy, Void};
 use mainstay_codec::{
     Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader,
-    LogState, Message, NewEntry, Refusal, Reject, ReplicaData,
+    LogState, Message, NewEntry, Refusal, Reject,
 };
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
     ResourceId, SessionId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn blocks() -> Range {
 pub fn messages() -> Vec<(&'static str, Message)> {
     let at = Position::new(3, 40);
     let log_state = LogState {
-        data: ReplicaData::Inconsistent,
+        data: DataState::Inconsistent,
         end: at,
         chain: Chain(99),
         commit: Index(39),
@@ -176,7 +176,7 @@ pub fn superblock() -> Superblock {
         voids: vec![Void { generation: 16, end: Index(30) }],
         checkpoint: Checkpoint { at: Position::new(3, 36), chain: Chain(77), offset: 8192 },
         commit: Index(40),
-        data: DataState::Inconsistent { base: Index(12), kept: true },
+        unfinished: Some(UnfinishedCopy { base: Index(12), kept: true }),
         epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
         versions_slot: 1,
         versions_root: 0x600d,

@@ -3,10 +3,9 @@
 use super::{OpenReplica, Shared};
 use mainstay_api::engine::{EngineEvent, PeerStatus, ReplicaStatus, SnapshotStatus};
 use mainstay_api::metrics::ReplicaMetrics;
-use mainstay_codec::ReplicaData;
 use mainstay_host::Host;
 use mainstay_replica::ScrubReport;
-use mainstay_types::{DataState, Role, SnapshotId, SnapshotOn, Time};
+use mainstay_types::{DataState, Role, SnapshotId, SnapshotOn, StoreState, Time};
 
 /// Shortest time between two reports of progress, in milliseconds.
 const PROGRESS_MS: u64 = 250;
@@ -56,9 +55,9 @@ impl OpenReplica {
             durable: status.durable,
             heard: status.heard,
             data: match (host.failed(), status.data) {
-                (Some(_), _) => DataState::Failed,
-                (None, ReplicaData::Consistent) => DataState::Consistent,
-                (None, ReplicaData::Inconsistent) => DataState::Inconsistent,
+                (Some(_), _) => StoreState::Failed,
+                (None, DataState::Consistent) => StoreState::Consistent,
+                (None, DataState::Inconsistent) => StoreState::Inconsistent,
             },
             paused: host.paused_until().is_some(),
             promoted_at_us: host.promoted_at(),

@@ -4,12 +4,12 @@ use crate::{Answer, AnswerError, Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::Pieces;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Envelope, LogState, Message, ReplicaData};
+use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_replica::{Op, ReplicaConfig, RequestId};
 use mainstay_store::{Area, IoFailure, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, Opening,
-    Position, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId,
+    Opening, Position, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -404,7 +404,7 @@ impl Lab {
         self.host.peer(self.world.now, THERE.node, true);
         self.settle();
         let state = LogState {
-            data: ReplicaData::Consistent,
+            data: DataState::Consistent,
             end: Position::default(),
             chain: Chain(0),
             commit: Index(0),

@@ -7,11 +7,11 @@ use crate::{
     ScrubReport, SlowLimits,
 };
 use bytes::Bytes;
-use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, ReplicaData, block_sum};
+use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, block_sum};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, Mode, NodeId, Opening,
-    Position, Proposal, ProposedChange, Range, ResourceId, ResourceRecord, Role, ScrubRepair, StepDownReason,
-    Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, IssChange, Member, Mode, NodeId,
+    Opening, Position, Proposal, ProposedChange, Range, ResourceId, ResourceRecord, Role, ScrubRepair,
+    StepDownReason, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -827,7 +827,7 @@ impl Lab {
             return self.fault(format!("{node} commits {to} before it is durable"));
         }
         let batches: Vec<Arc<Batch>> = n.store.journal.iter().filter(|b| b.last() > from).cloned().collect();
-        let whole = n.store.data == ReplicaData::Consistent;
+        let whole = n.store.data == DataState::Consistent;
         let mut scrubbed = Vec::new();
         for (index, entry) in batches.iter().flat_map(|b| (b.first.0..).map(Index).zip(&b.entries)) {
             if entry.kind == EntryKind::Scrub && index <= to {
@@ -931,7 +931,7 @@ impl Lab {
         debug_assert_eq!(epoch, position.epoch);
         for member in self.record.iss.clone() {
             let n = &self.nodes[&member.node];
-            let whole = n.store.data == ReplicaData::Consistent && n.incarnation == member.incarnation;
+            let whole = n.store.data == DataState::Consistent && n.incarnation == member.incarnation;
             if !whole || !n.store.holds(position, chain) {
                 self.fault(format!(
                     "{} is recorded and lacks acknowledged entries up to {position} (whole: {whole})",

@@ -303,7 +303,7 @@ fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
     lab.hold_proposals = true;
     disk_ms(&mut lab, C, 100);
     lab.heal();
-    let copied = |lab: &Lab| lab.nodes[&C].store.data == mainstay_codec::ReplicaData::Inconsistent;
+    let copied = |lab: &Lab| lab.nodes[&C].store.data == mainstay_types::DataState::Inconsistent;
     for _ in 0..500 {
         if !copied(&lab) {
             lab.run_ms(2);
@@ -412,13 +412,9 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     lab.heal();
     lab.run_ms(200);
     let status = lab.status(C);
-    assert_eq!(status.data, mainstay_codec::ReplicaData::Inconsistent, "nobody shall choose it: {status:?}");
-    assert_eq!(
-        lab.nodes[&C].store.data,
-        mainstay_codec::ReplicaData::Consistent,
-        "its disk does not know yet"
-    );
-    // The content of the record is judged elsewhere. Here only the replica's reaction to it is.
+    assert_eq!(status.data, mainstay_types::DataState::Inconsistent, "nobody shall choose it: {status:?}");
+    assert_eq!(lab.nodes[&C].store.data, mainstay_types::DataState::Consistent, "its disk does not know yet");
+    // What the record says is judged elsewhere; here only what the replica makes of it.
     let mut record = lab.record.clone();
     let to = record.replica(C).expect("a replica");
     (record.version, record.epoch) = (record.version.next(), record.epoch.next());

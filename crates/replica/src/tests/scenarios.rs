@@ -3,10 +3,9 @@
 
 use super::lab::{A, Answer, B, C, Lab, whole};
 use crate::{Effect, Event, Op, ReplicaConfig, RequestError};
-use mainstay_codec::ReplicaData;
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, IssChange, NodeId, PeerState, Proposal, ProposedChange, Range,
-    Role, StepDownReason, Time, VolumeId,
+    BLOCK_BYTES, DataState, Epoch, Incarnation, Index, IssChange, NodeId, PeerState, Proposal,
+    ProposedChange, Range, Role, StepDownReason, Time, VolumeId,
 };
 
 fn two() -> Lab {
@@ -282,7 +281,7 @@ fn a_replica_that_fell_far_behind_is_copied() {
     let mut was_inconsistent = false;
     for _ in 0..400 {
         lab.run_ms(5);
-        let inconsistent = lab.nodes[&B].store.data == ReplicaData::Inconsistent;
+        let inconsistent = lab.nodes[&B].store.data == DataState::Inconsistent;
         was_inconsistent |= inconsistent;
         assert!(!inconsistent || lab.iss() == [A]);
         if lab.random.chance(30) {
@@ -306,7 +305,7 @@ fn a_replica_that_missed_little_is_fed_from_the_journal() {
     lab.start(B);
     for _ in 0..100 {
         lab.run_ms(5);
-        assert_eq!(lab.nodes[&B].store.data, ReplicaData::Consistent);
+        assert_eq!(lab.nodes[&B].store.data, DataState::Consistent);
     }
     lab.settle();
     assert_eq!(lab.iss(), [A, B]);

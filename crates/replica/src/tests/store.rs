@@ -2,8 +2,8 @@
 //! keeps the contract that the replica relies on.
 
 use crate::Event;
-use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, Time, VolumeId};
+use mainstay_codec::{Batch, EntryKind, LogState};
+use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Index, Position, Range, Time, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub const VOLUME_BLOCKS: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct Store {
     pub promised: Epoch,
-    pub data: ReplicaData,
+    pub data: DataState,
     base: Index,
     /// Batches in the journal, appended in order.
     pub journal: Vec<Arc<Batch>>,
@@ -45,7 +45,7 @@ impl Store {
     pub fn new(keep: usize, capacity: u64) -> Self {
         Self {
             promised: Epoch(0),
-            data: ReplicaData::Consistent,
+            data: DataState::Consistent,
             base: Index(0),
             journal: Vec::new(),
             start: (Position::default(), Chain(0)),
@@ -69,7 +69,7 @@ impl Store {
 
     pub fn log_state(&self) -> LogState {
         let (end, chain) = self.end();
-        let base = if self.data == ReplicaData::Consistent { self.commit } else { self.base };
+        let base = if self.data == DataState::Consistent { self.commit } else { self.base };
         LogState { data: self.data, end, chain, commit: self.commit, base, epochs: self.epochs.clone() }
     }
 
@@ -137,9 +137,9 @@ impl Store {
     }
 
     pub fn destage(&mut self) {
-        // While extents are awaited nothing is destaged: it would overwrite newer content. After
-        // the last one the journal must empty, or a full one could never reach the end of the copy.
-        if self.data == ReplicaData::Inconsistent && self.finish.is_none() {
+        // While extents are awaited nothing is destaged: they would overwrite what is newer. After the last
+        // one the journal must empty, or a full one could never reach the end of the copy.
+        if self.data == DataState::Inconsistent && self.finish.is_none() {
             return;
         }
         let overlay = std::mem::take(&mut self.overlay);
@@ -179,14 +179,14 @@ impl Store {
     }
 
     pub fn restart(&mut self, at: Position, chain: Chain) {
-        if self.data == ReplicaData::Consistent {
+        if self.data == DataState::Consistent {
             self.destage();
             self.base = self.commit;
         }
         // Entries that had been committed during an earlier copy are older than the content that
         // this one sends.
         self.overlay.clear();
-        self.data = ReplicaData::Inconsistent;
+        self.data = DataState::Inconsistent;
         self.journal.clear();
         self.start = (at, chain);
         self.durable = at.index;
@@ -213,7 +213,7 @@ impl Store {
             return false;
         }
         self.finish = None;
-        self.data = ReplicaData::Consistent;
+        self.data = DataState::Consistent;
         self.destage();
         true
     }

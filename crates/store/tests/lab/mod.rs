@@ -10,14 +10,14 @@
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::sums::sums_bytes;
-use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, rollback_range, snapshot_range};
+use mainstay_codec::{Batch, EntryKind, NewEntry, rollback_range, snapshot_range};
 use mainstay_store::{
     Area, Checked, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment, Source,
     Store, StoreConfig, Tuning,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, SnapshotId,
-    SnapshotState, VolumeId,
+    BLOCK_BYTES, Chain, DataState, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId,
+    SnapshotId, SnapshotState, VolumeId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -748,7 +748,7 @@ impl Lab {
     /// Checks that what is read of a volume fits its sums, unless it is just being written or the
     /// target of a copy.
     fn check_sums(&self, volume: VolumeId, offset: u64, found: &[u8]) {
-        if self.store.log_state().data == ReplicaData::Consistent {
+        if self.store.log_state().data == DataState::Consistent {
             let checked = self.checked(volume, offset, found);
             assert!(!matches!(checked, Checked::Damaged(_)), "{checked:?}");
         }
@@ -760,7 +760,7 @@ impl Lab {
         assert!(state.commit <= state.end.index);
         assert!(log.end().index >= state.end.index, "durable {} beyond {}", state.end, log.end());
         // While it is rolled back nothing is to be read.
-        if self.store.log_state().data == ReplicaData::Consistent && !self.store.rolling_back() {
+        if self.store.log_state().data == DataState::Consistent && !self.store.rolling_back() {
             assert!(
                 self.content() == log.content(&self.config.volumes, state.commit),
                 "content at {}",
@@ -783,7 +783,7 @@ impl Lab {
     pub fn check_kept(&self, log: &Log) {
         let state = self.store.log_state();
         let Some((id, kept)) = self.store.kept() else { return };
-        assert_eq!((state.data, kept.at), (ReplicaData::Inconsistent, state.base));
+        assert_eq!((state.data, kept.at), (DataState::Inconsistent, state.base));
         let content = log.content(&self.config.volumes, kept.at);
         assert!(self.disk.snapshots[&id] == content, "what is kept is not the log up to {}", kept.at);
     }

@@ -63,7 +63,7 @@ fn batch(before: Option<&Batch>, epoch: u64, writes: &[(u64, u64)]) -> Arc<Batch
 
 fn state(batch: Option<&Batch>, commit: u64) -> LogState {
     LogState {
-        data: ReplicaData::Consistent,
+        data: DataState::Consistent,
         end: batch.map_or(Position::default(), Batch::end),
         chain: batch.map_or(Chain(0), |batch| batch.chain),
         commit: Index(commit),
@@ -386,7 +386,7 @@ fn a_copy_begins_at_a_committed_position() {
     oracle.check_replica(C, D, Index(4), true, &mut |_, _| Some(99)).expect("nothing is claimed yet");
     oracle.holds(C, &tail);
     let mut half = state(Some(&tail), 4);
-    half.data = ReplicaData::Inconsistent;
+    half.data = DataState::Inconsistent;
     oracle.recovered(C, D, Epoch(1), &half).expect("a crash on the way");
     oracle.copy_finished(C, D);
     assert_eq!(id(oracle.check_replica(C, D, Index(4), false, &mut |_, _| Some(0))), "S4");
@@ -403,7 +403,7 @@ fn a_restart_that_a_crash_interrupts_has_happened_or_not() {
         oracle.committed(A, D, Index(5)).expect("durable on both");
         oracle.restart(C, D, tail.end(), tail.chain).expect("committed");
         let mut after = if done { state(Some(&tail), 5) } else { state(Some(&batches[2]), 4) };
-        after.data = if done { ReplicaData::Inconsistent } else { ReplicaData::Consistent };
+        after.data = if done { DataState::Inconsistent } else { DataState::Consistent };
         oracle.recovered(C, D, Epoch(1), &after).expect("either");
     }
 }
@@ -417,7 +417,7 @@ fn a_second_copy_that_a_crash_interrupts_leaves_the_first_or_itself() {
         oracle.restarted(C, D, batches[1].end()).expect("asked for");
         oracle.restart(C, D, batches[2].end(), batches[2].chain).expect("committed");
         let mut after = state(Some(&batches[if done { 2 } else { 1 }]), if done { 4 } else { 3 });
-        after.data = ReplicaData::Inconsistent;
+        after.data = DataState::Inconsistent;
         oracle.recovered(C, D, Epoch(1), &after).expect("either");
         // Where the log goes on tells which it was.
         assert_eq!(oracle.appended(C, D, &batches[2]).is_ok(), !done);
