@@ -3,10 +3,10 @@
 use crate::command::{self, Finished};
 use crate::wait_for;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Health, NodeStatus, ResourceView, ScrubReport, ServicePhase, ServiceView, StatusView,
 };
+use mainstay_client::Client;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -26,11 +26,10 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mainstay_api::client::{AGE_HEADER, NODE_HEADER};
 use mainstay_api::rest::{
-    Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
-    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove, ServiceView, StatusView,
-    VolumeResize,
+    AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody,
+    EventsPage, NODE_HEADER, NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove,
+    ServiceView, StatusView, VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;

@@ -225,7 +225,7 @@ fn strangers_and_second_memberships_are_refused() {
     for node in &mut nodes {
         node.start();
     }
-    let code = |error: mainstay_api::client::ClientError| error.body().code;
+    let code = |error: mainstay_client::ClientError| error.body().code;
     let client = nodes[0].client();
     assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), "not-a-member");
     let join = ClusterJoin {

@@ -53,6 +53,12 @@ use std::fmt;
 /// Longest time that a request for events may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
 
+/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
+/// `unknown`.
+pub const AGE_HEADER: &str = "mainstay-as-of-ms";
+/// Header of such an answer: the name of the node that answered.
+pub const NODE_HEADER: &str = "mainstay-node";
+
 /// Why a request was refused or failed; the same fields are printed by the command line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ErrorBody {

@@ -4,7 +4,7 @@ use crate::cli::Target;
 use crate::failure::{Failure, Outcome};
 use crate::lab::state::{Lab, Node};
 use crate::{interrupt, output};
-use mainstay_api::client::{Client, Method, OnWait, Stale};
+use mainstay_client::{Client, Method, OnWait, Stale};
 use std::sync::Once;
 
 /// A client for `--socket`, or for an agent inside a lab.

@@ -1,8 +1,8 @@
 //! Failures of the command line: a stable code, the cause, the remedy, and the exit code that goes
 //! with it.
 
-use mainstay_api::client::ClientError;
 use mainstay_api::rest::ErrorBody;
+use mainstay_client::ClientError;
 use std::error::Error;
 use std::{fmt, io};
 

@@ -5,13 +5,13 @@
 use mainstay_agent::AgentOptions;
 use mainstay_agent::identity::{Identity, LogMark};
 use mainstay_agent::own_state::mark;
-use mainstay_api::client::Client;
 use mainstay_api::engine::{
     DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
     RequestLine, read_line, write_line,
 };
 use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
+use mainstay_client::Client;
 use mainstay_types::{ResourceId, Role, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;

@@ -6,8 +6,8 @@ use crate::cli::WaitArgs;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress};
-use mainstay_api::client::Client;
 use mainstay_api::rest::{Accepted, AttachedView, ClientView, ResourceView};
+use mainstay_client::Client;
 
 /// Follows an attachment until the devices are there.
 pub fn attach(

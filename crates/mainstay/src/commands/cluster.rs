@@ -5,8 +5,8 @@ use crate::failure::Outcome;
 use crate::interrupt::GoesOn;
 use crate::output::{Output, table};
 use crate::size;
-use mainstay_api::client::Client;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, NodeView};
+use mainstay_client::Client;
 use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {

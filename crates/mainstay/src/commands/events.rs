@@ -3,8 +3,8 @@
 use crate::cli::EventsArgs;
 use crate::failure::{Context, Outcome};
 use crate::output::{self, Output};
-use mainstay_api::client::{ANSWER_WITHIN, Client};
 use mainstay_api::rest::{EventView, EventsPage, Severity};
+use mainstay_client::{ANSWER_WITHIN, Client};
 use std::time::Duration;
 
 /// How long one request of `--follow` waits for news.

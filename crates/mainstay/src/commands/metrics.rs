@@ -2,7 +2,7 @@
 
 use crate::failure::Outcome;
 use crate::output::Output;
-use mainstay_api::client::Client;
+use mainstay_client::Client;
 
 /// With `--json` the page is one string.
 pub fn run(client: &Client, output: Output) -> Outcome<u8> {

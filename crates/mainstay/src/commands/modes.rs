@@ -4,10 +4,10 @@
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
-use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
 };
+use mainstay_client::Client;
 
 /// `path`: of the resource.
 pub fn set_mode(

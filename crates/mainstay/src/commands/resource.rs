@@ -7,11 +7,11 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
-use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, Health, MinCopiesSet, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView,
     ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, VolumeResize,
 };
+use mainstay_client::Client;
 use std::io::IsTerminal;
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {

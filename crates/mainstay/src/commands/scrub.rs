@@ -7,11 +7,11 @@ use super::{
 use crate::failure::{Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
-use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, ResourceView, ScrubEnd, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport,
     ScrubSchedule, ScrubStart, ScrubState, ScrubbedView, ScrubsView,
 };
+use mainstay_client::Client;
 
 /// Begins a scrub. Waits for its end, unless `no_wait`.
 pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output: Output) -> Outcome<u8> {

@@ -5,10 +5,10 @@ use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table, waits_for};
-use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServicePhase, ServiceView,
 };
+use mainstay_client::Client;
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;

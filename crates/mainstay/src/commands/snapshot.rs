@@ -8,12 +8,12 @@ use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_agent::directories::check_clone;
-use mainstay_api::client::Client;
 use mainstay_api::engine::snapshot_of_map;
 use mainstay_api::rest::{
     Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotState,
     SnapshotTake, SnapshotView,
 };
+use mainstay_client::Client;
 use mainstay_engine::disk::copy_out;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};

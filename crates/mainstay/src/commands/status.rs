@@ -3,8 +3,8 @@
 use super::{advice_lines, cluster, resource, scrub, service};
 use crate::failure::{Outcome, exit};
 use crate::output::Output;
-use mainstay_api::client::Client;
 use mainstay_api::rest::{ClusterView, StatusView};
+use mainstay_client::Client;
 
 pub fn run(client: &Client, output: Output) -> Outcome<u8> {
     let status: StatusView = client.get("/v1/status")?;

@@ -7,8 +7,8 @@ use crate::failure::{Context, Failure, Outcome, exit};
 use crate::output::{Output, Progress};
 use crate::size;
 use mainstay_agent::service::place::{needed, resolve};
-use mainstay_api::client::Client;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView};
+use mainstay_client::Client;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

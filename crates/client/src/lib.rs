@@ -2,12 +2,12 @@
 //!
 //! One connection per request: the socket is local and requests are rare.
 
-use crate::rest::ErrorBody;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 pub use hyper::Method;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use mainstay_api::rest::{AGE_HEADER, ErrorBody, NODE_HEADER};
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,6 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// Path of that question. Its answer does not matter, and costs the agent nothing.
 const LOOK_AT: &str = "/v1/alive";
-
-/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
-/// `unknown`.
-pub const AGE_HEADER: &str = "mainstay-as-of-ms";
-/// Header of such an answer: the name of the node that answered.
-pub const NODE_HEADER: &str = "mainstay-node";
 
 /// Largest answer that is accepted, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
