@@ -20,6 +20,7 @@ use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
+use axum::body::Bytes;
 use axum::extract::{FromRequest, Path, Query, Request, State as Shared};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
@@ -147,20 +148,48 @@ async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) 
     response
 }
 
-/// The JSON of a request. It is refused by field if it is no JSON, has a wrong type, lacks a field,
-/// or has an unknown one. A misspelt field would otherwise be left out in silence.
+/// The JSON of a request. Refused by field: what is no JSON, what has the wrong type, what is
+/// missing, and what the request does not have, because a misspelt field would be left out in
+/// silence.
 struct Asked<T>(T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let remedy =
-            "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
-        match Json::from_request(request, state).await {
-            Ok(Json(asked)) => Ok(Self(asked)),
-            Err(rejection) => Err(Problem(body("bad-request", rejection.body_text(), remedy))),
+        let refuse = |why: String| {
+            let remedy =
+                "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
+            Problem(body("bad-request", why, remedy))
+        };
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+        if !kind.eq_ignore_ascii_case("application/json") {
+            return Err(refuse(format!("the content type is `{kind}`, and not `application/json`")));
         }
+        let text = Bytes::from_request(request, state).await;
+        let text = text.map_err(|rejection| refuse(rejection.body_text()))?;
+        asked(&text).map(Self).map_err(refuse)
+    }
+}
+
+/// A request from its JSON.
+///
+/// # Errors
+/// What is wrong, with the path of the field.
+fn asked<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let mut unknown = Vec::new();
+    let mut note = |path: serde_ignored::Path<'_>| unknown.push(path.to_string().replace(".?", ""));
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let asked = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(&mut json, &mut note));
+    let asked = asked.map_err(|error| match error.path().to_string() {
+        path if path == "." => error.inner().to_string(),
+        path => format!("{path}: {}", error.inner()),
+    })?;
+    json.end().map_err(|error| error.to_string())?;
+    match unknown.first() {
+        None => Ok(asked),
+        Some(field) => Err(format!("{field}: the request has no such field")),
     }
 }
 
@@ -879,4 +908,29 @@ async fn events(Shared(agent): App, Query(query): Query<EventsQuery>) -> Answer<
     // Without newer events in time the answer is an empty page.
     drop(tokio::time::timeout(wait, newer).await);
     Ok(Json(views::events(&member.log.view().state, query.after)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::rest::MinCopiesSet;
+
+    #[test]
+    fn a_request_names_its_fields_or_is_refused_by_the_one_that_is_wrong() {
+        let create = |more: &str| asked::<ResourceCreate>(format!("{{\"name\": \"db\"{more}}}").as_bytes());
+        assert_eq!(create(", \"volumes\": [4096]").unwrap().volumes, [4096]);
+        let refused = |more| create(more).unwrap_err();
+        let why = refused(", \"volumes\": [4096], \"replcas\": [\"a\"]");
+        assert_eq!(why, "replcas: the request has no such field");
+        let why = refused(", \"volumes\": [4096], \"min_copies\": {\"copy\": 2}");
+        assert_eq!(why, "min_copies.copy: the request has no such field");
+        let why = refused(", \"volumes\": [\"1GiB\"]");
+        assert!(why.starts_with("volumes[0]: invalid type: string"), "{why}");
+        let why = refused(", \"volumes\": [], \"volumes\": []");
+        assert!(why.contains("duplicate field `volumes`"), "{why}");
+        let why = asked::<ResourceCreate>(b"{}").err().unwrap();
+        assert!(why.starts_with("missing field"), "{why}");
+        let why = asked::<MinCopiesSet>(b"{\"copies\": 2} {}").err().unwrap();
+        assert!(why.contains("trailing characters"), "{why}");
+    }
 }
