@@ -57,7 +57,7 @@ fn what_takes_long(method: &Method, path: &str) -> &'static str {
 /// program.
 fn say_age(stale: &Stale) {
     static SAID: Once = Once::new();
-    SAID.call_once(|| eprintln!("{}", age(stale)));
+    SAID.call_once(|| output::say(&age(stale)));
 }
 
 fn age(Stale { node, age_ms }: &Stale) -> String {

@@ -31,7 +31,7 @@ pub fn is_shown() -> bool {
 /// Says what a command waits for, unless a line of progress does.
 pub fn waits_for(what: &str) {
     if !QUIET.load(Ordering::Relaxed) && SHOWN.load(Ordering::Relaxed) == 0 {
-        eprintln!("waiting {what} …");
+        say(&format!("waiting {what} …"));
     }
 }
 
@@ -60,18 +60,21 @@ impl Output {
     /// Says something on the way, to standard error. With `--json` the result has it.
     pub fn note(self, text: &str) {
         if !self.json && !text.is_empty() {
-            eprintln!("{text}");
+            say(text);
         }
     }
 
     pub fn failure(self, failure: &Failure) {
-        let text = if self.json {
-            serde_json::to_string_pretty(&failure.body).unwrap_or_else(|_| failure.to_string())
-        } else {
-            fold(&failure.to_string(), columns_of(&std::io::stderr()))
-        };
-        eprintln!("{text}");
+        match self.json.then(|| serde_json::to_string_pretty(&failure.body)) {
+            Some(Ok(json)) => eprintln!("{json}"),
+            _ => say(&failure.to_string()),
+        }
     }
+}
+
+/// Prints sentences to standard error, folded to the width of its terminal.
+pub fn say(text: &str) {
+    eprintln!("{}", fold(text, columns_of(&std::io::stderr())));
 }
 
 /// Columns that a line on standard output may have; `None` if it goes to no terminal.
@@ -185,7 +188,7 @@ impl Progress {
     pub fn show(&mut self, text: &str) {
         let now = Instant::now();
         if !self.terminal && !QUIET.load(Ordering::Relaxed) && self.is_due(text, now) {
-            eprintln!("{text} …");
+            say(&format!("{text} …"));
             self.said = Some((text.to_owned(), now));
         }
         if self.terminal {

@@ -3,7 +3,7 @@
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::Outcome;
 use crate::interrupt::GoesOn;
-use crate::output::{Output, table};
+use crate::output::{self, Output, table};
 use crate::size;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, NodeView};
 use mainstay_client::Client;
@@ -16,7 +16,7 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
             let made = client.post("/v1/cluster/init", &request)?;
             if let Some(warning) = for_one_machine(&made) {
-                eprintln!("warning: {warning}");
+                output::say(&format!("warning: {warning}"));
             }
             made
         }

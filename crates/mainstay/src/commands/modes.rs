@@ -2,7 +2,7 @@
 //! entries that no replica has any more (R11).
 
 use crate::failure::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::size;
 use mainstay_api::rest::{
     Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
@@ -48,7 +48,7 @@ pub fn force_promote(
             format!("If that is so, run `mainstay resource force-promote {name} {node} --accept-loss`.");
         return Err(Failure::new("loss-not-accepted", cost.cost, remedy));
     }
-    eprintln!("{}", cost.cost);
+    output::say(&cost.cost);
     Ok(client.post(url, &cost)?)
 }
 
