@@ -456,6 +456,7 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         .map(|(&node, on)| ServiceFailure {
             node: state.node_name(node),
             count: service.failures_on(node),
+            at_ms: (on.last_failure_ms > 0).then_some(on.last_failure_ms),
             reason: if on.last_failure.is_empty() { on.detail.clone() } else { on.last_failure.clone() },
         })
         .collect();

@@ -845,6 +845,9 @@ pub struct ServiceView {
 pub struct ServiceFailure {
     pub node: String,
     pub count: u32,
+    /// Wall clock of the last one in milliseconds since 1970; none if it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<u64>,
     pub reason: String,
 }
 

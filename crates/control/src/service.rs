@@ -274,6 +274,12 @@ impl State {
             ServicePhase::Failed => Some(round),
             _ => before.and_then(|on| on.failed_round),
         };
+        let last_failure = cut(last_failure);
+        let last_failure_ms = match before {
+            Some(old) if failures <= old.failures && last_failure == old.last_failure => old.last_failure_ms,
+            _ if failures == 0 && last_failure.is_empty() => 0,
+            _ => at_ms,
+        };
         let on = ServiceOnNode {
             phase,
             epoch,
@@ -282,7 +288,8 @@ impl State {
             failures,
             failed_round,
             passes,
-            last_failure: cut(last_failure),
+            last_failure,
+            last_failure_ms,
             at_ms,
         };
         if before.is_some_and(|old| ServiceOnNode { at_ms, ..old.clone() } == on) {

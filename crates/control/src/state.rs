@@ -273,6 +273,9 @@ pub struct ServiceOnNode {
     /// Why it failed there the last time, also if it runs again.
     #[serde(default)]
     pub last_failure: String,
+    /// Wall clock of the report that told the last failure, for display; 0 if none was told.
+    #[serde(default)]
+    pub last_failure_ms: u64,
     /// The round in which it used up its attempts here; see [`Service::round`].
     pub failed_round: Option<u64>,
     /// See [`mainstay_ha::Report::passes`].

@@ -725,6 +725,37 @@ fn a_failure_that_is_tried_again_after_a_pause_is_one_event() {
     assert_eq!(told(&nodes.state), 2);
 }
 
+/// Reports that tell no further failure do not move the time of the last one.
+#[test]
+fn the_time_of_the_last_failure_is_that_of_the_report_that_told_it_first() {
+    let mut nodes = running();
+    let ServiceObserved { epoch, round, .. } = nodes.observed[&A].services["db"];
+    let mut last = |at_ms, phase, failures, why: &str| {
+        let (name, detail, last_failure) = ("db".to_owned(), String::new(), why.to_owned());
+        let passes = false;
+        let command = Command::ServiceStatus {
+            name,
+            node: A,
+            phase,
+            epoch,
+            round,
+            detail,
+            failures,
+            passes,
+            last_failure,
+        };
+        apply_at(&mut nodes.state, at_ms, command);
+        nodes.state.services["db"].nodes[&A].last_failure_ms
+    };
+    assert_eq!(last(5_000, ServicePhase::Running, 0, ""), 0);
+    assert_eq!(last(6_000, ServicePhase::BackingOff, 1, "no mount"), 6_000);
+    assert_eq!(last(7_000, ServicePhase::Starting, 1, "no mount"), 6_000);
+    assert_eq!(last(8_000, ServicePhase::BackingOff, 2, "no mount"), 8_000);
+    // The first one is older than the policy's window.
+    assert_eq!(last(9_000, ServicePhase::Running, 1, "no mount"), 8_000);
+    assert_eq!(last(10_000, ServicePhase::BackingOff, 1, "no address"), 10_000);
+}
+
 /// Advice names a node where the service can run, and none if there is none.
 #[test]
 fn advice_moves_a_service_only_to_a_node_where_it_can_run() {

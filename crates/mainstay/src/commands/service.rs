@@ -1,5 +1,6 @@
 //! `mainstay service …`.
 
+use super::events::clock;
 use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
@@ -194,8 +195,12 @@ fn failure_lines(service: &ServiceView) -> String {
             1 => "1 failure".to_owned(),
             count => format!("{count} failures"),
         };
-        let last =
-            if failure.reason.is_empty() { String::new() } else { format!(", the last: {}", failure.reason) };
+        let at = failure.at_ms.map_or_else(String::new, |at_ms| format!(" at {}", clock(at_ms)));
+        let last = match (&failure.reason[..], &at[..]) {
+            ("", "") => String::new(),
+            ("", at) => format!(", the last{at}"),
+            (reason, at) => format!(", the last{at}: {reason}"),
+        };
         format!("\n{count} on {}{last}", failure.node)
     });
     lines.collect()

@@ -29,6 +29,7 @@ fn known(state: &State, report: &Report) -> State {
         failed_round: None,
         passes,
         last_failure,
+        last_failure_ms: 0,
         at_ms: 0,
     };
     service.nodes.insert(ME, on);
