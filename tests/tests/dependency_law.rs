@@ -206,7 +206,7 @@ fn pure_crates_use_only_what_is_listed() {
     }
 }
 
-/// Nothing of HTTP is on the path of a write.
+/// HTTP has no part in the path of a write.
 #[test]
 fn the_engine_is_built_without_the_runtime_of_the_control_plane() {
     let graph = Graph::load();

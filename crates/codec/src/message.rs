@@ -36,7 +36,7 @@ pub struct BlockSums {
     pub damaged: Vec<u32>,
 }
 
-/// What a replica knows of its own log; the answer to [`Message::Attach`].
+/// State of a replica's log, as far as the replica knows it; the answer to [`Message::Attach`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
     pub data: DataState,

@@ -50,7 +50,7 @@ pub struct Checkpoint {
 pub struct UnfinishedCopy {
     /// Every extent is at least as new as this entry.
     pub base: Index,
-    /// What the volumes held at `base`, the last that was whole, is kept in the files of
+    /// Whether the last whole content of the volumes, that at `base`, is kept in the files of
     /// [`SnapshotId::BEFORE_COPY`].
     pub kept: bool,
 }

@@ -109,7 +109,7 @@ impl Scrubbed {
     }
 }
 
-/// What an engine is to begin.
+/// A scrub that the primary's engine is to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubTask {
     pub repair: ScrubRepair,

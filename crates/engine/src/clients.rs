@@ -49,7 +49,8 @@ pub struct OpenClient {
     told: Option<Told>,
 }
 
-/// What an agent is told of at once; how many requests wait is not.
+/// State of a client that is reported to the agent as soon as it changes. The number of waiting
+/// requests is not part of it.
 type Told = (ConfigVersion, Option<SessionId>, Option<ClientOver>, Option<NodeId>, u64);
 
 impl OpenClient {

@@ -98,7 +98,7 @@ impl Replica {
         held
     }
 
-    /// What is to be recorded of a follower with takeover, if anything.
+    /// Returns the change to propose about a follower with takeover, if one is due.
     pub(crate) fn near_change(&self, peer: &Peer) -> Option<IssChange> {
         let record = self.record.as_ref()?;
         let bound = peer.near_recorded || peer.near_proposed.is_some();

@@ -126,7 +126,7 @@ impl FrontendKind {
 pub enum ClientOver {
     /// The resource is attached elsewhere, or nowhere, or under a newer session.
     Detached,
-    /// What was acknowledged is lost (R11).
+    /// The log has lost changes that the client was told are done (R11).
     Lost,
     /// A request has waited for longer than the attachment allows (R20).
     Waited,
@@ -254,7 +254,7 @@ pub enum ScrubEnd {
     /// Every block of every replica was compared.
     #[default]
     Whole,
-    /// Not of every replica.
+    /// Some blocks were not compared on every replica.
     Partial,
     /// An operator ended it.
     Stopped,

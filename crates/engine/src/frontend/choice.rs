@@ -10,8 +10,9 @@ use std::fs::File;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What `auto` tries, best first: ublk has no second layer of the block stack and no file between the kernel and the
-/// engine. Frontends for something else than this machine's kernel are only used when they are named.
+/// Frontends that `auto` tries, best first: ublk has no second layer of the block stack and no file
+/// between the kernel and the engine. Frontends that serve other users than this machine's kernel
+/// are used only when they are named.
 pub const AUTO_ORDER: [FrontendKind; 2] = [FrontendKind::Ublk, FrontendKind::Fuse];
 
 /// The node's option `device`.
