@@ -11,6 +11,7 @@ const DOCUMENTS: &[&str] = &[
     "CONTRIBUTING.md",
     "bench/README.md",
     "docs/attach.md",
+    "docs/cluster.md",
     "docs/copies-and-quorum.md",
     "docs/demo.md",
     "docs/devices.md",
@@ -26,9 +27,12 @@ const DOCUMENTS: &[&str] = &[
     "docs/scrub.md",
     "docs/services.md",
     "docs/snapshots.md",
+    "docs/status.md",
     "docs/volumes.md",
     "docs/internals/README.md",
+    "docs/internals/silence.md",
     "docs/internals/simulator.md",
+    "docs/internals/snapshots.md",
 ];
 
 fn root() -> PathBuf {
