@@ -20,7 +20,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-control", &["mainstay-types", "mainstay-ha"]),
     ("mainstay-ha", &["mainstay-types"]),
     ("mainstay-api", &["mainstay-types"]),
-    ("mainstay-client", &["mainstay-api"]),
+    ("mainstay-client", &["mainstay-types", "mainstay-api"]),
     (
         "mainstay-engine",
         &[

@@ -5,7 +5,7 @@ mod membership;
 use crate::AgentOptions;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
-use crate::error::{AgentError, OTHER_RELEASE, body, from_engine};
+use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
@@ -23,12 +23,12 @@ use crate::transport::{Inbound, Notices, Transport, call};
 use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
-use mainstay_api::rest::{ClusterView, ErrorBody};
+use mainstay_api::rest::ClusterView;
 use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, NodeStatus, Severity};
+use mainstay_types::{NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -173,9 +173,9 @@ impl Agent {
 
     /// # Errors
     /// `not-a-member` before [`Agent::init`] or [`Agent::join`].
-    pub fn member(&self) -> Result<Arc<Member>, ErrorBody> {
+    pub fn member(&self) -> Result<Arc<Member>, Problem> {
         read(&self.member).clone().ok_or_else(|| {
-            body(
+            Problem::new(
                 "not-a-member",
                 "this node is not a member of a cluster",
                 "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
@@ -400,25 +400,25 @@ impl Agent {
         node: NodeId,
         question: Call,
         timeout: Duration,
-    ) -> Result<CallReply, ErrorBody> {
+    ) -> Result<CallReply, Problem> {
         if node == member.identity.node {
             let (answer, answers) = sync_channel(1);
             let own = self.clone();
             spawn("agent-ask", move || drop(answer.send(own.call(question))));
             return answers.recv_timeout(timeout).map_err(|_| {
-                body("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
+                Problem::new("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
             });
         }
         let address = member.log.view().state.nodes.get(&node).map(|node| node.agent_addr.clone());
         let Some(address) = address else {
-            return Err(body(
+            return Err(Problem::new(
                 "unknown-node",
                 format!("there is no node {node}"),
                 "See `mainstay node list`.",
             ));
         };
         call(&address, member.transport.identity(), &question, timeout)
-            .map_err(|error| AgentError::from(error).body())
+            .map_err(|error| AgentError::from(error).problem())
     }
 
     fn engine_question(&self, request: Request) -> CallReply {
@@ -431,7 +431,7 @@ impl Agent {
                 | Request::ScrubStatus { .. }
         );
         if !passed_on {
-            return CallReply::Error(body(
+            return CallReply::Error(Problem::new(
                 "not-allowed",
                 "this is not passed on to an engine",
                 OTHER_RELEASE,
@@ -444,7 +444,7 @@ impl Agent {
         };
         match self.engine.request(request, timeout) {
             Ok(reply) => CallReply::Engine(reply),
-            Err(error) => CallReply::Error(from_engine(error.into_engine_error())),
+            Err(error) => CallReply::Error(error.into_problem()),
         }
     }
 
@@ -528,7 +528,7 @@ impl Inbound for Agent {
             Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
             Call::WhoJoins => match *lock(&self.nonce) {
                 Some(nonce) => CallReply::Joins { nonce },
-                None => CallReply::Error(body(
+                None => CallReply::Error(Problem::new(
                     "joins-nothing",
                     "this node is not about to become a member",
                     "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.",
@@ -555,7 +555,7 @@ impl Inbound for Agent {
                     &self.served_users(&resource, moves),
                 ) {
                     Ok(users) => CallReply::Users { users },
-                    Err(error) => CallReply::Error(body(
+                    Err(error) => CallReply::Error(Problem::new(
                         "users-unknown",
                         error.to_string(),
                         "Look at the agent's log on that node, and try again.",
@@ -585,7 +585,7 @@ impl Inbound for Agent {
                     Ok(free_bytes) => {
                         CallReply::Pool { free_bytes, failures, lacks, left: BTreeMap::new(), notices }
                     }
-                    Err(error) => CallReply::Error(body(
+                    Err(error) => CallReply::Error(Problem::new(
                         "pool-files",
                         error.to_string(),
                         "Look at the file system of the state directory on that node.",

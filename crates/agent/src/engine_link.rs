@@ -12,10 +12,10 @@
 use crate::clock::boot_now;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
-    ClientStatus, EngineError, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply,
-    Request, RequestLine, encode_line, read_line,
+    ClientStatus, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
+    RequestLine, encode_line, read_line,
 };
-use mainstay_types::{ResourceId, Time};
+use mainstay_types::{Problem, ResourceId, Time};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ const GREETING_ID: u64 = u64::MAX - 1;
 enum Ended {
     Closed,
     Broken(LineError),
-    Refused(EngineError),
+    Refused(Problem),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,19 +53,19 @@ pub enum EngineCallError {
     #[error("the engine did not answer within {0:?}")]
     Timeout(Duration),
     #[error(transparent)]
-    Refused(EngineError),
+    Refused(Problem),
 }
 
 impl EngineCallError {
     /// The same as the engine would say it.
     #[must_use]
-    pub fn into_engine_error(self) -> EngineError {
+    pub fn into_problem(self) -> Problem {
         let (code, remedy) = match &self {
             Self::Refused(error) => return error.clone(),
             Self::Disconnected => ("engine-unreachable", "Start the engine of this node."),
             Self::Timeout(_) => ("engine-timeout", "Look at the engine's log."),
         };
-        EngineError { code: code.into(), message: self.to_string(), remedy: remedy.into() }
+        Problem::new(code, self.to_string(), remedy)
     }
 }
 
@@ -417,11 +417,7 @@ mod tests {
         link.greet(Request::Hello { node: NodeId(1), cluster: 2, generation: 3 });
         let listener = UnixListener::bind(&socket).expect("a socket");
         for _ in 0..2 {
-            let refusal = EngineError {
-                code: "listen".into(),
-                message: "address in use".into(),
-                remedy: "free the address, or configure another".into(),
-            };
+            let refusal = Problem::new("listen", "address in use", "free the address, or configure another");
             let _open = serve(&listener, Reply::Error(refusal));
             let input = inputs.recv_timeout(Duration::from_secs(10)).expect("an input");
             assert!(matches!(input, EngineInput::Disconnected), "{input:?}");

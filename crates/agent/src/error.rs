@@ -3,9 +3,8 @@
 use crate::raft::ProposeError;
 use crate::raft::store::RaftStoreError;
 use crate::transport::TransportError;
-use mainstay_api::engine::EngineError;
-use mainstay_api::rest::ErrorBody;
-use mainstay_control::state::{Outcome, Refusal};
+use mainstay_control::state::Outcome;
+use mainstay_types::Problem;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -47,15 +46,9 @@ pub enum AgentError {
 pub const OTHER_RELEASE: &str =
     "The two run different releases: install the same one on all nodes, and try again.";
 
-/// A body for the API.
-#[must_use]
-pub fn body(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> ErrorBody {
-    ErrorBody { code: code.into(), message: message.into(), remedy: remedy.into() }
-}
-
 impl AgentError {
     #[must_use]
-    pub fn body(&self) -> ErrorBody {
+    pub fn problem(&self) -> Problem {
         let (code, remedy) = match self {
             Self::File { .. } => ("agent-file", "Look at the file system and its permissions."),
             Self::Lost { path, .. } => return lost(self.to_string(), path),
@@ -76,16 +69,16 @@ impl AgentError {
             ),
             Self::Fatal(_) => ("agent-fatal", "Look at the agent's log; it is restarted by its supervisor."),
         };
-        body(code, self.to_string(), remedy)
+        Problem::new(code, self.to_string(), remedy)
     }
 }
 
 /// Code of a node that must not run again on its files.
 pub const STATE_LOST: &str = "state-lost";
 
-fn lost(message: String, path: &Path) -> ErrorBody {
+fn lost(message: String, path: &Path) -> Problem {
     let state_dir = path.parent().unwrap_or(Path::new("/")).display();
-    body(
+    Problem::new(
         STATE_LOST,
         message,
         format!(
@@ -99,25 +92,19 @@ fn lost(message: String, path: &Path) -> ErrorBody {
 /// The answer of a proposal, for the API.
 ///
 /// # Errors
-/// The refusal, or that the outcome remains unknown.
-pub fn settle(result: Result<Outcome, ProposeError>) -> Result<Outcome, ErrorBody> {
+/// What was refused or remains unknown.
+pub fn settle(result: Result<Outcome, ProposeError>) -> Result<Outcome, Problem> {
     match result {
-        Ok(Outcome::Refused(Refusal { code, message, remedy })) => Err(ErrorBody { code, message, remedy }),
+        Ok(Outcome::Refused(refusal)) => Err(refusal),
         Ok(Outcome::Conflict { .. }) => {
-            Err(body("conflict", "the state changed meanwhile", "Look at the state and try again."))
+            Err(Problem::new("conflict", "the state changed meanwhile", "Look at the state and try again."))
         }
         Ok(outcome) => Ok(outcome),
-        Err(error @ ProposeError::Unknown { .. }) => Err(body(
+        Err(error @ ProposeError::Unknown { .. }) => Err(Problem::new(
             "result-unknown",
             error.to_string(),
             "Look at the state before trying again; `mainstay status` says whether a majority of nodes is up.",
         )),
-        Err(error) => Err(body("control-plane-busy", error.to_string(), "Try again.")),
+        Err(error) => Err(Problem::new("control-plane-busy", error.to_string(), "Try again.")),
     }
-}
-
-/// An error of the engine, for the API.
-#[must_use]
-pub fn from_engine(error: EngineError) -> ErrorBody {
-    ErrorBody { code: error.code, message: error.message, remedy: error.remedy }
 }

@@ -13,7 +13,7 @@ mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::{boot_now, wall_ms};
-use crate::error::{OTHER_RELEASE, body, from_engine, settle};
+use crate::error::{OTHER_RELEASE, settle};
 use crate::identity::Identity;
 use crate::member::Member;
 use crate::metrics::listener;
@@ -28,16 +28,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mainstay_api::rest::{
-    AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody,
-    EventsPage, NODE_HEADER, NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove,
-    ServiceView, StatusView, VolumeResize,
+    AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
+    NODE_HEADER, NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove, ServiceView,
+    StatusView, VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
-use mainstay_types::{MinCopies, NodeId, ResourceId, ServicePhase, VolumeId, size_words};
+use mainstay_types::{MinCopies, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,15 +58,15 @@ const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A refusal on its way out.
-pub struct Problem(ErrorBody);
+pub struct Refused(Problem);
 
-impl From<ErrorBody> for Problem {
-    fn from(body: ErrorBody) -> Self {
-        Self(body)
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = match self.0.code.as_str() {
             "not-found" | "unknown-resource" | "unknown-service" | "unknown-node" => StatusCode::NOT_FOUND,
@@ -82,7 +82,7 @@ impl IntoResponse for Problem {
     }
 }
 
-type Answer<T> = Result<Json<T>, Problem>;
+type Answer<T> = Result<Json<T>, Refused>;
 type App = Shared<Arc<Agent>>;
 
 /// All routes.
@@ -114,7 +114,9 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services/{name}/move", post(move_service))
         .route("/v1/events", get(events))
         .route("/metrics", get(listener::answer))
-        .fallback(async || Problem(body("not-found", "there is no such route", "See the API's description.")))
+        .fallback(async || {
+            Refused(Problem::new("not-found", "there is no such route", "See the API's description."))
+        })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .with_state(agent)
 }
@@ -154,13 +156,13 @@ async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) 
 struct Asked<T>(T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
-    type Rejection = Problem;
+    type Rejection = Refused;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
         let refuse = |why: String| {
             let remedy =
                 "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
-            Problem(body("bad-request", why, remedy))
+            Refused(Problem::new("bad-request", why, remedy))
         };
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
@@ -195,11 +197,13 @@ fn asked<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
 
 /// Runs what waits, off the threads that serve connections.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(Json(result?)),
-        Err(error) => Err(Problem(body("agent-internal", error.to_string(), "Look at the agent's log."))),
+        Err(error) => {
+            Err(Refused(Problem::new("agent-internal", error.to_string(), "Look at the agent's log.")))
+        }
     }
 }
 
@@ -364,7 +368,7 @@ async fn resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Resour
     .await
 }
 
-fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<ResourceView, ErrorBody> {
+fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<ResourceView, Problem> {
     let view = member.log.confirmed_view(READ_PATIENCE);
     let resource = find_resource(&view, name)?;
     let live = agent.ask_all(member, &view);
@@ -373,12 +377,12 @@ fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<Reso
     shown.ok_or_else(|| unknown_resource(name))
 }
 
-fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, ErrorBody> {
+fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, Problem> {
     view.state.resource_by_name(name).ok_or_else(|| unknown_resource(name))
 }
 
-fn being_deleted(name: &str) -> ErrorBody {
-    body(
+fn being_deleted(name: &str) -> Problem {
+    Problem::new(
         "name-taken",
         format!("resource {name} is being deleted, and has its name until then"),
         format!(
@@ -387,8 +391,8 @@ fn being_deleted(name: &str) -> ErrorBody {
     )
 }
 
-fn unknown_resource(name: &str) -> ErrorBody {
-    body("unknown-resource", format!("there is no resource {name}"), "See `mainstay resource list`.")
+fn unknown_resource(name: &str) -> Problem {
+    Problem::new("unknown-resource", format!("there is no resource {name}"), "See `mainstay resource list`.")
 }
 
 async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreate>) -> Answer<ResourceView> {
@@ -421,7 +425,7 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
         let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
-            return Err(body("conflict", format!("the cluster answered {outcome:?}"), OTHER_RELEASE));
+            return Err(Problem::new("conflict", format!("the cluster answered {outcome:?}"), OTHER_RELEASE));
         };
         await_creation(&agent, &member, resource)?;
         resource_view(&agent, &member, &name)
@@ -430,7 +434,7 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
 }
 
 /// Chooses the nodes, and refuses what their pools cannot hold.
-fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, ErrorBody> {
+fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, Problem> {
     let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
     let needed = pool::replica_bytes(&request.volumes, journal_bytes);
     let mut replicas = nodes_named(&view.state, &request.replicas)?;
@@ -449,7 +453,7 @@ fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<R
     Ok(ResourceSpec { volumes: request.volumes.clone(), journal_bytes, replicas, preferred })
 }
 
-fn nodes_named(state: &State, names: &[String]) -> Result<Vec<NodeId>, ErrorBody> {
+fn nodes_named(state: &State, names: &[String]) -> Result<Vec<NodeId>, Problem> {
     names.iter().map(|name| node_named(state, name)).collect()
 }
 
@@ -460,32 +464,34 @@ fn roomiest(live: &Live) -> Vec<NodeId> {
     free.into_iter().map(|(_, node)| node).collect()
 }
 
-fn too_few(wanted: usize, found: usize) -> ErrorBody {
-    body(
+fn too_few(wanted: usize, found: usize) -> Problem {
+    Problem::new(
         "too-few-nodes",
         format!("{wanted} replicas are wanted, and {found} nodes that may hold data answer"),
         "Bring nodes up, or ask for fewer replicas.",
     )
 }
 
-fn find_node(view: &View, name: &str) -> Result<NodeId, ErrorBody> {
+fn find_node(view: &View, name: &str) -> Result<NodeId, Problem> {
     node_named(&view.state, name)
 }
 
-fn node_named(state: &State, name: &str) -> Result<NodeId, ErrorBody> {
+fn node_named(state: &State, name: &str) -> Result<NodeId, Problem> {
     if name.is_empty() {
-        return Err(body("unknown-node", "the name of a node is empty", "See `mainstay node list`."));
+        return Err(Problem::new("unknown-node", "the name of a node is empty", "See `mainstay node list`."));
     }
     let known = state.node_by_name(name).map(|node| node.id);
-    known.ok_or_else(|| body("unknown-node", format!("there is no node {name}"), "See `mainstay node list`."))
+    known.ok_or_else(|| {
+        Problem::new("unknown-node", format!("there is no node {name}"), "See `mainstay node list`.")
+    })
 }
 
 /// Refuses what the pool of `node` cannot hold.
-fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(), ErrorBody> {
+fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(), Problem> {
     let name = view.state.node_name(node);
     match live.pools.get(&node) {
         Some(&free) if free >= needed => Ok(()),
-        Some(free) => Err(body(
+        Some(free) => Err(Problem::new(
             "pool-too-small",
             format!(
                 "the pool of {name} has {} free, and {} may be needed there",
@@ -494,10 +500,12 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
             ),
             "Choose another node, or make the resource smaller.",
         )),
-        None if view.state.nodes.get(&node).is_some_and(|node| node.witness) => {
-            Err(body("is-witness", format!("{name} is a witness and holds no data"), "Choose another node."))
-        }
-        None => Err(body(
+        None if view.state.nodes.get(&node).is_some_and(|node| node.witness) => Err(Problem::new(
+            "is-witness",
+            format!("{name} is a witness and holds no data"),
+            "Choose another node.",
+        )),
+        None => Err(Problem::new(
             "node-unreachable",
             format!("node {name} does not answer"),
             "Bring it up, or choose another node.",
@@ -506,7 +514,7 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
 }
 
 /// The node on which a replica of an existing resource is to be made.
-fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -> Result<NodeId, ErrorBody> {
+fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -> Result<NodeId, Problem> {
     let node = find_node(view, name)?;
     if !resource.spec.replicas.contains(&node) {
         let live = agent.ask_all(&*agent.member()?, view);
@@ -597,13 +605,13 @@ async fn resize_volume(
 
 /// Waits until every replica exists and the devices are there. If some node cannot make its replica, the
 /// whole creation is undone.
-fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result<(), ErrorBody> {
+fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result<(), Problem> {
     let deadline = Instant::now() + CREATE_TIMEOUT;
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let view = member.log.view();
         let Some(resource) = view.state.resources.get(&id) else {
-            return Err(body(
+            return Err(Problem::new(
                 "conflict",
                 "the resource was deleted meanwhile",
                 "See `mainstay events`; to make it, run the command again.",
@@ -616,7 +624,7 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
             failure.filter(|_| resource.record.replicas.len() < resource.spec.replicas.len())
         {
             settle(member.log.propose(Command::DeleteResource { resource: id }, PROPOSE_TIMEOUT))?;
-            let mut failure = from_engine(error.clone());
+            let mut failure = error.clone();
             failure.message = format!(
                 "{} could not make its replica, so the resource is removed again: {}",
                 view.state.node_name(node),
@@ -632,7 +640,7 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(body(
+            return Err(Problem::new(
                 "creation-unfinished",
                 "the resource is recorded, but is not being served yet",
                 "See `mainstay status`; creation goes on by itself.",
@@ -720,22 +728,22 @@ fn hindrances(agent: &Agent, member: &Member, view: &View, service: &str, stalls
 
 /// # Errors
 /// When no majority of the voters confirms what this node knows: then nothing can be changed.
-fn require_majority(agent: &Agent, doing: &str) -> Result<(), ErrorBody> {
+fn require_majority(agent: &Agent, doing: &str) -> Result<(), Problem> {
     let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
     if view.age_ms == Some(0) {
         return Ok(());
     }
-    Err(body(
+    Err(Problem::new(
         "no-majority",
         format!("{doing}: no majority of the voters can be reached"),
         "Bring the other nodes or their network back, and try again; see `mainstay status`.",
     ))
 }
 
-fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
+fn service_view(view: &View, name: &str) -> Result<ServiceView, Problem> {
     match view.state.services.get(name) {
         Some(service) => Ok(views::service(&view.state, name, service)),
-        None => Err(body(
+        None => Err(Problem::new(
             "unknown-service",
             format!("there is no service {name}"),
             "See `mainstay service list`.",
@@ -785,7 +793,7 @@ async fn move_service(
         if let Some(resource) = resource.filter(|resource| !resource.spec.replicas.contains(&to)) {
             let holders: Vec<String> =
                 resource.spec.replicas.iter().map(|node| view.state.node_name(*node)).collect();
-            return Err(body(
+            return Err(Problem::new(
                 "not-eligible",
                 format!("node {} has no replica of resource {}", request.to, resource.name),
                 format!("Name a node that has one: {}.", holders.join(", ")),
@@ -822,7 +830,7 @@ async fn move_service(
     })
     .await;
     let moved = match moved {
-        Err(Problem(refusal)) if refusal.code == "not-eligible" => {
+        Err(Refused(refusal)) if refusal.code == "not-eligible" => {
             return blocking(move || Err(with_hung(&agent, refusal))).await;
         }
         moved => moved?,
@@ -834,7 +842,7 @@ async fn move_service(
 }
 
 /// A refusal with the engines and disks that give no answer: the record does not know of them.
-fn with_hung(agent: &Arc<Agent>, mut refusal: ErrorBody) -> ErrorBody {
+fn with_hung(agent: &Arc<Agent>, mut refusal: Problem) -> Problem {
     if let Ok(member) = agent.member() {
         let view = member.log.view();
         let is_hung = |stall: &Stall| matches!(stall.what, Stalled::Engine(_) | Stalled::LogDisk(_));
@@ -858,7 +866,7 @@ async fn disregard_holders(agent: Arc<Agent>, service: String) {
 
 async fn change(
     agent: Arc<Agent>,
-    command: impl FnOnce(&View) -> Result<(Command, String), ErrorBody> + Send + 'static,
+    command: impl FnOnce(&View) -> Result<(Command, String), Problem> + Send + 'static,
 ) -> Answer<Accepted> {
     blocking(move || {
         let member = agent.member()?;
@@ -873,7 +881,7 @@ async fn change(
 /// meanwhile, proposes the change again.
 async fn change_what_is_now(
     agent: Arc<Agent>,
-    command: impl Fn(&View) -> Result<(Command, String), ErrorBody> + Send + 'static,
+    command: impl Fn(&View) -> Result<(Command, String), Problem> + Send + 'static,
 ) -> Answer<Accepted> {
     blocking(move || {
         let member = agent.member()?;
@@ -887,7 +895,11 @@ async fn change_what_is_now(
                 }
             }
         }
-        Err(body("conflict", "the state changes again and again", "Look at `mainstay status` and try again."))
+        Err(Problem::new(
+            "conflict",
+            "the state changes again and again",
+            "Look at `mainstay status` and try again.",
+        ))
     })
     .await
 }

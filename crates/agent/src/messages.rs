@@ -2,13 +2,12 @@
 
 use crate::service::lacks::Lack;
 use mainstay_api::engine;
-use mainstay_api::rest::ErrorBody;
 use mainstay_control::labels::Notice;
 use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::stalls::Hindrance;
 use mainstay_control::state::Entry;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_types::{NodeId, Problem, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -210,9 +209,8 @@ pub enum CallReply {
     Pool {
         free_bytes: u64,
         /// Replicas that could not be made.
-        failures: BTreeMap<ResourceId, engine::EngineError>,
-        /// Needs of services that the node does not meet, by the service's name. Only services that
-        /// may run there count.
+        failures: BTreeMap<ResourceId, Problem>,
+        /// What services that may run there need and it does not have, by name.
         #[serde(default)]
         lacks: BTreeMap<String, Vec<Lack>>,
         /// Directories in the pool that are not used, with the reason.
@@ -233,17 +231,17 @@ pub enum CallReply {
         unfit: Option<String>,
     },
     Lacks(Vec<Lack>),
-    Error(ErrorBody),
+    Error(Problem),
 }
 
 impl CallReply {
     /// The answer to a node of another cluster.
     #[must_use]
     pub fn other_cluster() -> Self {
-        Self::Error(ErrorBody {
-            code: "other-cluster".into(),
-            message: "the asked node is not a member of the asker's cluster".into(),
-            remedy: "Check the address of the peer.".into(),
-        })
+        Self::Error(Problem::new(
+            "other-cluster",
+            "the asked node is not a member of the asker's cluster",
+            "Check the address of the peer.",
+        ))
     }
 }

@@ -23,16 +23,16 @@ use crate::service::vip;
 use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
-use mainstay_api::engine::{
-    self, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ReplicaStatus, Request,
-};
+use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request};
 use mainstay_control::State;
 use mainstay_control::labels::DIRECTORY_GONE;
 use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::state::{Command, Links};
-use mainstay_types::{Epoch, NodeId, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time};
+use mainstay_types::{
+    Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -54,7 +54,7 @@ pub enum Input {
     JobDone {
         resource: ResourceId,
         job: &'static str,
-        result: Result<Ended, EngineError>,
+        result: Result<Ended, Problem>,
     },
     /// The engine has confirmed a list for its guard, or has not.
     Guarded {

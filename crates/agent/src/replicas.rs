@@ -21,7 +21,7 @@ use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::{lock, spawn};
-use mainstay_api::engine::{ContentSource, EngineError, FileId, Reply, Request};
+use mainstay_api::engine::{ContentSource, FileId, Reply, Request};
 use mainstay_control::labels::{self, DIRECTORY_GONE, Found, Label, Look, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 pub use mainstay_control::reconcile::NO_LABEL;
@@ -29,7 +29,7 @@ use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, Index, Opening, ResourceId, StoreState};
+use mainstay_types::{Incarnation, Index, Opening, Problem, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -54,7 +54,7 @@ pub struct Replicas {
     engine: EngineLink,
     stored: Mutex<BTreeMap<ResourceId, (Label, PathBuf)>>,
     /// Why the last attempt to make a replica failed.
-    failures: Mutex<BTreeMap<ResourceId, EngineError>>,
+    failures: Mutex<BTreeMap<ResourceId, Problem>>,
     held: Held,
     /// Why open replicas are not in their place any more, as of the last look.
     gone: Mutex<BTreeMap<ResourceId, (Incarnation, String)>>,
@@ -293,7 +293,7 @@ impl Replicas {
 
     /// Why replicas could not be made here.
     #[must_use]
-    pub fn failures(&self) -> BTreeMap<ResourceId, EngineError> {
+    pub fn failures(&self) -> BTreeMap<ResourceId, Problem> {
         lock(&self.failures).clone()
     }
 
@@ -307,7 +307,7 @@ impl Replicas {
         resource: ResourceId,
         wanted: Option<&Resource>,
         order: Order,
-    ) -> Result<Ended, EngineError> {
+    ) -> Result<Ended, Problem> {
         let makes = matches!(order, Order::Make { .. });
         let place = match order {
             Order::Attach(_) | Order::Detach => Some(Self::of_client(resource, wanted)),
@@ -358,7 +358,7 @@ impl Replicas {
     }
 
     /// Remembers what a job came to.
-    fn keep(&self, place: Place, makes: bool, end: &Result<Ended, EngineError>) {
+    fn keep(&self, place: Place, makes: bool, end: &Result<Ended, Problem>) {
         let Place { resource, name, directory, .. } = place;
         match end {
             Ok(Ended::Made(incarnation)) => {
@@ -393,7 +393,7 @@ impl Replicas {
         }
     }
 
-    fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, EngineError> {
+    fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, Problem> {
         let Place { resource, name, directory, label } = place;
         let resource = *resource;
         let dir = || directory.to_string_lossy().into_owned();
@@ -483,7 +483,7 @@ impl Replicas {
     }
 
     /// Where the files are of which a replica is to be made.
-    fn content(&self, of: SnapshotOf) -> Result<ContentSource, EngineError> {
+    fn content(&self, of: SnapshotOf) -> Result<ContentSource, Problem> {
         let stored = lock(&self.stored);
         let (_, directory) = stored.get(&of.resource).ok_or_else(|| unknown(of.resource))?;
         let dir = directory.to_string_lossy().into_owned();
@@ -520,7 +520,7 @@ impl Replicas {
     }
 
     /// Why no new replica is made in the place of one that is missed.
-    fn missed(&self, place: &Place) -> EngineError {
+    fn missed(&self, place: &Place) -> Problem {
         let pool = pool::directory(&self.state_dir);
         let own = labels::directory_name(place.resource, &place.name);
         let renamed = pool::scan(&pool).unwrap_or_default().into_iter().find_map(|(name, found)| {
@@ -530,19 +530,19 @@ impl Replicas {
         let back = renamed.map_or_else(String::new, |name| {
             format!("; to put it back, run {}", labels::move_back(&pool.to_string_lossy(), &name, &own))
         });
-        EngineError {
-            code: DIRECTORY_GONE.into(),
-            message: format!(
+        Problem::new(
+            DIRECTORY_GONE,
+            format!(
                 "its directory, {}, is gone from the pool (moved or deleted){back}",
                 place.directory.display()
             ),
-            remedy: "Put the directory back; the agent notices it without a restart.".into(),
-        }
+            "Put the directory back; the agent notices it without a restart.",
+        )
     }
 
-    /// Why a directory in the place of a replica is not used. The operator is to write only a label
-    /// that is lost or damaged: another label may be the last that says whose files these are.
-    fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
+    /// Why a directory is not used that is in the place of a replica. Only a label that is lost or
+    /// damaged is to be written: another one may be the last that says whose files these are.
+    fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> Problem {
         let Place { resource, name, directory, .. } = place;
         let path = directory.display();
         let root = pool::directory(&self.state_dir).to_string_lossy().into_owned();
@@ -590,18 +590,14 @@ impl Replicas {
                 format!("{} cannot be read: {why}. {}", directory.join(pool::LABEL).display(), back())
             }
         };
-        EngineError {
-            code: NO_LABEL.into(),
-            message,
-            remedy: "Follow one of these ways; the agent notices it without a restart.".into(),
-        }
+        Problem::new(NO_LABEL, message, "Follow one of these ways; the agent notices it without a restart.")
     }
 
-    fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, EngineError> {
+    fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, Problem> {
         match self.engine.request(request, timeout) {
             Ok(Reply::Opened { incarnation }) => Ok(Answer::Opened(incarnation)),
             Ok(_) => Ok(Answer::Done),
-            Err(error) => Err(error.into_engine_error()),
+            Err(error) => Err(error.into_problem()),
         }
     }
 }
@@ -611,13 +607,12 @@ fn device(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|found| found.dev())
 }
 
-fn other_pool(pool: &Path) -> EngineError {
-    EngineError {
-        code: "pool-files".into(),
-        message: format!("{} is on another file system than when the agent started", pool.display()),
-        remedy: "Mount the pool's file system again, or restart the agent if this one is the pool now."
-            .into(),
-    }
+fn other_pool(pool: &Path) -> Problem {
+    Problem::new(
+        "pool-files",
+        format!("{} is on another file system than when the agent started", pool.display()),
+        "Mount the pool's file system again, or restart the agent if this one is the pool now.",
+    )
 }
 
 /// Looks for the files that the engine has open, in the replica's own directory and, if they are
@@ -648,26 +643,22 @@ struct Place {
     label: Option<Incarnation>,
 }
 
-fn unknown(resource: ResourceId) -> EngineError {
-    EngineError {
-        code: "unknown-resource".into(),
-        message: format!("there is no resource {resource} any more"),
-        remedy: String::new(),
-    }
+fn unknown(resource: ResourceId) -> Problem {
+    Problem::new("unknown-resource", format!("there is no resource {resource} any more"), String::new())
 }
 
-fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> EngineError {
-    EngineError {
-        code: "wrong-disk".into(),
-        message: format!("{} holds incarnation {found}, and its label says {label}", directory.display()),
-        remedy: "Put the right disk back, or remove the directory to have the replica copied again.".into(),
-    }
+fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Problem {
+    Problem::new(
+        "wrong-disk",
+        format!("{} holds incarnation {found}, and its label says {label}", directory.display()),
+        "Put the right disk back, or remove the directory to have the replica copied again.",
+    )
 }
 
 /// Whether an error of [`Replicas::carry_out`] is about what is on the disk, or about the disk (R12, R13), and not about
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
-pub fn stays_unusable(error: &EngineError) -> bool {
+pub fn stays_unusable(error: &Problem) -> bool {
     let disk = [
         "corrupt",
         "recover",
@@ -735,12 +726,8 @@ fn remove(directory: &Path) -> io::Result<()> {
     pool::remove_files(directory)
 }
 
-fn file_error(path: &Path, error: &io::Error) -> EngineError {
-    EngineError {
-        code: "pool-files".into(),
-        message: format!("{}: {error}", path.display()),
-        remedy: "Look at the pool's file system.".into(),
-    }
+fn file_error(path: &Path, error: &io::Error) -> Problem {
+    Problem::new("pool-files", format!("{}: {error}", path.display()), "Look at the pool's file system.")
 }
 
 #[cfg(test)]
@@ -753,9 +740,7 @@ mod tests {
     /// An engine that is not ready, or does not answer, says nothing about a disk.
     #[test]
     fn only_what_is_about_the_disk_is_told_to_the_cluster() {
-        let stays = |code: &str| {
-            stays_unusable(&EngineError { code: code.into(), message: String::new(), remedy: String::new() })
-        };
+        let stays = |code: &str| stays_unusable(&Problem::new(code, "", ""));
         assert!(["corrupt", "recover", "disk", "wrong-disk", "other-resource"].into_iter().all(stays));
         assert!(["journal-missing", "wrong-journal", "volatile-journal"].into_iter().all(stays));
         let passes = ["no-hello", "in-use", "engine-unreachable", "engine-timeout", "unknown-resource"];

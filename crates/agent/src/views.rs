@@ -4,7 +4,7 @@ use crate::clock::wall_ms;
 use crate::messages::{LogLag, Waits};
 use crate::service::lacks::Lack;
 use crate::watch;
-use mainstay_api::engine::{self, EngineError, EngineStatus};
+use mainstay_api::engine::{self, EngineStatus};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
     GrowingView, Health, LeavingView, MoveView, NodeView, OriginView, PeerView, ReplicaLive, ReplicaView,
@@ -20,7 +20,7 @@ use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{Resource, Service};
 use mainstay_types::{
-    Attachment, Mode, NodeId, PeerState, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
+    Attachment, Mode, NodeId, PeerState, Problem, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
     SnapshotState, StoreState, Time, size_words,
 };
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Live {
     pub engines: BTreeMap<NodeId, EngineStatus>,
     pub pools: BTreeMap<NodeId, u64>,
     /// Replicas that could not be made.
-    pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
+    pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, Problem>>,
     /// Needs of services that nodes do not meet, by node and service.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
     /// Paths of each node that are not as they should be, directories of pools for example.

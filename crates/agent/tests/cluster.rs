@@ -142,7 +142,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
-    assert_eq!(error.body().code, "result-unknown");
+    assert_eq!(error.problem().code, "result-unknown");
     nodes[0].kill();
 }
 
@@ -162,7 +162,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
-    assert_eq!(error.body().code, "no-space");
+    assert_eq!(error.problem().code, "no-space");
     eventually("removal of the resource", || resource(&nodes[0], "db").is_none());
     assert!(nodes.iter().all(|node| node.pool_is_empty()));
     for node in &mut nodes {
@@ -225,7 +225,7 @@ fn strangers_and_second_memberships_are_refused() {
     for node in &mut nodes {
         node.start();
     }
-    let code = |error: mainstay_client::ClientError| error.body().code;
+    let code = |error: mainstay_client::ClientError| error.problem().code;
     let client = nodes[0].client();
     assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), "not-a-member");
     let join = ClusterJoin {
@@ -377,7 +377,7 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     // The third node's address answers, but as another node than the one that is to begin a
     // cluster.
     for wrong in ["127.66.8.3", "127.66.8.1:7401", "192.0.2.1", "0.0.0.0", "127.66.8.1:0", "not an address"] {
-        let code = init_at(wrong).expect_err(wrong).body().code;
+        let code = init_at(wrong).expect_err(wrong).problem().code;
         assert!(["bad-address", "address-elsewhere"].contains(&code.as_str()), "{wrong}: {code}");
         assert_eq!(first.state_files(), fresh, "{wrong}");
     }
@@ -394,7 +394,7 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     for (address, engine, code) in wrong {
         let join = join_as(first, "n2", address, engine);
         let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err();
-        assert_eq!(error.body().code, code, "{address} {engine:?}: {error}");
+        assert_eq!(error.problem().code, code, "{address} {engine:?}: {error}");
         assert_eq!(second.state_files(), fresh, "{address} {engine:?}");
     }
     let view: ClusterView = first.client().get("/v1/cluster").unwrap();
@@ -445,7 +445,7 @@ fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() 
     let lossy =
         ClusterJoin { peer: "127.66.12.7:7400".into(), ..join_as(first, "n2", &second.address(), None) };
     let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &lossy).unwrap_err();
-    assert_eq!(error.body().code, "agent-transport", "{error}");
+    assert_eq!(error.problem().code, "agent-transport", "{error}");
     let view: ClusterView = first.client().get("/v1/cluster").unwrap();
     assert!(view.nodes.iter().any(|node| node.name == "n2" && node.candidate), "{view:?}");
     let join = join_as(first, "n2", &second.address(), None);
@@ -484,7 +484,7 @@ fn a_join_that_is_under_way_is_told_and_goes_on_when_it_is_repeated() {
         heartbeat_ms: None,
     };
     let init =
-        || client.post::<_, ClusterView>("/v1/cluster/init", &request).unwrap_err().body().code.clone();
+        || client.post::<_, ClusterView>("/v1/cluster/init", &request).unwrap_err().problem().code.clone();
     assert_eq!(init(), "join-busy");
     let join = join_as(&nodes[0], "n3", &nodes[2].address(), None);
     let repeating = nodes[2].client();
@@ -559,11 +559,11 @@ fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
             } else {
                 own_state::load(&state).unwrap_err()
             };
-            let body = error.body();
-            assert_eq!(body.code, "state-lost", "{file} {told}: {body:?}");
-            assert!(body.message.contains(&path.display().to_string()), "{file} {told}: {body:?}");
-            let says = body.message.contains(told) || told == "damaged";
-            assert!(says && body.remedy.contains("mv "), "{file} {told}: {body:?}");
+            let problem = error.problem();
+            assert_eq!(problem.code, "state-lost", "{file} {told}: {problem:?}");
+            assert!(problem.message.contains(&path.display().to_string()), "{file} {told}: {problem:?}");
+            let says = problem.message.contains(told) || told == "damaged";
+            assert!(says && problem.remedy.contains("mv "), "{file} {told}: {problem:?}");
             assert_eq!(std::fs::read(&path).ok(), damage, "{file} {told}");
         }
         std::fs::remove_file(&path).unwrap();
@@ -593,9 +593,9 @@ fn a_voter_that_lost_entries_ends_before_it_votes_again_and_does_not_start_any_m
     nodes[2].kill_agent();
     std::fs::write(&log, older).unwrap();
     assert!(!nodes[2].agent_lives_for(PATIENCE), "it goes on with an older log");
-    let body = own_state::load(&nodes[2].state_dir()).unwrap_err().body();
-    assert_eq!(body.code, "state-lost", "{body:?}");
-    assert!(body.message.contains("lacks entries"), "{body:?}");
+    let problem = own_state::load(&nodes[2].state_dir()).unwrap_err().problem();
+    assert_eq!(problem.code, "state-lost", "{problem:?}");
+    assert!(problem.message.contains("lacks entries"), "{problem:?}");
     for node in &mut nodes {
         node.kill();
     }

@@ -18,13 +18,12 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
     ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening, PeerState,
-    Position, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
+    Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
     ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use thiserror::Error;
 
 /// File in the run directory in which the engine notes its lease and what it has silenced, for
 /// processes that must not wait for it.
@@ -273,7 +272,7 @@ pub enum EngineLine {
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Reply {
     Ok,
-    Error(EngineError),
+    Error(Problem),
     Created {
         incarnation: Incarnation,
     },
@@ -297,15 +296,11 @@ pub enum Reply {
     Metrics(MetricsPage),
 }
 
-/// Why a request was refused or failed.
-#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
-#[error("{message} [{code}]")]
-pub struct EngineError {
-    /// Stable, lower case with dashes, for example `unknown-resource`.
-    pub code: String,
-    pub message: String,
-    /// Advice for the operator, in words; empty when there is none.
-    pub remedy: String,
+impl Reply {
+    #[must_use]
+    pub fn refused(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Error(Problem::new(code, message, remedy))
+    }
 }
 
 /// Digests of all volumes at one log position. Equal positions must have equal digests (R17).

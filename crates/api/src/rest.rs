@@ -1,6 +1,6 @@
 //! Requests and answers of the HTTP API that an agent serves on `<run>/agent.sock`.
 //!
-//! Bodies are JSON. Every failure is an [`ErrorBody`] with content type `application/problem+json`
+//! Bodies are JSON. Every failure is a [`Problem`] with content type `application/problem+json`
 //! and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
 //! clock milliseconds since 1970 and serve display only: nothing is decided by them.
 //!
@@ -44,11 +44,10 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    Mode, NodeStatus, PeerState, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase,
-    Severity, SnapshotState, StoreState, size_words,
+    Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
+    ServicePhase, Severity, SnapshotState, StoreState, size_words,
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Longest time that a request for events may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
@@ -58,26 +57,6 @@ pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
 pub const AGE_HEADER: &str = "mainstay-as-of-ms";
 /// Header of such an answer: the name of the node that answered.
 pub const NODE_HEADER: &str = "mainstay-node";
-
-/// Why a request was refused or failed; the same fields are printed by the command line.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ErrorBody {
-    /// Stable, lower case with dashes, for example `not-a-member`.
-    pub code: String,
-    pub message: String,
-    /// Advice for the operator, in words; empty when there is none.
-    pub remedy: String,
-}
-
-impl fmt::Display for ErrorBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [{}]", self.message, self.code)?;
-        if !self.remedy.is_empty() {
-            write!(f, "\n{}", self.remedy)?;
-        }
-        Ok(())
-    }
-}
 
 /// A change was recorded; the nodes carry it out in the background.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

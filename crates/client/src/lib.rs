@@ -7,7 +7,8 @@ use http_body_util::{BodyExt, Full, Limited};
 pub use hyper::Method;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use mainstay_api::rest::{AGE_HEADER, ErrorBody, NODE_HEADER};
+use mainstay_api::rest::{AGE_HEADER, NODE_HEADER};
+use mainstay_types::Problem;
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -39,16 +40,16 @@ pub enum ClientError {
     #[error("the agent at {path} accepted the connection and did not answer within {within:?}")]
     Timeout { path: PathBuf, within: Duration },
     /// The agent refused the request or failed to carry it out.
-    #[error("{body}")]
-    Refused { status: u16, body: ErrorBody },
+    #[error("{problem:#}")]
+    Refused { status: u16, problem: Problem },
 }
 
 impl ClientError {
     /// The stable code, for `--json` and exit codes.
     #[must_use]
-    pub fn body(&self) -> ErrorBody {
+    pub fn problem(&self) -> Problem {
         let (code, remedy) = match self {
-            Self::Refused { body, .. } => return body.clone(),
+            Self::Refused { problem, .. } => return problem.clone(),
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 ("agent-forbidden", "Run the command as root, or as a user who may open the socket.")
             }
@@ -66,7 +67,7 @@ impl ClientError {
                 "Its process is stopped or hangs: look at it and at its log. A change that was asked for may still happen.",
             ),
         };
-        ErrorBody { code: code.into(), message: self.to_string(), remedy: remedy.into() }
+        Problem::new(code, self.to_string(), remedy)
     }
 }
 
@@ -289,12 +290,10 @@ fn encode<B: Serialize>(body: &B) -> Result<Bytes, ClientError> {
 }
 
 fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
-    let body = serde_json::from_slice(bytes).unwrap_or_else(|_| ErrorBody {
-        code: "http".into(),
-        message: format!("{status}: {}", String::from_utf8_lossy(bytes)),
-        remedy: String::new(),
+    let problem = serde_json::from_slice(bytes).unwrap_or_else(|_| {
+        Problem::new("http", format!("{status}: {}", String::from_utf8_lossy(bytes)), String::new())
     });
-    ClientError::Refused { status: status.as_u16(), body }
+    ClientError::Refused { status: status.as_u16(), problem }
 }
 
 #[cfg(test)]

@@ -26,10 +26,11 @@
 //! on a former member of the in-sync set. The cluster learns both when that member returns, and not
 //! before. Then an event tells them.
 
-use crate::state::{Forced, Loss, Outcome, Refusal, State};
+use crate::state::{Forced, Loss, Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, Severity, VolumeId, reach, size_words,
+    ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId, reach,
+    size_words,
 };
 
 /// Positions of the replica that the operator was told before a forced promotion: the end of its
@@ -40,15 +41,11 @@ pub(crate) struct Held {
     pub heard: Index,
 }
 
-fn refusal(code: &str, message: String, remedy: &str) -> Refusal {
-    Refusal { code: code.into(), message, remedy: remedy.into() }
-}
-
 impl State {
     /// Why `node` cannot be promoted by force, if it cannot.
-    pub fn cannot_force(&self, id: ResourceId, node: NodeId) -> Option<Refusal> {
+    pub fn cannot_force(&self, id: ResourceId, node: NodeId) -> Option<Problem> {
         let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
-            return Some(refusal(
+            return Some(Problem::new(
                 "unknown-resource",
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
@@ -60,14 +57,14 @@ impl State {
             names.collect::<Vec<_>>().join(" or ")
         };
         if record.epoch == Epoch(0) {
-            return Some(refusal(
+            return Some(Problem::new(
                 "not-ready",
                 format!("resource {} was never served", resource.name),
                 "wait until it has a primary",
             ));
         }
         if record.replica(node).is_none() {
-            return Some(refusal(
+            return Some(Problem::new(
                 "not-eligible",
                 format!("{name} has no replica of resource {}", resource.name),
                 "choose a node that holds a replica: `mainstay resource list` names them",
@@ -76,14 +73,14 @@ impl State {
         if let Some(primary) = record.primary {
             reach!("control: a forced promotion against a living primary");
             let primary = self.node_name(primary);
-            return Some(refusal(
+            return Some(Problem::new(
                 "has-primary",
                 format!("{primary} is primary, and has every acknowledged write"),
                 "move the service instead: that loses nothing",
             ));
         }
         if !self.candidates(resource).is_empty() {
-            return Some(refusal(
+            return Some(Problem::new(
                 "not-needed",
                 format!("{} has every acknowledged write and can be primary", members()),
                 "wait until it is; that loses nothing",
@@ -91,14 +88,14 @@ impl State {
         }
         if record.replica(node).is_none() || !self.lives_usable(resource, node) {
             reach!("control: a forced promotion of what cannot serve");
-            return Some(refusal(
+            return Some(Problem::new(
                 "not-eligible",
                 format!("{name} holds no replica that can be used now"),
                 "choose a node that lives and holds a whole replica",
             ));
         }
         if record.iss_member(node).is_some() && Self::proven(resource, node) {
-            return Some(refusal(
+            return Some(Problem::new(
                 "not-needed",
                 format!("{name} has every acknowledged write"),
                 "it becomes primary by itself",

@@ -7,10 +7,10 @@
 //! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
-use crate::state::{Links, NODES_MAX, Node, Outcome, Refusal, State, refused};
+use crate::state::{Links, NODES_MAX, Node, Outcome, State, refused};
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{NodeId, NodeStatus, Severity};
+use mainstay_types::{NodeId, NodeStatus, Problem, Severity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of agents when none is named.
@@ -36,13 +36,12 @@ pub struct Newcomer {
     pub nonce: u64,
 }
 
-fn bad(what: &str, text: &str, why: &str) -> Refusal {
-    Refusal {
-        code: "bad-address".into(),
-        message: format!("`{text}` cannot be the address of {what}: {why}"),
-        remedy: "give an IP address that this node has and that all other nodes reach, with or without a port, for example 10.0.0.1:7400"
-            .into(),
-    }
+fn bad(what: &str, text: &str, why: &str) -> Problem {
+    Problem::new(
+        "bad-address",
+        format!("`{text}` cannot be the address of {what}: {why}"),
+        "give an IP address that this node has and that all other nodes reach, with or without a port, for example 10.0.0.1:7400",
+    )
 }
 
 /// The same address, and an IPv4 address where it is one that is written as IPv6
@@ -63,8 +62,8 @@ fn has_bad_port(text: &str) -> bool {
 /// Reads an address that a node states for itself.
 ///
 /// # Errors
-/// When it is no IP address, or an address at which other nodes cannot reach this one.
-fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Refusal> {
+/// When it is no IP address, or one under which nobody can reach a certain node.
+fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Problem> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
         (Ok(address), _) => canonical(address),
@@ -100,7 +99,7 @@ impl Addresses {
     ///
     /// # Errors
     /// When one of them cannot be the address of a node, or both are the same.
-    pub fn read(agent: &str, engine: Option<&str>) -> Result<Self, Refusal> {
+    pub fn read(agent: &str, engine: Option<&str>) -> Result<Self, Problem> {
         let agent_text = agent;
         let agent = read("the agent", agent, AGENT_PORT)?;
         let (engine_text, engine) = match engine {
@@ -199,14 +198,12 @@ fn is_loopback(text: &str) -> bool {
 impl State {
     /// Why a node with this request cannot join, if that is known from the record.
     #[must_use]
-    pub fn cannot_admit(&self, new: &Newcomer) -> Option<Refusal> {
+    pub fn cannot_admit(&self, new: &Newcomer) -> Option<Problem> {
         self.check_newcomer(new).err()
     }
 
-    fn check_newcomer(&self, new: &Newcomer) -> Result<(), Refusal> {
-        let refuse = |code: &str, message: String, remedy: &str| {
-            Err(Refusal { code: code.into(), message, remedy: remedy.into() })
-        };
+    fn check_newcomer(&self, new: &Newcomer) -> Result<(), Problem> {
+        let refuse = |code: &str, message: String, remedy: &str| Err(Problem::new(code, message, remedy));
         if !valid_name(&new.name) {
             return refuse("bad-name", format!("'{}' is not a valid name", new.name), NAME_REMEDY);
         }

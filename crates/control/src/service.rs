@@ -1,11 +1,9 @@
 //! Services: the operator's specifications, and the nodes' reports about them.
 
-use crate::state::{
-    Links, Node, Outcome, Refusal, Service, ServiceOnNode, State, cut, host_address, refused,
-};
+use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, host_address, refused};
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, MacAddress, NodeId, ServicePhase, Severity, reach};
+use mainstay_types::{Epoch, MacAddress, NodeId, Problem, ServicePhase, Severity, reach};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -188,19 +186,18 @@ impl State {
         ))
     }
 
-    /// The refusal of a node whose address is a service's: the service may move that address to the
-    /// newcomer, or away from it.
-    pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Refusal> {
+    /// The other way round: a service may move its address to the newcomer, or away from it.
+    pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Problem> {
         let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
         let (name, address) = self.services.iter().find_map(|(name, service)| {
             let address = service.spec.vip.as_ref().and_then(Vip::parsed)?.ip;
             own.contains(&address).then_some((name, address))
         })?;
-        Some(Refusal {
-            code: "address-of-a-service".into(),
-            message: format!("{address} is the floating address of service {name}"),
-            remedy: "give an address that stays on this node".into(),
-        })
+        Some(Problem::new(
+            "address-of-a-service",
+            format!("{address} is the floating address of service {name}"),
+            "give an address that stays on this node",
+        ))
     }
 
     pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {

@@ -13,8 +13,8 @@ use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies, Mode,
-    NodeId, NodeStatus, Opening, Position, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId,
-    Severity, SnapshotId, SnapshotOn, VolumeId,
+    NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase,
+    SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -706,7 +706,7 @@ pub enum Outcome {
     Conflict {
         record: Option<ResourceRecord>,
     },
-    Refused(Refusal),
+    Refused(Problem),
 }
 
 impl Outcome {
@@ -715,15 +715,6 @@ impl Outcome {
     pub fn is_ok(&self) -> bool {
         !matches!(self, Self::Conflict { .. } | Self::Refused(_))
     }
-}
-
-/// Why a command was refused, in words for the operator.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Refusal {
-    /// Stable, lower case with dashes.
-    pub code: String,
-    pub message: String,
-    pub remedy: String,
 }
 
 impl State {
@@ -802,5 +793,5 @@ pub(crate) fn cut(mut text: String) -> String {
 }
 
 pub(crate) fn refused(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Outcome {
-    Outcome::Refused(Refusal { code: code.into(), message: message.into(), remedy: remedy.into() })
+    Outcome::Refused(Problem::new(code, message, remedy))
 }

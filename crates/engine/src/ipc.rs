@@ -10,7 +10,7 @@
 //! - Only root may connect.
 
 use mainstay_api::engine::{
-    EngineError, EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
+    EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
@@ -102,7 +102,7 @@ impl ReplySender {
 impl Drop for ReplySender {
     fn drop(&mut self) {
         if !self.sent {
-            let reply = error("interrupted", "the engine gave up the request", "repeat it");
+            let reply = Reply::refused("interrupted", "the engine gave up the request", "repeat it");
             self.client.line(EngineLine::Reply { id: self.id, reply });
         }
     }
@@ -285,17 +285,13 @@ fn read_requests(client: &Client, shared: &Shared, forward: &dyn Fn(IpcMessage))
                 _ if shared.agent.load(Ordering::Acquire) == client.id => {}
                 _ => {
                     let message = "only the connection that said hello last may ask this";
-                    reply.send(error("not-the-agent", message, "say hello first"));
+                    reply.send(Reply::refused("not-the-agent", message, "say hello first"));
                     continue;
                 }
             }
             forward(IpcMessage::Request { client: client.clone(), request, reply });
         }
     }
-}
-
-fn error(code: &str, message: &str, remedy: &str) -> Reply {
-    Reply::Error(EngineError { code: code.into(), message: message.into(), remedy: remedy.into() })
 }
 
 #[cfg(test)]

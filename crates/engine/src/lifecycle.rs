@@ -5,7 +5,7 @@ use crate::buffer::BufferPool;
 use crate::disk::{Content, DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
 use crate::ipc::Client;
 use crate::open_replica::Answer;
-use mainstay_api::engine::{EngineError, Reply};
+use mainstay_api::engine::Reply;
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
@@ -119,7 +119,7 @@ impl LifecycleError {
             message.push_str(&error.to_string());
             cause = error.source();
         }
-        Reply::Error(EngineError { code: code.into(), message, remedy: remedy.into() })
+        Reply::refused(code, message, remedy)
     }
 }
 

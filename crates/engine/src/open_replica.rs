@@ -25,7 +25,7 @@ use crate::requests::{REQUESTS_MAX, Requests, operation};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use counts::{Asked, Counts};
-use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
+use mainstay_api::engine::{EngineEvent, ProposalEvent, Reply};
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
 use mainstay_replica::ReplicaConfig;
@@ -426,15 +426,11 @@ impl OpenReplica {
 
 impl Around {
     fn refuse(&self, code: &str, message: &str, remedy: &str) -> Reply {
-        Reply::Error(refusal(code, &format!("{}: {message}", self.name), remedy))
+        Reply::refused(code, format!("{}: {message}", self.name), remedy)
     }
 }
 
 /// A number that no other opening has, and not 0. Seeded by the kernel for each process.
 fn new_opening() -> Opening {
     Opening(RandomState::new().build_hasher().finish().max(1))
-}
-
-fn refusal(code: &str, message: &str, remedy: &str) -> EngineError {
-    EngineError { code: code.into(), message: message.into(), remedy: remedy.into() }
 }

@@ -131,7 +131,7 @@ fn ends_empty(text: &str) -> bool {
 
 #[test]
 fn every_refusal_says_what_to_do() {
-    const CALLS: [&str; 5] = ["Failure::new(", "Failure::usage(", "body(", "refused(", "refusal("];
+    const CALLS: [&str; 5] = ["Failure::new(", "Failure::usage(", "Problem::new(", "refused(", "refuse("];
     let mut paths = Vec::new();
     files(Path::new("../../crates"), &mut paths);
     let (mut seen, mut wrong) = (0, Vec::new());

@@ -1,7 +1,7 @@
 //! Failures of the command line: a stable code, the cause, the remedy, and the exit code that goes
 //! with it.
 
-use mainstay_api::rest::ErrorBody;
+use mainstay_api::rest::Problem;
 use mainstay_client::ClientError;
 use std::error::Error;
 use std::{fmt, io};
@@ -26,7 +26,7 @@ pub mod exit {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    pub body: ErrorBody,
+    pub problem: Problem,
     pub exit: u8,
 }
 
@@ -35,8 +35,8 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     pub fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         let message = plain(&without_numbers(&message.into()));
-        let body = ErrorBody { code: code.into(), message, remedy: remedy.into() };
-        Self { body, exit: exit::FAILED }
+        let problem = Problem::new(code, message, remedy);
+        Self { problem, exit: exit::FAILED }
     }
 
     pub fn usage(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
@@ -51,9 +51,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {} [{}]", self.body.message, self.body.code)?;
-        if !self.body.remedy.is_empty() {
-            write!(f, "\n  what to do: {}", self.body.remedy)?;
+        write!(f, "error: {}", self.problem)?;
+        if !self.problem.remedy.is_empty() {
+            write!(f, "\n  what to do: {}", self.problem.remedy)?;
         }
         Ok(())
     }
@@ -63,14 +63,14 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
             ClientError::Unreachable { .. } | ClientError::Timeout { .. } => exit::UNREACHABLE,
-            ClientError::Refused { body, .. }
-                if matches!(body.code.as_str(), "result-unknown" | "no-majority") =>
+            ClientError::Refused { problem, .. }
+                if matches!(problem.code.as_str(), "result-unknown" | "no-majority") =>
             {
                 exit::UNREACHABLE
             }
             ClientError::Refused { .. } | ClientError::Transport(_) => exit::FAILED,
         };
-        let ErrorBody { code, message, remedy } = error.body();
+        let Problem { code, message, remedy } = error.problem();
         Self::new(&code, message, remedy).with_exit(exit)
     }
 }
@@ -193,13 +193,13 @@ mod tests {
             [(2, "Check the path"), (13, "as root"), (17, "remove what is there"), (28, "Make room")]
         {
             let failure = failed(number).or_fail("clone", || "copy a to b".into()).expect_err("it failed");
-            assert!(failure.body.message.starts_with("cannot copy a to b: "), "{failure}");
+            assert!(failure.problem.message.starts_with("cannot copy a to b: "), "{failure}");
             assert!(!failure.to_string().contains("os error"), "{failure}");
-            assert!(failure.body.remedy.contains(words), "{failure}");
+            assert!(failure.problem.remedy.contains(words), "{failure}");
         }
         let failure =
             Err::<(), _>(nix::errno::Errno::EBUSY).or_fail("lab", || "x".into()).expect_err("it failed");
-        assert!(failure.body.remedy.contains("uses it"), "{failure}");
+        assert!(failure.problem.remedy.contains("uses it"), "{failure}");
         assert_eq!(without_numbers("a (os error x) b (os error 5): c (os error 2)"), "a (os error x) b: c");
     }
 
@@ -207,8 +207,8 @@ mod tests {
     fn a_message_is_bounded_and_plays_with_no_terminal() {
         let failure =
             Failure::new("bad-name", format!("`\u{1b}[2J{}` is not a name\nindeed", "ä".repeat(9000)), "x");
-        assert!(failure.body.message.starts_with("`\\u{1b}[2Jä"), "{failure}");
-        assert!(failure.body.message.chars().count() < 4020, "{failure}");
+        assert!(failure.problem.message.starts_with("`\\u{1b}[2Jä"), "{failure}");
+        assert!(failure.problem.message.chars().count() < 4020, "{failure}");
         assert_eq!(plain("a\nb\r"), "a\nb\\r");
     }
 

@@ -65,7 +65,7 @@ impl Output {
     }
 
     pub fn failure(self, failure: &Failure) {
-        match self.json.then(|| serde_json::to_string_pretty(&failure.body)) {
+        match self.json.then(|| serde_json::to_string_pretty(&failure.problem)) {
             Some(Ok(json)) => eprintln!("{json}"),
             _ => say(&failure.to_string()),
         }

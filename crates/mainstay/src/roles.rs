@@ -80,15 +80,15 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
     };
     mainstay_agent::run(options).map_err(|error| {
         let remedy = match error {
-            AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.body().remedy,
+            AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.problem().remedy,
             _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
             AgentError::Transport(_) => {
                 "Give --listen an address of this machine and a port that no other program has.".to_owned()
             }
-            _ if error.body().code == STATE_LOST => error.body().remedy,
+            _ if error.problem().code == STATE_LOST => error.problem().remedy,
             _ => REMEDY.to_owned(),
         };
-        let is_lost = error.body().code == STATE_LOST;
+        let is_lost = error.problem().code == STATE_LOST;
         let (code, exit) =
             if is_lost { (STATE_LOST, exit::STATE_LOST) } else { ("agent-ended", exit::FAILED) };
         Failure::new(code, chain(&error), remedy).with_exit(exit)

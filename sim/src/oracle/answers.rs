@@ -241,8 +241,7 @@ mod tests {
     use super::*;
     use crate::agent::initial_state;
     use crate::plan::Shape;
-    use mainstay_control::state::Refusal;
-    use mainstay_types::{ResourceId, VolumeId};
+    use mainstay_types::{Problem, ResourceId, VolumeId};
 
     const R: ResourceId = ResourceId(1);
 
@@ -282,9 +281,7 @@ mod tests {
     #[test]
     fn a_refusal_that_changes_something_or_says_nothing_is_seen() {
         let (before, entry, _, after) = applied(Command::AddReplica { resource: R, node: NodeId(3) });
-        let refused = |remedy: &str| {
-            Outcome::Refused(Refusal { code: "no".into(), message: "because".into(), remedy: remedy.into() })
-        };
+        let refused = |remedy: &str| Outcome::Refused(Problem::new("no", "because", remedy));
         assert_eq!(judge(&before, &entry, &refused("do so"), &before), Ok("H7 answer refused"));
         let said = judge(&before, &entry, &refused("do so"), &after);
         assert!(said.is_err_and(|why| why.contains("has changed")));

@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, DB};
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::ErrorBody;
+use mainstay_api::rest::Problem;
 use mainstay_tests::command::{self, Finished};
 use std::time::Duration;
 
@@ -85,10 +85,10 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
 
     // With --json the refusal is an object with a stable code.
     let refused = cluster.lab.try_cli(&["--json", "resource", "status", "nope"])?;
-    let body: ErrorBody = serde_json::from_str(refused.stderr.trim())
+    let problem: Problem = serde_json::from_str(refused.stderr.trim())
         .or_else(|_| serde_json::from_str(refused.stdout.trim()))
         .with_context(|| format!("a refusal as JSON: {refused:?}"))?;
-    ensure!(!body.code.is_empty() && body.message.contains("nope"), "{body:?}");
+    ensure!(!problem.code.is_empty() && problem.message.contains("nope"), "{problem:?}");
 
     let nobody = command::finish(
         &mut cluster.lab.command(&["--socket", "/nonexistent.sock", "status"]),

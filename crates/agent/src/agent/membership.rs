@@ -9,7 +9,7 @@
 
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
-use crate::error::{AgentError, OTHER_RELEASE, body, settle};
+use crate::error::{AgentError, OTHER_RELEASE, settle};
 use crate::identity::{Identity, LogMark, write_durable};
 use crate::member::{Member, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, random_u64};
@@ -20,11 +20,12 @@ use crate::service::vip::own_addresses;
 use crate::threads::{lock, read, write};
 use crate::transport::{Listening, TransportError, call, local_address, silence_of};
 use mainstay_api::engine::{Reply, Request};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
+use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView};
 use mainstay_control::State;
 use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical, is_recorded_here};
-use mainstay_control::state::{Command, Entry, Outcome, Refusal, Settings};
+use mainstay_control::state::{Command, Entry, Outcome, Settings};
 use mainstay_types::NodeId;
+use mainstay_types::Problem;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
@@ -78,11 +79,11 @@ impl Agent {
     ///
     /// # Errors
     /// When it is a member already, a name, an address or a setting is refused, or the disk fails. Nothing is left then.
-    pub fn init(self: &Arc<Self>, request: &ClusterInit) -> Result<ClusterView, ErrorBody> {
+    pub fn init(self: &Arc<Self>, request: &ClusterInit) -> Result<ClusterView, Problem> {
         let asked_at = Instant::now();
         if let Some(peer) = self.joins_by() {
             let message = format!("this node is asking {peer} to join its cluster");
-            return Err(body("join-busy", message, JOINING_REMEDY));
+            return Err(Problem::new("join-busy", message, JOINING_REMEDY));
         }
         let _once = self.joining.lock();
         if let Some(view) = self.has_made(request) {
@@ -98,8 +99,7 @@ impl Agent {
         }
         settings.heartbeat_ms = request.heartbeat_ms.unwrap_or(settings.heartbeat_ms);
         let (cluster, nonce) = (random_u64(), random_u64());
-        let addresses =
-            Addresses::read(&request.address, request.engine_address.as_deref()).map_err(refusal)?;
+        let addresses = Addresses::read(&request.address, request.engine_address.as_deref())?;
         let mut state = State::default();
         let mut node = NodeId(0);
         for command in [
@@ -114,7 +114,7 @@ impl Agent {
             },
         ] {
             match state.apply(Entry { at_ms: wall_ms(), command }) {
-                Outcome::Refused(refused) => return Err(refusal(refused)),
+                Outcome::Refused(refused) => return Err(refused),
                 Outcome::NodeAdded { node: added, .. } => node = added,
                 _ => {}
             }
@@ -142,7 +142,7 @@ impl Agent {
         };
         let member = write().map_err(|error| {
             self.forget_membership(true);
-            error.body()
+            error.problem()
         })?;
         self.wait_for(&member, Duration::from_secs(10), |view| view.leader.is_some());
         Ok(self.cluster_view(&member))
@@ -163,7 +163,7 @@ impl Agent {
     /// # Errors
     /// When it is a member already, the peer does not answer or refuses, one of the two does not reach the other, or the disk
     /// fails. Nothing is left then, unless the code says `join-unfinished`.
-    pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
+    pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, Problem> {
         let asked_at = Instant::now();
         let _once = self.joining.lock();
         let _joins = Joins::begin(self, &request.peer);
@@ -184,13 +184,13 @@ impl Agent {
         refuse_late(asked_at)?;
         let address = match &request.address {
             Some(address) => address.clone(),
-            None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
+            None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).problem())?,
         };
-        let addresses = Addresses::read(&address, request.engine_address.as_deref()).map_err(refusal)?;
+        let addresses = Addresses::read(&address, request.engine_address.as_deref())?;
         let engine = if request.witness { None } else { Some(self.show_engine(addresses.engine)?) };
         let ask_until = asked_at + ASK_WITHIN;
-        let ask = || -> Result<(JoinTicket, u64), ErrorBody> {
-            let (nonce, is_new) = self.join_nonce().map_err(|error| error.body())?;
+        let ask = || -> Result<(JoinTicket, u64), Problem> {
+            let (nonce, is_new) = self.join_nonce().map_err(|error| error.problem())?;
             let _proof = Proof::begin(self, nonce);
             let question = Call::Join(JoinRequest {
                 node: request.node.clone(),
@@ -235,7 +235,7 @@ impl Agent {
         let member = begin().map_err(|error| {
             let withdrawn = self.withdraw(&request.peer, nonce);
             self.forget_membership(matches!(withdrawn, Withdrawal::Done));
-            error.body()
+            error.problem()
         })?;
         let is_member = |view: &View| {
             view.state.nodes.get(&node).is_some_and(|node| !node.candidate) && view.voters.contains(&node)
@@ -248,7 +248,7 @@ impl Agent {
             Withdrawal::Done => {
                 let unreachable = unreachable(&members);
                 self.forget_membership(true);
-                Err(body(
+                Err(Problem::new(
                     "join-failed",
                     format!(
                         "this node did not receive the state of the cluster in time, and is no member: {unreachable}"
@@ -316,12 +316,12 @@ impl Agent {
         })
     }
 
-    fn ask_to_join(&self, peer: &str, question: &Call, deadline: Instant) -> Result<JoinTicket, ErrorBody> {
+    fn ask_to_join(&self, peer: &str, question: &Call, deadline: Instant) -> Result<JoinTicket, Problem> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let patience = left.clamp(ASK_TIMEOUT, PROPOSE_TIMEOUT + PROOF_TIMEOUT);
             let reply =
-                call(peer, None, question, patience).map_err(|error| AgentError::from(error).body())?;
+                call(peer, None, question, patience).map_err(|error| AgentError::from(error).problem())?;
             match reply {
                 CallReply::Joined(ticket) => return Ok(ticket),
                 CallReply::Error(error)
@@ -331,7 +331,7 @@ impl Agent {
                 }
                 CallReply::Error(error) => return Err(error),
                 _ => {
-                    return Err(body(
+                    return Err(Problem::new(
                         "peer-answer",
                         "the peer gave an answer to another question",
                         OTHER_RELEASE,
@@ -371,10 +371,10 @@ impl Agent {
 
     /// Shows that the engine of this node will be found at an address: nothing listens there yet, and until the guard is dropped
     /// this agent does.
-    fn show_engine(self: &Arc<Self>, address: SocketAddr) -> Result<Listening, ErrorBody> {
+    fn show_engine(self: &Arc<Self>, address: SocketAddr) -> Result<Listening, Problem> {
         if let Ok(Reply::Status(status)) = self.engine.request(Request::Status, ASK_TIMEOUT) {
             if let Some(node) = status.node {
-                return Err(body(
+                return Err(Problem::new(
                     "engine-in-use",
                     format!("the engine of this machine still runs as node {node} of an earlier cluster"),
                     "Restart the engine, and try again.",
@@ -386,7 +386,7 @@ impl Agent {
                     && (listens.ip().is_unspecified() || listens.ip() == address.ip())
             };
             if let Some(listens) = listens.map(canonical).filter(|listens| !fits(listens)) {
-                return Err(body(
+                return Err(Problem::new(
                     "bad-address",
                     format!("the engine of this node listens on {listens}, and not on {address}"),
                     "Give the engine's address with --engine-address, or restart the engine with another --listen.",
@@ -405,7 +405,7 @@ impl Agent {
                 ),
                 _ => (format!("nothing can listen on {address}: {error}"), "Give another address."),
             };
-            body("bad-address", message, remedy)
+            Problem::new("bad-address", message, remedy)
         })
     }
 
@@ -467,10 +467,10 @@ impl Agent {
         }
     }
 
-    fn refuse_members(&self) -> Result<(), ErrorBody> {
+    fn refuse_members(&self) -> Result<(), Problem> {
         match read(&self.member).as_ref() {
             None => Ok(()),
-            Some(member) if member.is_joining() => Err(body(
+            Some(member) if member.is_joining() => Err(Problem::new(
                 "join-busy",
                 format!(
                     "this node is joining the cluster {} as {}, and does not vote yet",
@@ -478,7 +478,7 @@ impl Agent {
                 ),
                 JOINING_REMEDY,
             )),
-            Some(member) => Err(body(
+            Some(member) => Err(Problem::new(
                 "already-a-member",
                 format!(
                     "this node is {} of the cluster {}",
@@ -515,18 +515,16 @@ impl Agent {
         Ok((nonce, true))
     }
 
-    /// Answers a node that wants to join. It is let in when it was found at the addresses that it
-    /// states (R29).
-    pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
+    /// A node wants to join. It is let in when it has been found at the addresses that it states (R29).
+    pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, Problem> {
         let member = self.member()?;
         let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
         let new =
             Newcomer { name: node, agent_addr: agent_address, engine_addr: engine_address, witness, nonce };
         if let Some(refused) = member.log.view().state.cannot_admit(&new) {
-            return Err(refusal(refused));
+            return Err(refused);
         }
-        let Addresses { agent, engine } =
-            Addresses::read(&new.agent_addr, Some(&new.engine_addr)).map_err(refusal)?;
+        let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
         let identity = member.transport.identity();
         prove(agent, identity, nonce, ("the agent", JOINER_REMEDY))?;
         if !witness {
@@ -539,7 +537,7 @@ impl Agent {
         // afterwards.
         let withdrawn = lock(&self.withdrawn);
         if withdrawn.has(nonce) {
-            return Err(body(
+            return Err(Problem::new(
                 WITHDRAWN,
                 "this request to join was taken back by its node",
                 "Run the command again.",
@@ -560,12 +558,14 @@ impl Agent {
                     .map(|known| (known.id, known.agent_addr.clone()))
                     .collect(),
             }),
-            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), OTHER_RELEASE)),
+            other => {
+                Err(Problem::new("peer-answer", format!("the cluster answered {other:?}"), OTHER_RELEASE))
+            }
         }
     }
 
     /// A node that wanted to join here takes that back.
-    pub(super) fn forget_newcomer(&self, nonce: u64) -> Result<(), ErrorBody> {
+    pub(super) fn forget_newcomer(&self, nonce: u64) -> Result<(), Problem> {
         let member = self.member()?;
         let mut withdrawn = lock(&self.withdrawn);
         withdrawn.note(nonce);
@@ -608,19 +608,19 @@ impl Drop for Joins<'_> {
 
 /// An attempt that waited long for another one does not begin: the operator may not expect it any
 /// more.
-fn refuse_late(asked_at: Instant) -> Result<(), ErrorBody> {
+fn refuse_late(asked_at: Instant) -> Result<(), Problem> {
     if asked_at.elapsed() <= TURN_WITHIN {
         return Ok(());
     }
-    Err(body(
+    Err(Problem::new(
         "join-busy",
         "another attempt of this node to become a member ran until now, and failed",
         "Run the command again.",
     ))
 }
 
-fn unfinished() -> ErrorBody {
-    body(
+fn unfinished() -> Problem {
+    Problem::new(
         "join-unfinished",
         "this node has asked to join, and has not received the state of the cluster yet; until then it does not vote",
         "Check that the members can reach this node's address; joining goes on by itself.",
@@ -657,7 +657,7 @@ fn prove(
     identity: Option<(u64, NodeId)>,
     nonce: u64,
     (program, remedy): (&str, &str),
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     let mut attempts = PROOF_ATTEMPTS;
     loop {
         attempts -= 1;
@@ -666,7 +666,7 @@ fn prove(
             Ok(_) => {
                 let message =
                     format!("another node answers at {address}, which was given as the address of {program}");
-                return Err(body("address-elsewhere", message, remedy));
+                return Err(Problem::new("address-elsewhere", message, remedy));
             }
             Err(_) if attempts > 0 => {}
             Err(error) => {
@@ -674,7 +674,7 @@ fn prove(
                 let message = format!(
                     "{address}, which was given as the address of {program}, cannot be reached: {why}"
                 );
-                return Err(body("address-unreachable", message, remedy));
+                return Err(Problem::new("address-unreachable", message, remedy));
             }
         }
     }
@@ -697,10 +697,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         innermost = source;
     }
     innermost.to_string()
-}
-
-fn refusal(Refusal { code, message, remedy }: Refusal) -> ErrorBody {
-    ErrorBody { code, message, remedy }
 }
 
 fn remove_file(path: &Path) -> io::Result<()> {

@@ -6,11 +6,10 @@
 //! - A refusal names each field with what is there and what was asked for, and what can change it.
 
 use super::{JOURNAL_BYTES_DEFAULT, modes, nodes_named, scrubs};
-use crate::error::body;
-use mainstay_api::rest::{ErrorBody, ResourceCreate, ScrubRepair};
+use mainstay_api::rest::{ResourceCreate, ScrubRepair};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Resource, State};
-use mainstay_types::{MinCopies, NodeId};
+use mainstay_types::{MinCopies, NodeId, Problem};
 
 /// A field of a resource that is not as asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +40,7 @@ pub(super) fn differences(
     state: &State,
     resource: &Resource,
     request: &ResourceCreate,
-) -> Result<Vec<Difference>, ErrorBody> {
+) -> Result<Vec<Difference>, Problem> {
     let (spec, name) = (&resource.spec, &resource.name);
     let mut found = Vec::new();
     let mut note = |field: &str, there: String, asked: String, commands: Vec<String>| {
@@ -131,7 +130,7 @@ pub(super) fn differences(
 }
 
 /// The refusal that names what differs.
-pub(super) fn refusal(name: &str, differences: &[Difference]) -> ErrorBody {
+pub(super) fn refusal(name: &str, differences: &[Difference]) -> Problem {
     let one = |difference: &Difference| {
         let Difference { field, there, asked, .. } = difference;
         format!("{field}: {there} there, {asked} asked for")
@@ -143,7 +142,7 @@ pub(super) fn refusal(name: &str, differences: &[Difference]) -> ErrorBody {
         commands if commands.is_empty() => String::new(),
         commands => format!(" To change the one that is there, run {commands}."),
     };
-    body("name-taken", message, format!("Choose another name for a new resource.{changed}"))
+    Problem::new("name-taken", message, format!("Choose another name for a new resource.{changed}"))
 }
 
 #[cfg(test)]
@@ -187,7 +186,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({ "name": "db", "volumes": [1u64 << 30] })).unwrap()
     }
 
-    fn refused(request: &ResourceCreate) -> ErrorBody {
+    fn refused(request: &ResourceCreate) -> Problem {
         let state = state();
         let found = differences(&state, state.resource_by_name("db").unwrap(), request).unwrap();
         refusal("db", &found)
@@ -258,10 +257,10 @@ mod tests {
                 "`mainstay resource set-scrub db --scrub-interval off`",
             ),
         ] {
-            let body = refused(&request);
-            assert_eq!(body.code, "name-taken");
-            assert!(body.message.contains(said) && !body.message.contains(';'), "{}", body.message);
-            assert!(body.remedy.contains(remedy), "{}", body.remedy);
+            let problem = refused(&request);
+            assert_eq!(problem.code, "name-taken");
+            assert!(problem.message.contains(said) && !problem.message.contains(';'), "{}", problem.message);
+            assert!(problem.remedy.contains(remedy), "{}", problem.remedy);
         }
     }
 }

@@ -4,15 +4,14 @@ use super::{
     Answer, App, Asked, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource,
 };
 use crate::agent::Agent;
-use crate::error::{body, settle};
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::views;
 use axum::extract::{Path, State as Shared};
-use mainstay_api::engine::{EngineError, Reply, Request};
-use mainstay_api::rest::{Accepted, ErrorBody, ForceView, MinCopiesSet, Mode, ModeSet};
-use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, LagLimits, MinCopies};
+use mainstay_api::engine::{Reply, Request};
+use mainstay_api::rest::{Accepted, ForceView, MinCopiesSet, Mode, ModeSet};
+use mainstay_control::state::Command;
+use mainstay_types::{Index, LagLimits, MinCopies, Problem};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +27,9 @@ pub(super) async fn set_mode(
     if request.mode != Mode::A && (limits || request.takeover) {
         let what = if limits { "limits of the lag" } else { "a takeover within limits of the lag" };
         let message = format!("{what} can be set together with mode A only");
-        return Err(body("not-for-this-mode", message, "Leave that option out, or set mode A.").into());
+        return Err(
+            Problem::new("not-for-this-mode", message, "Leave that option out, or set mode A.").into()
+        );
     }
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -65,12 +66,12 @@ pub(super) fn min_copies(before: MinCopies, request: MinCopiesSet) -> MinCopies 
     }
 }
 
-/// Refuses a waiting time that would have no effect, so that it is not kept for later.
-pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSet) -> Result<(), ErrorBody> {
+/// A time that counts for nothing is not kept for later.
+pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSet) -> Result<(), Problem> {
     if request.suspend_ms.is_none() || min_copies.copies > 1 {
         return Ok(());
     }
-    Err(body(
+    Err(Problem::new(
         "not-for-one-copy",
         "requests wait for copies only where more than one copy is wanted",
         "Ask for more copies with --min-copies, or leave --suspend-io out.",
@@ -98,19 +99,19 @@ pub(super) async fn set_min_copies(
     .await
 }
 
-/// Returns the cost of a forced promotion of `node`, if the promotion is possible.
-fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
+/// What a forced promotion of `node` costs, if it is possible.
+fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, Problem> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {
         // Without a majority, the cluster cannot know about deaths since then, and that is the
         // cause.
         let doing = format!("resource {name} does not go on from {}", view.state.node_name(node));
         super::require_majority(agent, &doing)?;
-        settle(Ok(Outcome::Refused(refusal)))?;
+        return Err(refusal);
     }
     let live = agent.ask_all(&*agent.member()?, view);
     views::force(&view.state, resource, node, &live)
-        .map_err(|why| body("not-eligible", why, "Choose another node, or bring its engine up."))
+        .map_err(|why| Problem::new("not-eligible", why, "Choose another node, or bring its engine up."))
 }
 
 pub(super) async fn force_cost(
@@ -129,7 +130,7 @@ pub(super) async fn force_promote(
     change(agent, move |view| {
         let (resource, holder) = (find_resource(view, &name)?, find_node(view, &node)?);
         if let Some(refusal) = view.state.cannot_force(resource.id, holder) {
-            settle(Ok(Outcome::Refused(refusal)))?;
+            return Err(refusal);
         }
         let doing = format!("resource {name} does not go on from {node}");
         super::require_majority(&asked, &doing)?;
@@ -138,15 +139,12 @@ pub(super) async fn force_promote(
         // change the replica. The cost is compared after that.
         let promise = Request::Promise { resource: resource.id, epoch: resource.record.epoch.next() };
         match asked.ask(&*asked.member()?, holder, Call::Engine(promise), PROMISE_TIMEOUT)? {
-            CallReply::Error(error) => return Err(error),
-            CallReply::Engine(Reply::Error(EngineError { code, message, remedy })) => {
-                return Err(body(&code, message, &remedy));
-            }
+            CallReply::Error(error) | CallReply::Engine(Reply::Error(error)) => return Err(error),
             _ => {}
         }
         let now = cost_of_force(&asked, view, &name, &node)?;
         if now != accepted {
-            return Err(body(
+            return Err(Problem::new(
                 "conflict",
                 "what the promotion costs has changed since it was accepted",
                 "Ask again what it costs.",

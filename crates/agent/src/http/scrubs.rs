@@ -5,18 +5,16 @@ use super::{
     find_resource,
 };
 use crate::agent::Agent;
-use crate::error::{OTHER_RELEASE, body};
+use crate::error::OTHER_RELEASE;
 use crate::member::Member;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{self, Reply, Request};
-use mainstay_api::rest::{
-    Accepted, ErrorBody, ScrubFindingView, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart,
-};
+use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Resource, State};
-use mainstay_types::{NodeId, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
+use mainstay_types::{NodeId, Problem, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
 use std::sync::Arc;
 
 pub(super) async fn start(
@@ -41,7 +39,7 @@ pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer
         let (_, reply) = ask_primary(&agent, &name, |resource| Request::ScrubStatus { resource })?;
         let runs = |status: &engine::ScrubStatus| status.state == ScrubState::Running;
         if !matches!(&reply, Reply::Scrub { status: Some(status) } if runs(status)) {
-            return Err(body(
+            return Err(Problem::new(
                 "no-scrub-runs",
                 format!("the replicas of resource {name} are not being compared"),
                 format!("`mainstay resource scrub {name} --report` says how the last comparison ended."),
@@ -64,7 +62,7 @@ pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answ
                 let resource = find_resource(&view, &name)?;
                 Ok(told(&view.state, resource, primary, &status))
             }
-            _ => Err(body(
+            _ => Err(Problem::new(
                 "no-scrub",
                 format!(
                     "the replicas of resource {name} were not compared since {} opened its replica",
@@ -108,7 +106,7 @@ fn ask_primary(
     agent: &Arc<Agent>,
     name: &str,
     request: impl Fn(ResourceId) -> Request,
-) -> Result<(NodeId, Reply), ErrorBody> {
+) -> Result<(NodeId, Reply), Problem> {
     let member: Arc<Member> = agent.member()?;
     let mut refused = None;
     for attempt in 0..SCRUB_ATTEMPTS {
@@ -123,7 +121,7 @@ fn ask_primary(
             Ok(CallReply::Error(error)) | Err(error) => return Err(error),
             Ok(CallReply::Engine(reply)) => return Ok((primary, reply)),
             Ok(other) => {
-                return Err(body(
+                return Err(Problem::new(
                     "peer-answer",
                     format!("the primary's agent answered {other:?}"),
                     OTHER_RELEASE,
@@ -133,7 +131,7 @@ fn ask_primary(
     }
     Err(refused.unwrap_or_else(|| {
         let text = format!("resource {name} has no primary");
-        body(
+        Problem::new(
             "no-primary",
             text,
             "Replicas are compared by the primary; `mainstay status` says why there is none.",

@@ -3,15 +3,15 @@
 use super::{Answer, App, Asked, blocking, service_view, users};
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
-use crate::error::{body, settle};
+use crate::error::settle;
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::service::lacks::Lack;
 use axum::extract::State as Shared;
-use mainstay_api::rest::{ErrorBody, ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
+use mainstay_api::rest::{ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
 use mainstay_control::state::{Command, Entry, Outcome};
 use mainstay_ha::{Change, ServiceSpec};
-use mainstay_types::{NodeId, NodeStatus, ServicePhase};
+use mainstay_types::{NodeId, NodeStatus, Problem, ServicePhase};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
     blocking(move || {
         let member = agent.member()?;
         let spec = ServiceSpec::parse(&request.toml)
-            .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
+            .map_err(|error| Problem::new("bad-service-file", error.to_string(), error.remedy))?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let name = spec.name.clone();
         // Tries the change as the cluster would take it now. A change that the cluster refuses is
@@ -69,7 +69,7 @@ const XFS_BYTES_MIN: u64 = 300 << 20;
 
 /// Refuses a new service whose XFS could not be made because its volume is too small.
 /// `volumes`: sizes in bytes.
-fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), ErrorBody> {
+fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), Problem> {
     let Some(mount) = spec.mount.as_ref().filter(|mount| mount.mkfs && mount.fstype == "xfs") else {
         return Ok(());
     };
@@ -89,7 +89,7 @@ fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), ErrorBody> {
     let remedy = format!(
         "Run {resize} first, or write `fstype = \"ext4\"`. If the volume has a file system already, write `mkfs = false`."
     );
-    Err(body("volume-too-small", message, remedy))
+    Err(Problem::new("volume-too-small", message, remedy))
 }
 
 fn shown(change: Change) -> ServiceChange {
@@ -107,7 +107,7 @@ fn check_nodes(
     view: &View,
     spec: &ServiceSpec,
     restarts: bool,
-) -> Result<Vec<String>, ErrorBody> {
+) -> Result<Vec<String>, Problem> {
     let state = &view.state;
     let Some(resource) = state.resource_by_name(&spec.resource) else { return Ok(Vec::new()) };
     let nodes = &resource.spec.replicas;
@@ -126,14 +126,14 @@ fn check_nodes(
     for (Lack { field, problem, remedy }, on) in by_lack {
         let message = format!("{field}: {problem} on {}", names(&on));
         if on.len() == lacks.len() {
-            return Err(body("lacking-everywhere", message, format!("{remedy}.")));
+            return Err(Problem::new("lacking-everywhere", message, format!("{remedy}.")));
         }
         if let Some(node) = runs_on.filter(|node| restarts && on.contains(node)) {
             let remedy = format!(
                 "{remedy}; or move the service first, to a node that has it. It runs on {} now and could not start again there.",
                 state.node_name(node)
             );
-            return Err(body("lacking-where-it-runs", message, remedy));
+            return Err(Problem::new("lacking-where-it-runs", message, remedy));
         }
         warnings.push(format!("{message}: the service cannot run there; {remedy}"));
     }

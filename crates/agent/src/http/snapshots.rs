@@ -5,7 +5,6 @@ use super::{
     roomiest, too_few, users,
 };
 use crate::agent::Agent;
-use crate::error::body;
 use crate::extents;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
@@ -13,13 +12,12 @@ use crate::views::{self, Live};
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{snapshot_file, snapshot_map_file, snapshot_prefix};
 use mainstay_api::rest::{
-    Accepted, ErrorBody, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace,
-    SnapshotTake,
+    Accepted, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace, SnapshotTake,
 };
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::BEFORE_COPY;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
-use mainstay_types::{NodeId, SnapshotId, SnapshotState, VolumeId};
+use mainstay_types::{NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,
@@ -75,7 +73,7 @@ pub(super) struct Found<'a> {
     holders: Vec<NodeId>,
 }
 
-pub(super) fn find<'a>(view: &'a View, from: &OriginView) -> Result<Found<'a>, ErrorBody> {
+pub(super) fn find<'a>(view: &'a View, from: &OriginView) -> Result<Found<'a>, Problem> {
     let source = find_resource(view, &from.resource)?;
     let snapshot = number_of(source, &from.snapshot)?;
     let holders = source.holders(snapshot).iter().map(|member| member.node).collect();
@@ -92,7 +90,7 @@ pub(super) fn clone_spec(
     live: &Live,
     request: &ResourceCreate,
     found: &Found<'_>,
-) -> Result<ResourceSpec, ErrorBody> {
+) -> Result<ResourceSpec, Problem> {
     let source = &found.source.spec;
     let volumes = if request.volumes.is_empty() { found.source.sizes_max() } else { request.volumes.clone() };
     let journal_bytes = request.journal_bytes.unwrap_or(source.journal_bytes);
@@ -102,7 +100,7 @@ pub(super) fn clone_spec(
             "several replicas of {} keep what they held before they were copied to",
             found.source.name
         );
-        return Err(body(
+        return Err(Problem::new(
             "ambiguous",
             text,
             "Name one of their nodes with --replicas; see `mainstay snapshot list NAME`.",
@@ -130,7 +128,7 @@ pub(super) fn clone_spec(
 }
 
 /// The number of a snapshot of this name, or of what replicas held before they were copied to.
-fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, ErrorBody> {
+fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, Problem> {
     if name == BEFORE_COPY && !resource.before_copy.is_empty() {
         return Ok(SnapshotId::BEFORE_COPY);
     }
@@ -138,9 +136,9 @@ fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, ErrorBody> {
     known.map(|(id, _)| *id).ok_or_else(|| unknown_snapshot(&resource.name, name))
 }
 
-fn unknown_snapshot(resource: &str, snapshot: &str) -> ErrorBody {
+fn unknown_snapshot(resource: &str, snapshot: &str) -> Problem {
     let text = format!("resource {resource} has no snapshot {snapshot}");
-    body("unknown-snapshot", text, format!("See `mainstay snapshot list {resource}`."))
+    Problem::new("unknown-snapshot", text, format!("See `mainstay snapshot list {resource}`."))
 }
 
 pub(super) async fn files(
@@ -150,7 +148,7 @@ pub(super) async fn files(
     blocking(move || files_here(&agent, &agent.member()?.log.view(), &name, &snapshot)).await
 }
 
-fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<SnapshotFiles, ErrorBody> {
+fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<SnapshotFiles, Problem> {
     let resource = find_resource(view, name)?;
     let id = number_of(resource, snapshot)?;
     let node = agent.member()?.identity.node;

@@ -2,15 +2,13 @@
 //! place (R27).
 
 use crate::agent::Agent;
-use crate::error::body;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::service::holders;
 use crate::service::runner::FREEZE;
-use mainstay_api::rest::ErrorBody;
 use mainstay_control::state::Resource;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, NodeStatus, ServicePhase};
+use mainstay_types::{NodeId, NodeStatus, Problem, ServicePhase};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -36,7 +34,7 @@ pub(super) fn refuse_used(
     resource: &Resource,
     doing: &str,
     patience: Duration,
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     refuse(agent, view, resource, doing, patience, false)
 }
 
@@ -47,7 +45,7 @@ pub(super) fn refuse_used_to_move(
     view: &View,
     resource: &Resource,
     doing: &str,
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     refuse(agent, view, resource, doing, MOVE_WAIT, true)
 }
 
@@ -58,7 +56,7 @@ fn refuse(
     doing: &str,
     patience: Duration,
     moves: bool,
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     let Some(node) = serving(view, resource) else { return Ok(()) };
     let name = view.state.node_name(node);
     let deadline = Instant::now() + patience;
@@ -66,14 +64,14 @@ fn refuse(
         let users = match ask_users(agent, view, resource, node, (moves, LOOK_TIMEOUT))? {
             CallReply::Users { users } => users,
             CallReply::Error(error) if error.code == "users-unknown" => {
-                return Err(body(
+                return Err(Problem::new(
                     "users-unknown",
                     format!("{doing}: on {name} {}", error.message),
                     "Look for a process in state D with `ps -eo pid,stat,comm` there, and try again when it has ended.",
                 ));
             }
             _ => {
-                return Err(body(
+                return Err(Problem::new(
                     "node-unreachable",
                     format!(
                         "{name} does not say whether the devices of resource {} are in use",
@@ -87,7 +85,7 @@ fn refuse(
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(body(
+            return Err(Problem::new(
                 "device-in-use",
                 format!("{doing}: on {name} it is used by {}", holders::words(&users)),
                 "End that, disconnect it or unmount it, and try again.",
@@ -110,7 +108,7 @@ fn ask_users(
     resource: &Resource,
     node: NodeId,
     (moves, timeout): (bool, Duration),
-) -> Result<CallReply, ErrorBody> {
+) -> Result<CallReply, Problem> {
     let own = view.state.services.values().map(|service| &service.spec);
     let service = own.into_iter().find(|spec| spec.resource == resource.name).cloned();
     let question = Call::Users { resource: resource.name.clone(), service, moves };
@@ -151,7 +149,7 @@ pub(super) fn refuse_held(
     service: &str,
     doing: &str,
     or: &str,
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     let Some(service) = view.state.services.get(service) else { return Ok(()) };
     let Some(resource) = view.state.resource_by_name(&service.spec.resource) else { return Ok(()) };
     // If the service does not run there, a mount at its path is not its own, and stays.
@@ -170,7 +168,7 @@ pub(super) fn refuse_held(
 
 /// Adds the way to make a change all the same. A frozen file system leaves none: the stop would
 /// wait for the thaw, too.
-pub(super) fn or_by_force(refusal: &mut ErrorBody, or: &str) {
+pub(super) fn or_by_force(refusal: &mut Problem, or: &str) {
     if refusal.message.contains(FREEZE) {
         refusal.remedy = THAW.into();
     } else {
@@ -184,7 +182,7 @@ pub(super) fn refuse_place(
     view: &View,
     spec: &ServiceSpec,
     nodes: &[NodeId],
-) -> Result<(), ErrorBody> {
+) -> Result<(), Problem> {
     if spec.mount.is_none() {
         return Ok(());
     }
@@ -197,7 +195,7 @@ pub(super) fn refuse_place(
         if let Ok(CallReply::Place { unfit: Some(why) }) =
             agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT)
         {
-            return Err(body(
+            return Err(Problem::new(
                 "bad-mount-path",
                 format!("mount.path: on {} {why}", view.state.node_name(node)),
                 "Give the service an empty directory of its own on every node, for example /srv/NAME.",

@@ -9,7 +9,7 @@
 use super::scrape;
 use super::text::Format;
 use crate::agent::Agent;
-use crate::http::Problem;
+use crate::http::Refused;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -69,7 +69,7 @@ pub async fn answer(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Resp
     let format = Format::wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
     match scrape(agent, format).await {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text.to_string()).into_response(),
-        Err(error) => Problem::from(error).into_response(),
+        Err(error) => Refused::from(error).into_response(),
     }
 }
 

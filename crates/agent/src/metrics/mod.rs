@@ -28,8 +28,7 @@ use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
 use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
-use mainstay_api::rest::ErrorBody;
-use mainstay_types::{FrontendKind, NodeId, ServicePhase, Time};
+use mainstay_types::{FrontendKind, NodeId, Problem, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,9 +147,9 @@ impl Metrics {
 ///
 /// # Errors
 /// `metrics-busy`: too many wait. `metrics-timeout`: something hangs that should not.
-pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, ErrorBody> {
+pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Problem> {
     let Ok(place) = agent.metrics.waiting.clone().try_acquire_owned() else {
-        return Err(crate::error::body(
+        return Err(Problem::new(
             "metrics-busy",
             format!("{WAITING_MAX} scrapes wait for their answer already"),
             "Scrape less often, or from fewer places.",
@@ -164,10 +163,8 @@ pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Error
     });
     match tokio::time::timeout(PAGE_PATIENCE, made).await {
         Ok(Ok(text)) => Ok(text),
-        Ok(Err(error)) => {
-            Err(crate::error::body("agent-internal", error.to_string(), "Look at the agent's log."))
-        }
-        Err(_) => Err(crate::error::body(
+        Ok(Err(error)) => Err(Problem::new("agent-internal", error.to_string(), "Look at the agent's log.")),
+        Err(_) => Err(Problem::new(
             "metrics-timeout",
             format!(
                 "no page within {PAGE_PATIENCE:?}: something in the agent or below its state directory hangs"

@@ -6,8 +6,8 @@ use mainstay_agent::AgentOptions;
 use mainstay_agent::identity::{Identity, LogMark};
 use mainstay_agent::own_state::mark;
 use mainstay_api::engine::{
-    DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
-    RequestLine, read_line, write_line,
+    DeviceStatus, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request, RequestLine,
+    read_line, write_line,
 };
 use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
@@ -314,12 +314,7 @@ impl EngineShared {
         match request {
             Request::Create { incarnation, dir, volumes, .. } => {
                 if self.refuse_create.load(Ordering::SeqCst) {
-                    let error = EngineError {
-                        code: "no-space".into(),
-                        message: "no space left".into(),
-                        remedy: "Make room.".into(),
-                    };
-                    return (Reply::Error(error), None);
+                    return (Reply::refused("no-space", "no space left", "Make room."), None);
                 }
                 std::fs::create_dir_all(&dir).unwrap();
                 std::fs::write(format!("{dir}/meta"), serde_json::to_vec(&(incarnation, volumes)).unwrap())

@@ -102,10 +102,7 @@ fn lines_survive_any_cut() {
 fn engine_lines_round_trip() {
     let lines = vec![
         EngineLine::Reply { id: 1, reply: Reply::Ok },
-        EngineLine::Reply {
-            id: 2,
-            reply: Reply::Error(EngineError { code: "x".into(), message: "m".into(), remedy: String::new() }),
-        },
+        EngineLine::Reply { id: 2, reply: Reply::refused("x", "m", "r") },
         EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
         EngineLine::Reply { id: 4, reply: Reply::Scrub { status: None } },
         EngineLine::Reply { id: 5, reply: Reply::Scrub { status: Some(scrub()) } },

@@ -1,7 +1,7 @@
 //! The world of a replica: starts what its cores want on the shard's ring and transport, or tells
 //! it to devices and agent.
 
-use super::{Around, Pending, Shared, refusal};
+use super::{Around, Pending, Shared};
 use crate::disk::DiskTag;
 use crate::frontend::NOT_SERVED;
 use crate::requests::errno;
@@ -170,11 +170,11 @@ impl Around {
         self.settle_devices(shared);
         if role != Role::Primary {
             for answer in self.pause_answers.drain(..) {
-                answer(Reply::Error(refusal(
+                answer(Reply::refused(
                     "not-primary",
                     "the resource is no longer primary here",
                     "Look at `mainstay status`, and try again.",
-                )));
+                ));
             }
         }
     }
@@ -198,7 +198,7 @@ impl Around {
             Err(error @ DigestError::Incomplete) => {
                 self.refuse("busy", &error.to_string(), "try again when the copy has ended")
             }
-            Err(DigestError::Disk(reason)) => Reply::Error(refusal("io", &reason, "replace the disk")),
+            Err(DigestError::Disk(reason)) => Reply::refused("io", reason, "replace the disk"),
         });
     }
 }

@@ -11,9 +11,7 @@ use crate::lifecycle::{Expected, Job, Opened};
 use crate::metrics_page;
 use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::transport::{Channel, Transport};
-use mainstay_api::engine::{
-    EngineError, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
-};
+use mainstay_api::engine::{EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request};
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::JournalLabel;
 use mainstay_replica::ScrubOrder;
@@ -34,14 +32,18 @@ impl Shard {
             Request::Status => answer(Reply::Status(self.status(now))),
             Request::Metrics { after } => answer(Reply::Metrics(self.metrics(now, after))),
             _ if self.identity.is_none() => {
-                answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
+                answer(Reply::refused(
+                    "no-hello",
+                    "the engine does not know its node yet",
+                    "say hello first",
+                ));
             }
             Request::Peers { peers } => answer(self.set_peers(&peers)),
             Request::Create { resource, .. } | Request::Open { resource, .. }
                 if self.clients.contains_key(&resource) =>
             {
                 let message = format!("a client of resource {resource} is open here");
-                answer(refusal("attached", &message, "detach it first"));
+                answer(Reply::refused("attached", &message, "detach it first"));
             }
             Request::AttachClient { name, record, opening } => {
                 self.attach_client(now, name, *record, opening, answer);
@@ -69,7 +71,7 @@ impl Shard {
                     Ok(silenced_us) => Reply::Lease { until_us, silenced_us },
                     Err(error) => {
                         let message = format!("the lease was not taken: {error}");
-                        refusal("lease", &message, "restart the engine unless it is being stopped")
+                        Reply::refused("lease", &message, "restart the engine unless it is being stopped")
                     }
                 });
             }
@@ -161,7 +163,7 @@ impl Shard {
         if self.replicas.contains_key(&resource) {
             self.with(now, resource, |replica, shared| work(replica, shared, answer));
         } else {
-            answer(refusal(
+            answer(Reply::refused(
                 "unknown-resource",
                 &format!("resource {resource} is not open here"),
                 "open it first",
@@ -172,7 +174,7 @@ impl Shard {
     fn hello(&mut self, identity: Identity) -> Reply {
         match self.identity {
             Some(known) if known == identity => Reply::Ok,
-            Some(known) => refusal(
+            Some(known) => Reply::refused(
                 "other-node",
                 &format!("this engine serves node {} of cluster {:#x}", known.node, known.cluster),
                 "restart the engine if this machine has another identity now",
@@ -188,7 +190,7 @@ impl Shard {
                     Err(error) => {
                         let cause =
                             std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                        refusal(
+                        Reply::refused(
                             "listen",
                             &format!("{error}: {cause}"),
                             "free the address, or configure another",
@@ -204,7 +206,7 @@ impl Shard {
         for peer in peers {
             let Ok(addr) = peer.addr.parse::<SocketAddr>() else {
                 let message = format!("{} is not an address of the form IP:port", peer.addr);
-                return refusal("address", &message, "state the engine's address as IP:port");
+                return Reply::refused("address", &message, "state the engine's address as IP:port");
             };
             addrs.insert(peer.node, addr);
         }
@@ -219,11 +221,11 @@ impl Shard {
             Ok(targets) => {
                 if let Err(error) = self.users.note(entries) {
                     let message = format!("cannot note who uses devices: {error}");
-                    return refusal("run-dir", &message, "make the run directory writable");
+                    return Reply::refused("run-dir", &message, "make the run directory writable");
                 }
                 // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
                 if let Err(error) = self.guard.set_targets(targets) {
-                    return refusal("guard", &error.to_string(), "wait until the engine runs again");
+                    return Reply::refused("guard", &error.to_string(), "wait until the engine runs again");
                 }
                 for entry in entries {
                     self.devices.submit(DeviceJob::GiveUp { resource: entry.resource });
@@ -231,7 +233,7 @@ impl Shard {
                 Reply::Ok
             }
             Err(error) => {
-                refusal("guard", &error.to_string(), "state absolute paths and addresses with prefix")
+                Reply::refused("guard", &error.to_string(), "state absolute paths and addresses with prefix")
             }
         }
     }
@@ -262,7 +264,7 @@ impl Shard {
         if let Some(replica) = self.replicas.get(&resource) {
             if self.dropping.contains_key(&resource) {
                 let message = "the replica is being closed";
-                return answer(refusal("busy", message, "open it again when it is closed"));
+                return answer(Reply::refused("busy", message, "open it again when it is closed"));
             }
             return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
@@ -277,7 +279,7 @@ impl Shard {
     pub(super) fn opened(&mut self, now: Time, opened: Opened) {
         let answers = self.opening.remove(&opened.resource).unwrap_or_default();
         let reply = match (opened.result, self.identity) {
-            (Ok((store, _)), _) if store.config().resource != opened.resource => refusal(
+            (Ok((store, _)), _) if store.config().resource != opened.resource => Reply::refused(
                 "other-resource",
                 &format!("the directory holds resource {}", store.config().resource),
                 "state the directory of this resource",
@@ -308,7 +310,9 @@ impl Shard {
                 self.touched.insert(opened.resource);
                 Reply::Opened { incarnation }
             }
-            (Ok(_), None) => refusal("no-hello", "the engine does not know its node yet", "say hello first"),
+            (Ok(_), None) => {
+                Reply::refused("no-hello", "the engine does not know its node yet", "say hello first")
+            }
             (Err(error), _) => error.to_reply(),
         };
         if let Reply::Error(error) = &reply {
@@ -396,8 +400,4 @@ impl Shard {
             clients: self.clients.values().map(OpenClient::status).collect(),
         }
     }
-}
-
-pub(super) fn refusal(code: &str, message: &str, remedy: &str) -> Reply {
-    Reply::Error(EngineError { code: code.into(), message: message.into(), remedy: remedy.into() })
 }

@@ -1,6 +1,5 @@
 //! Clients on the shard: resources of which this node has the devices and no replica.
 
-use super::agent::refusal;
 use super::{Shard, shared};
 use crate::clients::OpenClient;
 use crate::devices::DeviceJob;
@@ -36,7 +35,7 @@ impl Shard {
     ) {
         let resource = record.resource;
         if self.replicas.contains_key(&resource) || self.opening.contains_key(&resource) {
-            return answer(refusal(
+            return answer(Reply::refused(
                 "has-replica",
                 &format!("a replica of resource {resource} is open here"),
                 "close it first",

@@ -29,7 +29,7 @@ pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output
     let mut progress = Progress::new();
     let report = loop {
         let report: ScrubReport = match client.get(&at).map_err(Failure::from) {
-            Err(failure) if failure.body.code == "no-scrub" => return Err(interrupted(name)),
+            Err(failure) if failure.problem.code == "no-scrub" => return Err(interrupted(name)),
             report => report?,
         };
         if report.state != ScrubState::Running {

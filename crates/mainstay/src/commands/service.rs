@@ -148,7 +148,9 @@ fn await_service(
     });
     drop(progress);
     result.map_err(|failure| match last {
-        Some(now) if failure.body.code == "wait-over" => not_running(&now, goal, wait.wait_s, failure.exit),
+        Some(now) if failure.problem.code == "wait-over" => {
+            not_running(&now, goal, wait.wait_s, failure.exit)
+        }
         _ => failure,
     })
 }

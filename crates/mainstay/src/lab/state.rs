@@ -282,6 +282,6 @@ mod tests {
         lab.cuts.insert(("n1".into(), "n2".into()));
         lab.save().unwrap();
         assert_eq!(Lab::load(base.path(), "x").unwrap(), lab);
-        assert_eq!(Lab::load(base.path(), "y").unwrap_err().body.code, "lab-unknown");
+        assert_eq!(Lab::load(base.path(), "y").unwrap_err().problem.code, "lab-unknown");
     }
 }

@@ -97,14 +97,15 @@ fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
 /// Removes what was made so far and says so.
 fn give_up(base: &Path, lab: &Lab, args: &UpArgs, mut failure: Failure) -> Failure {
     if args.keep && !sys::interrupted() {
-        failure.body.remedy = format!("Everything is left as it is; mainstay lab down --name {}", lab.name);
+        failure.problem.remedy =
+            format!("Everything is left as it is; mainstay lab down --name {}", lab.name);
         return failure;
     }
     match down::remove(base, &lab.name) {
-        Ok(()) => failure.body.message += "; what was made of the lab is removed again",
+        Ok(()) => failure.problem.message += "; what was made of the lab is removed again",
         Err(second) => {
-            failure.body.message += &format!("; and cleaning up failed: {}", second.body.message);
-            failure.body.remedy = format!("mainstay lab down --name {}", lab.name);
+            failure.problem.message += &format!("; and cleaning up failed: {}", second.problem.message);
+            failure.problem.remedy = format!("mainstay lab down --name {}", lab.name);
         }
     }
     failure
@@ -156,9 +157,9 @@ fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcom
         match step() {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
-            // Another attempt would fail in the same way.
-            Err(failure) if failure.body.code == "bad-settings" => return Err(failure),
-            Err(failure) => last = Some(failure.body.message),
+            // That is so whenever it is tried again.
+            Err(failure) if failure.problem.code == "bad-settings" => return Err(failure),
+            Err(failure) => last = Some(failure.problem.message),
         }
         if Instant::now() > deadline {
             let why = last.map_or(String::new(), |last| format!(": {last}"));
@@ -183,7 +184,7 @@ pub fn wait_for_agent(lab: &Lab, name: &str) -> Outcome<()> {
     })
     .map_err(|mut failure| {
         failure = with_log(lab, name, failure);
-        failure.body.remedy =
+        failure.problem.remedy =
             format!("The node runs on; its logs are in {}.", node::log_dir(lab, name).display());
         failure
     })
@@ -251,10 +252,10 @@ fn with_log(lab: &Lab, name: &str, mut failure: Failure) -> Failure {
     for program in ["init", "engine", "agent"] {
         let lines = logs::tail(&node::log_dir(lab, name).join(format!("{program}.log")), 5);
         for line in lines {
-            failure.body.message += &format!("\n  {name} {program} | {line}");
+            failure.problem.message += &format!("\n  {name} {program} | {line}");
         }
     }
-    failure.body.remedy = "`mainstay lab up --keep` leaves the logs to look at.".into();
+    failure.problem.remedy = "`mainstay lab up --keep` leaves the logs to look at.".into();
     failure
 }
 
