@@ -28,7 +28,7 @@ use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, NodeStatus, Problem, Severity};
+use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -176,7 +176,7 @@ impl Agent {
     pub fn member(&self) -> Result<Arc<Member>, Problem> {
         read(&self.member).clone().ok_or_else(|| {
             Problem::new(
-                "not-a-member",
+                Code::NotAMember,
                 "this node is not a member of a cluster",
                 "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
             )
@@ -406,13 +406,13 @@ impl Agent {
             let own = self.clone();
             spawn("agent-ask", move || drop(answer.send(own.call(question))));
             return answers.recv_timeout(timeout).map_err(|_| {
-                Problem::new("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
+                Problem::new(Code::Unreachable, format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
             });
         }
         let address = member.log.view().state.nodes.get(&node).map(|node| node.agent_addr.clone());
         let Some(address) = address else {
             return Err(Problem::new(
-                "unknown-node",
+                Code::UnknownNode,
                 format!("there is no node {node}"),
                 "See `mainstay node list`.",
             ));
@@ -432,7 +432,7 @@ impl Agent {
         );
         if !passed_on {
             return CallReply::Error(Problem::new(
-                "not-allowed",
+                Code::NotAllowed,
                 "this is not passed on to an engine",
                 OTHER_RELEASE,
             ));
@@ -529,7 +529,7 @@ impl Inbound for Agent {
             Call::WhoJoins => match *lock(&self.nonce) {
                 Some(nonce) => CallReply::Joins { nonce },
                 None => CallReply::Error(Problem::new(
-                    "joins-nothing",
+                    Code::JoinsNothing,
                     "this node is not about to become a member",
                     "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.",
                 )),
@@ -556,7 +556,7 @@ impl Inbound for Agent {
                 ) {
                     Ok(users) => CallReply::Users { users },
                     Err(error) => CallReply::Error(Problem::new(
-                        "users-unknown",
+                        Code::UsersUnknown,
                         error.to_string(),
                         "Look at the agent's log on that node, and try again.",
                     )),
@@ -586,7 +586,7 @@ impl Inbound for Agent {
                         CallReply::Pool { free_bytes, failures, lacks, left: BTreeMap::new(), notices }
                     }
                     Err(error) => CallReply::Error(Problem::new(
-                        "pool-files",
+                        Code::PoolFiles,
                         error.to_string(),
                         "Look at the file system of the state directory on that node.",
                     )),

@@ -15,7 +15,7 @@ use mainstay_api::engine::{
     ClientStatus, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
     RequestLine, encode_line, read_line,
 };
-use mainstay_types::{Problem, ResourceId, Time};
+use mainstay_types::{Code, Problem, ResourceId, Time};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use std::collections::BTreeMap;
@@ -62,8 +62,8 @@ impl EngineCallError {
     pub fn into_problem(self) -> Problem {
         let (code, remedy) = match &self {
             Self::Refused(error) => return error.clone(),
-            Self::Disconnected => ("engine-unreachable", "Start the engine of this node."),
-            Self::Timeout(_) => ("engine-timeout", "Look at the engine's log."),
+            Self::Disconnected => (Code::EngineUnreachable, "Start the engine of this node."),
+            Self::Timeout(_) => (Code::EngineTimeout, "Look at the engine's log."),
         };
         Problem::new(code, self.to_string(), remedy)
     }
@@ -417,7 +417,8 @@ mod tests {
         link.greet(Request::Hello { node: NodeId(1), cluster: 2, generation: 3 });
         let listener = UnixListener::bind(&socket).expect("a socket");
         for _ in 0..2 {
-            let refusal = Problem::new("listen", "address in use", "free the address, or configure another");
+            let refusal =
+                Problem::new(Code::Listen, "address in use", "free the address, or configure another");
             let _open = serve(&listener, Reply::Error(refusal));
             let input = inputs.recv_timeout(Duration::from_secs(10)).expect("an input");
             assert!(matches!(input, EngineInput::Disconnected), "{input:?}");

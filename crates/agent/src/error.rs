@@ -4,7 +4,7 @@ use crate::raft::ProposeError;
 use crate::raft::store::RaftStoreError;
 use crate::transport::TransportError;
 use mainstay_control::state::Outcome;
-use mainstay_types::Problem;
+use mainstay_types::{Code, Problem};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -50,36 +50,35 @@ impl AgentError {
     #[must_use]
     pub fn problem(&self) -> Problem {
         let (code, remedy) = match self {
-            Self::File { .. } => ("agent-file", "Look at the file system and its permissions."),
+            Self::File { .. } => (Code::AgentFile, "Look at the file system and its permissions."),
             Self::Lost { path, .. } => return lost(self.to_string(), path),
             Self::Store(error) if error.lost_file().is_some() => {
                 return lost(self.to_string(), error.lost_file().unwrap_or(Path::new("")));
             }
-            Self::Store(_) => ("agent-store", "Look at the disk of the state directory."),
-            Self::Transport(_) => ("agent-transport", "Check the address and the network."),
-            Self::NoCgroup => ("agent-cgroup", ""),
+            Self::Store(_) => (Code::AgentStore, "Look at the disk of the state directory."),
+            Self::Transport(_) => (Code::AgentTransport, "Check the address and the network."),
+            Self::NoCgroup => (Code::AgentCgroup, ""),
             Self::Twin { .. } => (
-                "identity-in-use",
+                Code::IdentityInUse,
                 "Stop the machine that is the copy. To use it as another node, empty its state directory and join it under another name.",
             ),
             Self::Elsewhere { .. } => (
-                "identity-elsewhere",
+                Code::IdentityElsewhere,
                 "If this is a copy, empty its state directory and join it under another name. If it is the node, give it the recorded \
                  address back and start the agent.",
             ),
-            Self::Fatal(_) => ("agent-fatal", "Look at the agent's log; it is restarted by its supervisor."),
+            Self::Fatal(_) => {
+                (Code::AgentFatal, "Look at the agent's log; it is restarted by its supervisor.")
+            }
         };
         Problem::new(code, self.to_string(), remedy)
     }
 }
 
-/// Code of a node that must not run again on its files.
-pub const STATE_LOST: &str = "state-lost";
-
 fn lost(message: String, path: &Path) -> Problem {
     let state_dir = path.parent().unwrap_or(Path::new("/")).display();
     Problem::new(
-        STATE_LOST,
+        Code::StateLost,
         message,
         format!(
             "A restart does not help. Do not put an older copy of the file in its place: the node could vote twice. Keep the state \
@@ -96,15 +95,17 @@ fn lost(message: String, path: &Path) -> Problem {
 pub fn settle(result: Result<Outcome, ProposeError>) -> Result<Outcome, Problem> {
     match result {
         Ok(Outcome::Refused(refusal)) => Err(refusal),
-        Ok(Outcome::Conflict { .. }) => {
-            Err(Problem::new("conflict", "the state changed meanwhile", "Look at the state and try again."))
-        }
+        Ok(Outcome::Conflict { .. }) => Err(Problem::new(
+            Code::Conflict,
+            "the state changed meanwhile",
+            "Look at the state and try again.",
+        )),
         Ok(outcome) => Ok(outcome),
         Err(error @ ProposeError::Unknown { .. }) => Err(Problem::new(
-            "result-unknown",
+            Code::ResultUnknown,
             error.to_string(),
             "Look at the state before trying again; `mainstay status` says whether a majority of nodes is up.",
         )),
-        Err(error) => Err(Problem::new("control-plane-busy", error.to_string(), "Try again.")),
+        Err(error) => Err(Problem::new(Code::ControlPlaneBusy, error.to_string(), "Try again.")),
     }
 }

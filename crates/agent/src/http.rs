@@ -37,7 +37,7 @@ use mainstay_control::causes::causes;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
-use mainstay_types::{MinCopies, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
+use mainstay_types::{Code, MinCopies, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,13 +68,8 @@ impl From<Problem> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let status = match self.0.code.as_str() {
-            "not-found" | "unknown-resource" | "unknown-service" | "unknown-node" => StatusCode::NOT_FOUND,
-            "not-a-member" | "already-a-member" | "conflict" | "name-taken" => StatusCode::CONFLICT,
-            "result-unknown" | "control-plane-busy" | "engine-unreachable" | "metrics-busy"
-            | "metrics-timeout" => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::UNPROCESSABLE_ENTITY,
-        };
+        let status = StatusCode::from_u16(self.0.code.status());
+        let status = status.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
         let mut response = (status, Json(self.0)).into_response();
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -115,7 +110,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/events", get(events))
         .route("/metrics", get(listener::answer))
         .fallback(async || {
-            Refused(Problem::new("not-found", "there is no such route", "See the API's description."))
+            Refused(Problem::new(Code::NotFound, "there is no such route", "See the API's description."))
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .with_state(agent)
@@ -162,7 +157,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
         let refuse = |why: String| {
             let remedy =
                 "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
-            Refused(Problem::new("bad-request", why, remedy))
+            Refused(Problem::new(Code::BadRequest, why, remedy))
         };
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
@@ -202,7 +197,7 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(Json(result?)),
         Err(error) => {
-            Err(Refused(Problem::new("agent-internal", error.to_string(), "Look at the agent's log.")))
+            Err(Refused(Problem::new(Code::AgentInternal, error.to_string(), "Look at the agent's log.")))
         }
     }
 }
@@ -383,7 +378,7 @@ fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, Problem
 
 fn being_deleted(name: &str) -> Problem {
     Problem::new(
-        "name-taken",
+        Code::NameTaken,
         format!("resource {name} is being deleted, and has its name until then"),
         format!(
             "Wait until `mainstay resource list` does not show it any more, or choose another name. `mainstay resource status {name}` says what the deletion waits for."
@@ -392,7 +387,11 @@ fn being_deleted(name: &str) -> Problem {
 }
 
 fn unknown_resource(name: &str) -> Problem {
-    Problem::new("unknown-resource", format!("there is no resource {name}"), "See `mainstay resource list`.")
+    Problem::new(
+        Code::UnknownResource,
+        format!("there is no resource {name}"),
+        "See `mainstay resource list`.",
+    )
 }
 
 async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreate>) -> Answer<ResourceView> {
@@ -425,7 +424,11 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
         let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
-            return Err(Problem::new("conflict", format!("the cluster answered {outcome:?}"), OTHER_RELEASE));
+            return Err(Problem::new(
+                Code::Conflict,
+                format!("the cluster answered {outcome:?}"),
+                OTHER_RELEASE,
+            ));
         };
         await_creation(&agent, &member, resource)?;
         resource_view(&agent, &member, &name)
@@ -466,7 +469,7 @@ fn roomiest(live: &Live) -> Vec<NodeId> {
 
 fn too_few(wanted: usize, found: usize) -> Problem {
     Problem::new(
-        "too-few-nodes",
+        Code::TooFewNodes,
         format!("{wanted} replicas are wanted, and {found} nodes that may hold data answer"),
         "Bring nodes up, or ask for fewer replicas.",
     )
@@ -478,11 +481,15 @@ fn find_node(view: &View, name: &str) -> Result<NodeId, Problem> {
 
 fn node_named(state: &State, name: &str) -> Result<NodeId, Problem> {
     if name.is_empty() {
-        return Err(Problem::new("unknown-node", "the name of a node is empty", "See `mainstay node list`."));
+        return Err(Problem::new(
+            Code::UnknownNode,
+            "the name of a node is empty",
+            "See `mainstay node list`.",
+        ));
     }
     let known = state.node_by_name(name).map(|node| node.id);
     known.ok_or_else(|| {
-        Problem::new("unknown-node", format!("there is no node {name}"), "See `mainstay node list`.")
+        Problem::new(Code::UnknownNode, format!("there is no node {name}"), "See `mainstay node list`.")
     })
 }
 
@@ -492,7 +499,7 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
     match live.pools.get(&node) {
         Some(&free) if free >= needed => Ok(()),
         Some(free) => Err(Problem::new(
-            "pool-too-small",
+            Code::PoolTooSmall,
             format!(
                 "the pool of {name} has {} free, and {} may be needed there",
                 size_words(*free),
@@ -501,12 +508,12 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
             "Choose another node, or make the resource smaller.",
         )),
         None if view.state.nodes.get(&node).is_some_and(|node| node.witness) => Err(Problem::new(
-            "is-witness",
+            Code::IsWitness,
             format!("{name} is a witness and holds no data"),
             "Choose another node.",
         )),
         None => Err(Problem::new(
-            "node-unreachable",
+            Code::NodeUnreachable,
             format!("node {name} does not answer"),
             "Bring it up, or choose another node.",
         )),
@@ -612,7 +619,7 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
         let view = member.log.view();
         let Some(resource) = view.state.resources.get(&id) else {
             return Err(Problem::new(
-                "conflict",
+                Code::Conflict,
                 "the resource was deleted meanwhile",
                 "See `mainstay events`; to make it, run the command again.",
             ));
@@ -641,7 +648,7 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
         }
         if Instant::now() >= deadline {
             return Err(Problem::new(
-                "creation-unfinished",
+                Code::CreationUnfinished,
                 "the resource is recorded, but is not being served yet",
                 "See `mainstay status`; creation goes on by itself.",
             ));
@@ -734,7 +741,7 @@ fn require_majority(agent: &Agent, doing: &str) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(
-        "no-majority",
+        Code::NoMajority,
         format!("{doing}: no majority of the voters can be reached"),
         "Bring the other nodes or their network back, and try again; see `mainstay status`.",
     ))
@@ -744,7 +751,7 @@ fn service_view(view: &View, name: &str) -> Result<ServiceView, Problem> {
     match view.state.services.get(name) {
         Some(service) => Ok(views::service(&view.state, name, service)),
         None => Err(Problem::new(
-            "unknown-service",
+            Code::UnknownService,
             format!("there is no service {name}"),
             "See `mainstay service list`.",
         )),
@@ -794,7 +801,7 @@ async fn move_service(
             let holders: Vec<String> =
                 resource.spec.replicas.iter().map(|node| view.state.node_name(*node)).collect();
             return Err(Problem::new(
-                "not-eligible",
+                Code::NotEligible,
                 format!("node {} has no replica of resource {}", request.to, resource.name),
                 format!("Name a node that has one: {}.", holders.join(", ")),
             ));
@@ -830,7 +837,7 @@ async fn move_service(
     })
     .await;
     let moved = match moved {
-        Err(Refused(refusal)) if refusal.code == "not-eligible" => {
+        Err(Refused(refusal)) if refusal.code == Code::NotEligible => {
             return blocking(move || Err(with_hung(&agent, refusal))).await;
         }
         moved => moved?,
@@ -888,7 +895,7 @@ async fn change_what_is_now(
         for _ in 0..CONFLICTS_MAX {
             let (command, message) = command(&member.log.view())?;
             match settle(member.log.propose(command, PROPOSE_TIMEOUT)) {
-                Err(error) if error.code == "conflict" => std::thread::sleep(CONFLICT_PAUSE),
+                Err(error) if error.code == Code::Conflict => std::thread::sleep(CONFLICT_PAUSE),
                 settled => {
                     settled?;
                     return Ok(Accepted { revision: member.log.view().state.revision, message });
@@ -896,7 +903,7 @@ async fn change_what_is_now(
             }
         }
         Err(Problem::new(
-            "conflict",
+            Code::Conflict,
             "the state changes again and again",
             "Look at `mainstay status` and try again.",
         ))

@@ -7,7 +7,7 @@ use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::stalls::Hindrance;
 use mainstay_control::state::Entry;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, Problem, ResourceId};
+use mainstay_types::{Code, NodeId, Problem, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -239,7 +239,7 @@ impl CallReply {
     #[must_use]
     pub fn other_cluster() -> Self {
         Self::Error(Problem::new(
-            "other-cluster",
+            Code::OtherCluster,
             "the asked node is not a member of the asker's cluster",
             "Check the address of the peer.",
         ))

@@ -25,14 +25,11 @@ use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request};
 use mainstay_control::State;
-use mainstay_control::labels::DIRECTORY_GONE;
 use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::state::{Command, Links};
-use mainstay_types::{
-    Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time,
-};
+use mainstay_types::{Code, Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -231,7 +228,7 @@ impl Node {
                     // A replica that could not be made may be made the next time, unless something
                     // else is in its place.
                     let stays = if job == "create" {
-                        [replicas::NO_LABEL, DIRECTORY_GONE].contains(&error.code.as_str())
+                        [Code::NoLabel, Code::DirectoryGone].contains(&error.code)
                     } else {
                         replicas::stays_unusable(&error)
                     };

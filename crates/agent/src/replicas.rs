@@ -22,14 +22,13 @@ use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{ContentSource, FileId, Reply, Request};
-use mainstay_control::labels::{self, DIRECTORY_GONE, Found, Label, Look, Notice, Stands};
+use mainstay_control::labels::{self, Found, Label, Look, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
-pub use mainstay_control::reconcile::NO_LABEL;
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, Index, Opening, Problem, ResourceId, StoreState};
+use mainstay_types::{Code, Incarnation, Index, Opening, Problem, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -454,7 +453,7 @@ impl Replicas {
                 self.ask(Request::Open { resource, name, dir: dir(), incarnation, held }, JOB_TIMEOUT)
             }
             Step::Close => match self.ask(Request::Drop { resource }, REQUEST_TIMEOUT) {
-                Err(error) if error.code != "unknown-resource" => Err(error),
+                Err(error) if error.code != Code::UnknownResource => Err(error),
                 _ => {
                     // The engine's last status names files that it has closed since.
                     self.engine.forget(resource);
@@ -531,7 +530,7 @@ impl Replicas {
             format!("; to put it back, run {}", labels::move_back(&pool.to_string_lossy(), &name, &own))
         });
         Problem::new(
-            DIRECTORY_GONE,
+            Code::DirectoryGone,
             format!(
                 "its directory, {}, is gone from the pool (moved or deleted){back}",
                 place.directory.display()
@@ -590,7 +589,11 @@ impl Replicas {
                 format!("{} cannot be read: {why}. {}", directory.join(pool::LABEL).display(), back())
             }
         };
-        Problem::new(NO_LABEL, message, "Follow one of these ways; the agent notices it without a restart.")
+        Problem::new(
+            Code::NoLabel,
+            message,
+            "Follow one of these ways; the agent notices it without a restart.",
+        )
     }
 
     fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, Problem> {
@@ -609,7 +612,7 @@ fn device(path: &Path) -> Option<u64> {
 
 fn other_pool(pool: &Path) -> Problem {
     Problem::new(
-        "pool-files",
+        Code::PoolFiles,
         format!("{} is on another file system than when the agent started", pool.display()),
         "Mount the pool's file system again, or restart the agent if this one is the pool now.",
     )
@@ -644,12 +647,12 @@ struct Place {
 }
 
 fn unknown(resource: ResourceId) -> Problem {
-    Problem::new("unknown-resource", format!("there is no resource {resource} any more"), String::new())
+    Problem::new(Code::UnknownResource, format!("there is no resource {resource} any more"), String::new())
 }
 
 fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Problem {
     Problem::new(
-        "wrong-disk",
+        Code::WrongDisk,
         format!("{} holds incarnation {found}, and its label says {label}", directory.display()),
         "Put the right disk back, or remove the directory to have the replica copied again.",
     )
@@ -659,18 +662,20 @@ fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Probl
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &Problem) -> bool {
-    let disk = [
-        "corrupt",
-        "recover",
-        "disk",
-        "wrong-disk",
-        "other-resource",
-        "older-copy",
-        NO_LABEL,
-        DIRECTORY_GONE,
-    ];
-    let journal = ["journal-missing", "wrong-journal", "volatile-journal"];
-    disk.iter().chain(&journal).any(|code| *code == error.code)
+    matches!(
+        error.code,
+        Code::Corrupt
+            | Code::Recover
+            | Code::Disk
+            | Code::WrongDisk
+            | Code::OtherResource
+            | Code::OlderCopy
+            | Code::NoLabel
+            | Code::DirectoryGone
+            | Code::JournalMissing
+            | Code::WrongJournal
+            | Code::VolatileJournal
+    )
 }
 
 /// Gives a replica that was made its label and its name, durably.
@@ -727,7 +732,7 @@ fn remove(directory: &Path) -> io::Result<()> {
 }
 
 fn file_error(path: &Path, error: &io::Error) -> Problem {
-    Problem::new("pool-files", format!("{}: {error}", path.display()), "Look at the pool's file system.")
+    Problem::new(Code::PoolFiles, format!("{}: {error}", path.display()), "Look at the pool's file system.")
 }
 
 #[cfg(test)]
@@ -740,10 +745,15 @@ mod tests {
     /// An engine that is not ready, or does not answer, says nothing about a disk.
     #[test]
     fn only_what_is_about_the_disk_is_told_to_the_cluster() {
-        let stays = |code: &str| stays_unusable(&Problem::new(code, "", ""));
-        assert!(["corrupt", "recover", "disk", "wrong-disk", "other-resource"].into_iter().all(stays));
-        assert!(["journal-missing", "wrong-journal", "volatile-journal"].into_iter().all(stays));
-        let passes = ["no-hello", "in-use", "engine-unreachable", "engine-timeout", "unknown-resource"];
+        let stays = |code: Code| stays_unusable(&Problem::new(code, "", ""));
+        assert!(
+            [Code::Corrupt, Code::Recover, Code::Disk, Code::WrongDisk, Code::OtherResource]
+                .into_iter()
+                .all(stays)
+        );
+        assert!([Code::JournalMissing, Code::WrongJournal, Code::VolatileJournal].into_iter().all(stays));
+        let passes =
+            [Code::NoHello, Code::InUse, Code::EngineUnreachable, Code::EngineTimeout, Code::UnknownResource];
         assert!(!passes.into_iter().any(stays));
     }
 
@@ -897,7 +907,7 @@ mod tests {
         let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone(), label: None };
         assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
         let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)).unwrap_err();
-        assert_eq!(refused.code, "no-label");
+        assert_eq!(refused.code, Code::NoLabel);
         assert_eq!(std::fs::read(foreign[0].join("journal")).unwrap(), b"data");
     }
 
@@ -1089,14 +1099,14 @@ mod tests {
         let make =
             |wanted: &Resource| replicas.step(&place, Some(wanted), Step::MakeFiles(Incarnation(3), None));
         let missed = make(&wanted).unwrap_err();
-        assert_eq!(missed.code, DIRECTORY_GONE);
+        assert_eq!(missed.code, Code::DirectoryGone);
         assert!(missed.message.contains("mv -T") && stays_unusable(&missed), "{missed:?}");
         std::fs::rename(&away, &directory).unwrap();
         assert_eq!(make(&wanted), Ok(Answer::Holds(A)), "it is noticed without a restart");
         std::fs::rename(&directory, &away).unwrap();
         // Another replica has everything, so the engine is asked for a new one here.
         wanted.record.iss[0].incarnation = Incarnation(A.0 + 1);
-        assert_ne!(make(&wanted).unwrap_err().code, DIRECTORY_GONE);
+        assert_ne!(make(&wanted).unwrap_err().code, Code::DirectoryGone);
     }
 
     /// A resource that was written to, and whose in-sync set is this replica.

@@ -9,7 +9,7 @@ use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
     ResourceView, ScrubSchedule, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
 };
-use mainstay_types::Role;
+use mainstay_types::{Code, Role};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -142,7 +142,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
-    assert_eq!(error.problem().code, "result-unknown");
+    assert_eq!(error.problem().code, Code::ResultUnknown);
     nodes[0].kill();
 }
 
@@ -162,7 +162,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
-    assert_eq!(error.problem().code, "no-space");
+    assert_eq!(error.problem().code, Code::NoSpace);
     eventually("removal of the resource", || resource(&nodes[0], "db").is_none());
     assert!(nodes.iter().all(|node| node.pool_is_empty()));
     for node in &mut nodes {
@@ -227,7 +227,7 @@ fn strangers_and_second_memberships_are_refused() {
     }
     let code = |error: mainstay_client::ClientError| error.problem().code;
     let client = nodes[0].client();
-    assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), "not-a-member");
+    assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), Code::NotAMember);
     let join = ClusterJoin {
         peer: nodes[1].address(),
         node: "n1".into(),
@@ -235,13 +235,13 @@ fn strangers_and_second_memberships_are_refused() {
         engine_address: None,
         witness: false,
     };
-    assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), "not-a-member");
+    assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), Code::NotAMember);
     nodes.iter().for_each(|node| drop(init(node)));
     assert_eq!(
         code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()),
-        "already-a-member"
+        Code::AlreadyAMember
     );
-    assert_eq!(code(client.get::<ClusterView>("/v1/nonsense").unwrap_err()), "not-found");
+    assert_eq!(code(client.get::<ClusterView>("/v1/nonsense").unwrap_err()), Code::NotFound);
     for node in &mut nodes {
         node.kill();
     }
@@ -378,18 +378,18 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     // cluster.
     for wrong in ["127.66.8.3", "127.66.8.1:7401", "192.0.2.1", "0.0.0.0", "127.66.8.1:0", "not an address"] {
         let code = init_at(wrong).expect_err(wrong).problem().code;
-        assert!(["bad-address", "address-elsewhere"].contains(&code.as_str()), "{wrong}: {code}");
+        assert!([Code::BadAddress, Code::AddressElsewhere].contains(&code), "{wrong}: {code}");
         assert_eq!(first.state_files(), fresh, "{wrong}");
     }
     init_at(&first.address()).unwrap();
     let wrong = [
-        ("127.66.8.3:7400", Some("127.66.8.2:7401"), "address-elsewhere"),
-        ("127.66.8.1:7400", None, "address-taken"),
-        ("127.66.8.2:7999", None, "address-unreachable"),
-        ("127.66.8.2:7400", Some("192.0.2.1:7401"), "bad-address"),
-        ("127.66.8.2:7400", Some("127.66.8.2:7400"), "bad-address"),
-        ("224.0.0.1", None, "bad-address"),
-        ("nowhere", None, "bad-address"),
+        ("127.66.8.3:7400", Some("127.66.8.2:7401"), Code::AddressElsewhere),
+        ("127.66.8.1:7400", None, Code::AddressTaken),
+        ("127.66.8.2:7999", None, Code::AddressUnreachable),
+        ("127.66.8.2:7400", Some("192.0.2.1:7401"), Code::BadAddress),
+        ("127.66.8.2:7400", Some("127.66.8.2:7400"), Code::BadAddress),
+        ("224.0.0.1", None, Code::BadAddress),
+        ("nowhere", None, Code::BadAddress),
     ];
     for (address, engine, code) in wrong {
         let join = join_as(first, "n2", address, engine);
@@ -445,7 +445,7 @@ fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() 
     let lossy =
         ClusterJoin { peer: "127.66.12.7:7400".into(), ..join_as(first, "n2", &second.address(), None) };
     let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &lossy).unwrap_err();
-    assert_eq!(error.problem().code, "agent-transport", "{error}");
+    assert_eq!(error.problem().code, Code::AgentTransport, "{error}");
     let view: ClusterView = first.client().get("/v1/cluster").unwrap();
     assert!(view.nodes.iter().any(|node| node.name == "n2" && node.candidate), "{view:?}");
     let join = join_as(first, "n2", &second.address(), None);
@@ -485,12 +485,12 @@ fn a_join_that_is_under_way_is_told_and_goes_on_when_it_is_repeated() {
     };
     let init =
         || client.post::<_, ClusterView>("/v1/cluster/init", &request).unwrap_err().problem().code.clone();
-    assert_eq!(init(), "join-busy");
+    assert_eq!(init(), Code::JoinBusy);
     let join = join_as(&nodes[0], "n3", &nodes[2].address(), None);
     let repeating = nodes[2].client();
     let repeated = std::thread::spawn(move || repeating.post::<_, ClusterView>("/v1/cluster/join", &join));
     let asked = Instant::now();
-    assert_eq!(init(), "join-busy");
+    assert_eq!(init(), Code::JoinBusy);
     assert!(asked.elapsed() < Duration::from_secs(10), "it waits for the join");
     nodes[0].start_agent();
     nodes[1].start_agent();
@@ -560,7 +560,7 @@ fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
                 own_state::load(&state).unwrap_err()
             };
             let problem = error.problem();
-            assert_eq!(problem.code, "state-lost", "{file} {told}: {problem:?}");
+            assert_eq!(problem.code, Code::StateLost, "{file} {told}: {problem:?}");
             assert!(problem.message.contains(&path.display().to_string()), "{file} {told}: {problem:?}");
             let says = problem.message.contains(told) || told == "damaged";
             assert!(says && problem.remedy.contains("mv "), "{file} {told}: {problem:?}");
@@ -594,7 +594,7 @@ fn a_voter_that_lost_entries_ends_before_it_votes_again_and_does_not_start_any_m
     std::fs::write(&log, older).unwrap();
     assert!(!nodes[2].agent_lives_for(PATIENCE), "it goes on with an older log");
     let problem = own_state::load(&nodes[2].state_dir()).unwrap_err().problem();
-    assert_eq!(problem.code, "state-lost", "{problem:?}");
+    assert_eq!(problem.code, Code::StateLost, "{problem:?}");
     assert!(problem.message.contains("lacks entries"), "{problem:?}");
     for node in &mut nodes {
         node.kill();

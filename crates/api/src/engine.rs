@@ -17,9 +17,7 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening, PeerState,
-    Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
-    ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
+    ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening, PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId, Code,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -298,7 +296,7 @@ pub enum Reply {
 
 impl Reply {
     #[must_use]
-    pub fn refused(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn refused(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Error(Problem::new(code, message, remedy))
     }
 }

@@ -44,8 +44,7 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
-    ServicePhase, Severity, SnapshotState, StoreState, size_words,
+    Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase, Severity, SnapshotState, StoreState, size_words, Code, exit,
 };
 use serde::{Deserialize, Serialize};
 

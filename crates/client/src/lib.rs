@@ -8,7 +8,7 @@ pub use hyper::Method;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use mainstay_api::rest::{AGE_HEADER, NODE_HEADER};
-use mainstay_types::Problem;
+use mainstay_types::{Code, Problem};
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -51,19 +51,19 @@ impl ClientError {
         let (code, remedy) = match self {
             Self::Refused { problem, .. } => return problem.clone(),
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                ("agent-forbidden", "Run the command as root, or as a user who may open the socket.")
+                (Code::AgentForbidden, "Run the command as root, or as a user who may open the socket.")
             }
             Self::Unreachable { path, .. } if is_no_socket(path) => (
-                "agent-unreachable",
+                Code::AgentUnreachable,
                 "What is there is no socket: name the agent's own with --socket, for example `--socket /run/mainstay/agent.sock`.",
             ),
             Self::Unreachable { .. } => (
-                "agent-unreachable",
+                Code::AgentUnreachable,
                 "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",
             ),
-            Self::Transport(_) => ("agent-answer-unreadable", "Look at the agent's log."),
+            Self::Transport(_) => (Code::AgentAnswerUnreadable, "Look at the agent's log."),
             Self::Timeout { .. } => (
-                "agent-timeout",
+                Code::AgentTimeout,
                 "Its process is stopped or hangs: look at it and at its log. A change that was asked for may still happen.",
             ),
         };
@@ -291,7 +291,7 @@ fn encode<B: Serialize>(body: &B) -> Result<Bytes, ClientError> {
 
 fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
     let problem = serde_json::from_slice(bytes).unwrap_or_else(|_| {
-        Problem::new("http", format!("{status}: {}", String::from_utf8_lossy(bytes)), String::new())
+        Problem::new(Code::Http, format!("{status}: {}", String::from_utf8_lossy(bytes)), String::new())
     });
     ClientError::Refused { status: status.as_u16(), problem }
 }

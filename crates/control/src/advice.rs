@@ -1,12 +1,11 @@
 //! Problems of the cluster and the steps that an operator can take, in words.
 
 use crate::causes::causes;
-use crate::labels::{DIRECTORY_GONE, Notice};
-use crate::reconcile::{EARLIER, LED_AS_OLDER};
+use crate::labels::Notice;
 use crate::snapshots::BEFORE_COPY;
 use crate::stalls::{Stall, Stalled, large_ping};
 use crate::state::{Resource, Service, State};
-use mainstay_types::{Member, Mode, NodeId, NodeStatus, ResourceId, ServicePhase, Severity};
+use mainstay_types::{Code, Member, Mode, NodeId, NodeStatus, ResourceId, ServicePhase, Severity};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +127,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         let told = |path: &str| {
             let broken = |resource: &Resource| resource.broken(*node).cloned();
             let mut broken = state.resources.values().filter_map(broken);
-            broken.any(|broken| broken.code == "no-label" && broken.reason.contains(path))
+            broken.any(|broken| broken.code == Code::NoLabel && broken.reason.contains(path))
         };
         for (path, notice) in left.iter().filter(|(path, _)| !told(path)) {
             add(
@@ -723,17 +722,17 @@ fn force(state: &State, resource: &Resource) -> String {
 }
 
 /// The remedy by which the replica on a node can be used again as it is, for an error's code.
-fn mend(code: &str, node: &str) -> String {
+fn mend(code: &Code, node: &str) -> String {
     match code {
-        "older-copy" => format!("put its newest files back on {node}"),
-        LED_AS_OLDER => format!("stop the engine of {node}, put its newest files back, and start it"),
-        "no-label" => format!("do what is said there on {node}"),
-        DIRECTORY_GONE => format!("put its directory back on {node}"),
-        "wrong-disk" | "other-resource" | EARLIER => {
+        Code::OlderCopy => format!("put its newest files back on {node}"),
+        Code::LedAsOlderCopy => format!("stop the engine of {node}, put its newest files back, and start it"),
+        Code::NoLabel => format!("do what is said there on {node}"),
+        Code::DirectoryGone => format!("put its directory back on {node}"),
+        Code::WrongDisk | Code::OtherResource | Code::EarlierReplica => {
             format!("put the files back on {node} that the cluster knows")
         }
-        "journal-missing" | "wrong-journal" => format!("mount the device of its journal on {node}"),
-        "volatile-journal" => {
+        Code::JournalMissing | Code::WrongJournal => format!("mount the device of its journal on {node}"),
+        Code::VolatileJournal => {
             format!("start the agent of {node} with --volatile-journals if a power cut may cost the replica")
         }
         _ => format!("mend the disk of {node} and restart its engine"),
@@ -753,9 +752,9 @@ fn advise_broken(
         .partition(|node| state.lives_whole(resource, *node));
     for (node, broken) in resource.broken.iter().filter(|(node, _)| !full.contains(node)) {
         let name = state.node_name(*node);
-        let remedy = if let Some(source) = living.first().filter(|_| broken.code == DIRECTORY_GONE) {
+        let remedy = if let Some(source) = living.first().filter(|_| broken.code == Code::DirectoryGone) {
             format!("it is copied again from {} by itself", state.node_name(*source))
-        } else if let Some(source) = living.first().filter(|_| broken.code == "no-label") {
+        } else if let Some(source) = living.first().filter(|_| broken.code == Code::NoLabel) {
             let source = state.node_name(*source);
             format!("{}: it is used again, or copied again from {source}", mend(&broken.code, &name))
         } else if let Some(source) = living.first() {
@@ -770,10 +769,10 @@ fn advise_broken(
                 "bring {source} back; then move its directory out of the pool of {name}, and it is copied again from {source}; or {}",
                 mend(&broken.code, &name)
             )
-        } else if broken.code == LED_AS_OLDER {
+        } else if broken.code == Code::LedAsOlderCopy {
             format!("{}{}", mend(&broken.code, &name), force(state, resource))
         } else {
-            let use_it = if broken.code == "older-copy" {
+            let use_it = if broken.code == Code::OlderCopy {
                 format!(
                     "; or use the older copy, which costs what it lacks: stop the agent of {name}, rename held.json in its state directory, and start the agent"
                 )

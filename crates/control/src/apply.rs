@@ -15,8 +15,7 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX, ResourceId,
-    ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
+    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX, ResourceId, ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach, Code,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +64,7 @@ impl State {
     fn command(&mut self, at_ms: u64, command: Command) -> Outcome {
         if self.cluster.is_none() && !matches!(command, Command::InitCluster { .. }) {
             return refused(
-                "no-cluster",
+                Code::NoCluster,
                 "there is no cluster yet",
                 "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS`",
             );
@@ -190,7 +189,7 @@ impl State {
             Some(cluster) if cluster.id == id => return Outcome::Unchanged,
             Some(_) => {
                 return refused(
-                    "cluster-exists",
+                    Code::ClusterExists,
                     "the node is a member of a cluster",
                     "use `mainstay cluster join --peer ADDRESS --as NODE`",
                 );
@@ -198,10 +197,10 @@ impl State {
             None => {}
         }
         if !valid_name(&name) {
-            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+            return refused(Code::BadName, format!("'{name}' is not a valid name"), NAME_REMEDY);
         }
         if let Err(why) = settings.validate() {
-            return refused("bad-settings", why, "correct the value, or leave it out");
+            return refused(Code::BadSettings, why, "correct the value, or leave it out");
         }
         reach!("control: a cluster is made");
         self.note(at_ms, Severity::Info, format!("cluster {name}"), "created");
@@ -213,7 +212,7 @@ impl State {
     fn add_node(&mut self, at_ms: u64, new: NewNode) -> Outcome {
         let NewNode { name, agent_addr, engine_addr, voter, witness, nonce } = new;
         if !valid_name(&name) {
-            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+            return refused(Code::BadName, format!("'{name}' is not a valid name"), NAME_REMEDY);
         }
         if let Some(node) = self.node_by_name(&name) {
             return if node.nonce == nonce {
@@ -221,7 +220,7 @@ impl State {
                 Outcome::NodeAdded { node: node.id, generation: node.generation }
             } else {
                 refused(
-                    "name-taken",
+                    Code::NameTaken,
                     format!(
                         "there is a node {name} already, at {}, and the one that asks is at {agent_addr}",
                         node.agent_addr
@@ -232,7 +231,7 @@ impl State {
         }
         if self.nodes.len() >= NODES_MAX {
             return refused(
-                "too-many-nodes",
+                Code::TooManyNodes,
                 format!("a cluster has at most {NODES_MAX} nodes"),
                 "make another cluster of the further nodes",
             );
@@ -241,7 +240,7 @@ impl State {
             self.nodes.values().find(|node| node.agent_addr == agent_addr || node.engine_addr == engine_addr)
         {
             return refused(
-                "address-taken",
+                Code::AddressTaken,
                 format!("node {} has this address", node.name),
                 "give another address",
             );
@@ -335,30 +334,30 @@ impl State {
         of: Option<SnapshotOf>,
     ) -> Outcome {
         if !valid_name(&name) {
-            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+            return refused(Code::BadName, format!("'{name}' is not a valid name"), NAME_REMEDY);
         }
         if self.resource_by_name(&name).is_some() {
             return refused(
-                "name-taken",
+                Code::NameTaken,
                 format!("there is a resource {name} already"),
                 "choose another name",
             );
         }
         if self.resources.len() >= RESOURCES_MAX {
             return refused(
-                "too-many-resources",
+                Code::TooManyResources,
                 "the cluster has as many resources as it can hold",
                 "delete one that is not needed, or give a resource several volumes",
             );
         }
         if let Err((message, remedy)) = self.check_spec(&spec) {
-            return refused("bad-resource", message, remedy);
+            return refused(Code::BadResource, message, remedy);
         }
         if let Some(refusal) = scrub.refusal() {
             return refusal;
         }
         if let Err((message, remedy)) = copies::check(min_copies, spec.replicas.len(), Mode::C) {
-            return refused("bad-min-copies", message, remedy);
+            return refused(Code::BadMinCopies, message, remedy);
         }
         let origin = match of.map(|of| self.origin(of, &spec)).transpose() {
             Ok(origin) => origin,
@@ -453,7 +452,7 @@ impl State {
         if let Some((name, _)) = self.service_of(id) {
             reach!("control: a resource in use is not deleted");
             return refused(
-                "resource-in-use",
+                Code::ResourceInUse,
                 format!("service {name} runs on it"),
                 format!("delete the service first: `mainstay service delete {name}`"),
             );
@@ -466,7 +465,7 @@ impl State {
         }
         let Some(resource) = self.resources.get_mut(&id) else {
             return refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
             );

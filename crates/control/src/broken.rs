@@ -37,7 +37,7 @@
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
 use crate::reconcile::Unusable;
-use crate::state::{Broken, Outcome, Resource, State, cut};
+use crate::state::{Broken, Outcome, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, Severity, reach};
 
@@ -97,7 +97,7 @@ impl State {
         }
         if let Some(known) = resource.broken(node) {
             let now =
-                Broken { incarnation: member.incarnation, reason: cut(reason.clone()), code: cut(code) };
+                Broken { incarnation: member.incarnation, reason: cut(reason.clone()), code: cut_code(code) };
             if *known == now {
                 reach!("control: a broken replica is reported again");
                 return Outcome::Unchanged;
@@ -115,10 +115,11 @@ impl State {
         let name = self.node_name(node);
         let why = format!("the replica of {name} cannot be used: {reason}");
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
-        resource
-            .broken
-            .insert(node, Broken { incarnation: member.incarnation, reason: cut(reason), code: cut(code) });
-        // The last report about a disk counts.
+        resource.broken.insert(
+            node,
+            Broken { incarnation: member.incarnation, reason: cut(reason), code: cut_code(code) },
+        );
+        // What is said last of a disk counts.
         resource.refused = resource.refused.filter(|(_, new)| new.node != node);
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Critical, subject, why.clone());

@@ -20,7 +20,7 @@
 use crate::reconcile::{Action, Observed};
 use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Attachment, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Severity, reach};
+use mainstay_types::{Attachment, Code, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Severity, reach};
 
 /// Bounds of how long a request of a client may wait, in milliseconds (R20).
 pub const WAIT_MS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
@@ -61,7 +61,7 @@ impl State {
             if attached.node != node && !take_over {
                 reach!("control: a resource is attached elsewhere");
                 return refused(
-                    "attached-elsewhere",
+                    Code::AttachedElsewhere,
                     format!("resource {} is attached to {}", resource.name, self.node_name(attached.node)),
                     "detach it there, or take it over: `mainstay resource attach NAME NODE --take-over`",
                 );
@@ -93,23 +93,23 @@ impl State {
         let name = self.node_name(node);
         let Some(known) = self.nodes.get(&node) else {
             let text = format!("there is no node {name}");
-            return Some(refused("unknown-node", text, "see `mainstay node list`"));
+            return Some(refused(Code::UnknownNode, text, "see `mainstay node list`"));
         };
         if known.witness {
             let text = format!("{name} is a witness and has no devices");
-            return Some(refused("is-witness", text, "choose another node"));
+            return Some(refused(Code::IsWitness, text, "choose another node"));
         }
         if known.candidate {
             let text = format!("{name} has not joined yet");
             return Some(refused(
-                "has-not-joined",
+                Code::HasNotJoined,
                 text,
                 "wait until `mainstay node list` shows it as a voter",
             ));
         }
         if resource.spec.replicas.contains(&node) {
             return Some(refused(
-                "has-replica",
+                Code::HasReplica,
                 format!("{name} holds a replica of resource {}", resource.name),
                 "its devices are on the primary when it is attached nowhere; choose a node without a replica",
             ));
@@ -119,12 +119,12 @@ impl State {
                 "an earlier replica of resource {} is still being removed from {name}",
                 resource.name
             );
-            return Some(refused("being-removed", text, "try again when it is gone"));
+            return Some(refused(Code::BeingRemoved, text, "try again when it is gone"));
         }
         if let Some((service, _)) = self.service_of(resource.id) {
             reach!("control: a resource with a service is not attached");
             return Some(refused(
-                "resource-in-use",
+                Code::ResourceInUse,
                 format!("service {service} runs on resource {}", resource.name),
                 format!("services run on the primary; delete it first: `mainstay service delete {service}`"),
             ));
@@ -132,14 +132,14 @@ impl State {
         if resource.rollback.is_some() {
             reach!("control: a resource that is being rolled back is not attached");
             return Some(refused(
-                "rolling-back",
+                Code::RollingBack,
                 format!("resource {} is being rolled back", resource.name),
                 "wait until that is done",
             ));
         }
         if !WAIT_MS.contains(&wait_ms) {
             return Some(refused(
-                "bad-wait",
+                Code::BadWait,
                 format!("requests cannot wait for {wait_ms} ms"),
                 "use 1 second to 1 hour",
             ));
@@ -196,7 +196,7 @@ impl State {
         let attached = resource.record.attached?;
         reach!("control: a resource that is attached is left alone");
         Some(refused(
-            "attached",
+            Code::Attached,
             format!("resource {} is attached to {}", resource.name, self.node_name(attached.node)),
             format!("detach it first: `mainstay resource detach {}`", resource.name),
         ))
@@ -271,5 +271,5 @@ pub(crate) fn plan_clients(node: NodeId, state: &State, observed: &Observed, act
 }
 
 fn unknown_resource(id: ResourceId) -> Outcome {
-    refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
+    refused(Code::UnknownResource, format!("there is no resource {id}"), "see `mainstay resource list`")
 }

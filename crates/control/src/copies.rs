@@ -9,7 +9,7 @@
 
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, MinCopies, Mode, NodeId, ResourceId, Severity, reach};
+use mainstay_types::{Code, ConfigVersion, MinCopies, Mode, NodeId, ResourceId, Severity, reach};
 
 /// The longest that requests wait, in milliseconds.
 const SUSPEND_MS_MAX: u64 = 3_600_000;
@@ -24,13 +24,13 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
             return refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
             );
         };
         if let Err((message, remedy)) = check(wanted, resource.lasting_replicas(), resource.record.mode) {
-            return refused("bad-min-copies", message, remedy);
+            return refused(Code::BadMinCopies, message, remedy);
         }
         let record = &resource.record;
         if record.min_copies == wanted {

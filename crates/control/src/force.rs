@@ -29,8 +29,7 @@
 use crate::state::{Forced, Loss, Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId, reach,
-    size_words,
+    ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId, reach, size_words, Code,
 };
 
 /// Positions of the replica that the operator was told before a forced promotion: the end of its
@@ -46,7 +45,7 @@ impl State {
     pub fn cannot_force(&self, id: ResourceId, node: NodeId) -> Option<Problem> {
         let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
             return Some(Problem::new(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
             ));
@@ -58,14 +57,14 @@ impl State {
         };
         if record.epoch == Epoch(0) {
             return Some(Problem::new(
-                "not-ready",
+                Code::NotReady,
                 format!("resource {} was never served", resource.name),
                 "wait until it has a primary",
             ));
         }
         if record.replica(node).is_none() {
             return Some(Problem::new(
-                "not-eligible",
+                Code::NotEligible,
                 format!("{name} has no replica of resource {}", resource.name),
                 "choose a node that holds a replica: `mainstay resource list` names them",
             ));
@@ -74,14 +73,14 @@ impl State {
             reach!("control: a forced promotion against a living primary");
             let primary = self.node_name(primary);
             return Some(Problem::new(
-                "has-primary",
+                Code::HasPrimary,
                 format!("{primary} is primary, and has every acknowledged write"),
                 "move the service instead: that loses nothing",
             ));
         }
         if !self.candidates(resource).is_empty() {
             return Some(Problem::new(
-                "not-needed",
+                Code::NotNeeded,
                 format!("{} has every acknowledged write and can be primary", members()),
                 "wait until it is; that loses nothing",
             ));
@@ -89,14 +88,14 @@ impl State {
         if record.replica(node).is_none() || !self.lives_usable(resource, node) {
             reach!("control: a forced promotion of what cannot serve");
             return Some(Problem::new(
-                "not-eligible",
+                Code::NotEligible,
                 format!("{name} holds no replica that can be used now"),
                 "choose a node that lives and holds a whole replica",
             ));
         }
         if record.iss_member(node).is_some() && Self::proven(resource, node) {
             return Some(Problem::new(
-                "not-needed",
+                Code::NotNeeded,
                 format!("{name} has every acknowledged write"),
                 "it becomes primary by itself",
             ));

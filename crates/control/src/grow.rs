@@ -17,7 +17,7 @@
 //!   system allows it.
 
 use crate::state::{Command, Outcome, Resource, State, refused};
-use mainstay_types::{Epoch, ResourceId, Severity, VolumeId, is_volume_size, reach, size_words};
+use mainstay_types::{Code, Epoch, ResourceId, Severity, VolumeId, is_volume_size, reach, size_words};
 
 /// Remedy for sizes that no volume can have.
 pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";
@@ -33,14 +33,14 @@ impl State {
         let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
         let Some(resource) = found else {
             return refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
             );
         };
         let Some(&size) = resource.spec.volumes.get(usize::from(volume.0)) else {
             return refused(
-                "unknown-volume",
+                Code::UnknownVolume,
                 format!(
                     "there is no volume {} in resource {}, which has {} of them",
                     volume.0,
@@ -54,7 +54,7 @@ impl State {
             );
         };
         if !is_volume_size(bytes) {
-            return refused("bad-size", format!("a volume of {bytes} bytes"), SIZE_REMEDY);
+            return refused(Code::BadSize, format!("a volume of {bytes} bytes"), SIZE_REMEDY);
         }
         let wanted = resource.growing.get(&volume).copied().unwrap_or(size);
         if bytes == wanted {
@@ -63,7 +63,7 @@ impl State {
         if bytes < wanted {
             reach!("control: a volume does not shrink");
             return refused(
-                "shrink",
+                Code::Shrink,
                 format!(
                     "the volume has {wanted} bytes, and a volume cannot be made smaller: what lies beyond {bytes} bytes would be lost"
                 ),

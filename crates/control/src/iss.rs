@@ -2,7 +2,7 @@
 
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, IssChange, Member, ResourceId, Severity, ShrinkReason, reach};
+use mainstay_types::{Code, ConfigVersion, Epoch, IssChange, Member, ResourceId, Severity, ShrinkReason, reach};
 
 impl State {
     pub(crate) fn change_iss(
@@ -33,7 +33,7 @@ impl State {
                 if record.primary == Some(remove.node) {
                     reach!("control: a shrink of the primary");
                     return refused(
-                        "is-primary",
+                        Code::IsPrimary,
                         "the primary cannot leave the in-sync set (R8)",
                         "it has to step down",
                     );
@@ -67,7 +67,7 @@ impl State {
                 if !record.admits(add.node) {
                     reach!("control: a grow by what is not called in mode A");
                     return refused(
-                        "not-called",
+                        Code::NotCalled,
                         format!("writes do not wait for {name} in mode A"),
                         "change the mode, or move the service there",
                     );
@@ -79,7 +79,7 @@ impl State {
                 if !self.alive(add.node) {
                     reach!("control: a grow by a dead node");
                     return refused(
-                        "node-dead",
+                        Code::NodeDead,
                         format!("node {name} counts as dead"),
                         "it joins after it came back",
                     );
@@ -87,7 +87,7 @@ impl State {
                 if self.resources.get(&id).is_some_and(|resource| resource.broken(add.node).is_some()) {
                     reach!("control: a grow by a broken replica");
                     return refused(
-                        "replica-broken",
+                        Code::ReplicaBroken,
                         format!("the replica of {name} counts as broken"),
                         "it joins when its node has said that it was opened after all",
                     );
@@ -129,7 +129,7 @@ impl State {
         let subject = format!("resource {}", resource.name);
         if resource.deleting || incarnation.0 == 0 {
             return refused(
-                "no-replica-here",
+                Code::NoReplicaHere,
                 format!("node {name} is to hold no replica"),
                 "nothing: the node removes its files by itself",
             );
@@ -164,7 +164,7 @@ impl State {
                 (resource.failure, resource.refused) = (Some(text.clone()), Some((version, new)));
             }
             return refused(
-                "last-copy",
+                Code::LastCopy,
                 text,
                 "bring the old disk back, go on from another replica (`mainstay resource force-promote NAME NODE`), or delete the resource and restore a backup",
             );

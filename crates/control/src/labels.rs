@@ -159,9 +159,6 @@ pub enum Stands {
     Replaced(Option<String>),
 }
 
-/// Code of a replica whose directory is gone, or is another one.
-pub const DIRECTORY_GONE: &str = "directory-gone";
-
 /// Judges where a replica stands whose files the engine has open, under this label.
 #[must_use]
 pub fn stands(label: &Label, look: &Look) -> Stands {

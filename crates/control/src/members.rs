@@ -10,7 +10,7 @@ use crate::apply::NAME_REMEDY;
 use crate::state::{Links, NODES_MAX, Node, Outcome, State, refused};
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{NodeId, NodeStatus, Problem, Severity};
+use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of agents when none is named.
@@ -38,7 +38,7 @@ pub struct Newcomer {
 
 fn bad(what: &str, text: &str, why: &str) -> Problem {
     Problem::new(
-        "bad-address",
+        Code::BadAddress,
         format!("`{text}` cannot be the address of {what}: {why}"),
         "give an IP address that this node has and that all other nodes reach, with or without a port, for example 10.0.0.1:7400",
     )
@@ -203,9 +203,9 @@ impl State {
     }
 
     fn check_newcomer(&self, new: &Newcomer) -> Result<(), Problem> {
-        let refuse = |code: &str, message: String, remedy: &str| Err(Problem::new(code, message, remedy));
+        let refuse = |code: Code, message: String, remedy: &str| Err(Problem::new(code, message, remedy));
         if !valid_name(&new.name) {
-            return refuse("bad-name", format!("'{}' is not a valid name", new.name), NAME_REMEDY);
+            return refuse(Code::BadName, format!("'{}' is not a valid name", new.name), NAME_REMEDY);
         }
         let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
         let known = self.node_by_name(&new.name);
@@ -216,14 +216,14 @@ impl State {
                 new.name, node.agent_addr, node.engine_addr
             );
             return refuse(
-                "name-taken",
+                Code::NameTaken,
                 message,
                 "choose another name with --as; `mainstay node list` shows the names that are taken",
             );
         }
         if known.is_none() && self.nodes.len() >= NODES_MAX {
             return refuse(
-                "too-many-nodes",
+                Code::TooManyNodes,
                 format!("a cluster has at most {NODES_MAX} nodes"),
                 "make another cluster of the further nodes",
             );
@@ -237,7 +237,7 @@ impl State {
                 let engine_counts = !node.witness;
                 if node.agent_addr == *stated || engine_counts && node.engine_addr == *stated {
                     return refuse(
-                        "address-taken",
+                        Code::AddressTaken,
                         format!("node {} has the address {stated}", node.name),
                         "give an address of the node that joins",
                     );
@@ -249,7 +249,7 @@ impl State {
             let recorded = is_loopback(&node.agent_addr);
             if recorded && !agent.ip().is_loopback() {
                 return refuse(
-                    "loopback-address",
+                    Code::LoopbackAddress,
                     format!(
                         "node {} has the address {}, which other machines cannot reach",
                         node.name, node.agent_addr
@@ -322,7 +322,11 @@ impl State {
     pub(crate) fn seat_node(&mut self, at_ms: u64, id: NodeId) -> Outcome {
         let Some(node) = self.nodes.get(&id).filter(|node| node.candidate) else { return Outcome::Unchanged };
         if node.status != NodeStatus::Alive {
-            return refused("node-dead", format!("node {} is dead", node.name), "it votes when it is back");
+            return refused(
+                Code::NodeDead,
+                format!("node {} is dead", node.name),
+                "it votes when it is back",
+            );
         }
         if let Some(behind) = self.unaware_of_voters() {
             return settling(&behind.name);
@@ -344,7 +348,7 @@ impl State {
         };
         if !node.candidate {
             return refused(
-                "already-votes",
+                Code::AlreadyVotes,
                 format!("node {} is a full member", node.name),
                 "see `mainstay node list`",
             );
@@ -370,7 +374,7 @@ impl State {
 /// One change of voters at a time.
 pub(crate) fn settling(behind: &str) -> Outcome {
     refused(
-        "membership-settling",
+        Code::MembershipSettling,
         format!("node {behind} has not yet received the last change of voters"),
         "try again in a moment",
     )
@@ -456,7 +460,7 @@ mod tests {
         assert!(apply(&mut state, Command::ApplyService { spec: service }).is_ok());
         for (agent, engine) in [("10.0.0.7:7400", "10.0.0.2:7401"), ("10.0.0.2:7400", "10.0.0.7:7401")] {
             let refused = admit(&mut state, &newcomer("b", agent, engine));
-            assert!(matches!(refused, Outcome::Refused(why) if why.code == "address-of-a-service"));
+            assert!(matches!(refused, Outcome::Refused(why) if why.code == Code::AddressOfAService));
         }
         assert_eq!(state.nodes.len(), 1);
     }
@@ -486,7 +490,7 @@ mod tests {
         ];
         for bad in bad {
             let refusal = Addresses::read(bad, None).unwrap_err();
-            assert_eq!(refusal.code, "bad-address", "{bad}");
+            assert_eq!(refusal.code, Code::BadAddress, "{bad}");
             assert!(refusal.message.contains(&format!("`{bad}`")), "{}", refusal.message);
         }
         for bad in ["0.0.0.0:7401", "10.0.0.1:7400", "10.0.0.2:0", "nowhere"] {
@@ -558,9 +562,9 @@ mod tests {
         assert_eq!(mapped.agent.to_string(), "10.0.0.1:7400");
         let state = alone("10.0.0.1:7400", "10.0.0.1:7401");
         let loopback = newcomer("b", "[::ffff:127.0.0.1]:7400", "[::ffff:127.0.0.1]:7401");
-        assert_eq!(state.cannot_admit(&loopback).map(|refusal| refusal.code).as_deref(), Some("bad-address"));
+        assert_eq!(state.cannot_admit(&loopback).map(|refusal| refusal.code), Some(Code::BadAddress));
         let taken = newcomer("b", "[::ffff:10.0.0.1]:7400", "10.0.0.2:7401");
-        assert_eq!(state.cannot_admit(&taken).map(|refusal| refusal.code).as_deref(), Some("address-taken"));
+        assert_eq!(state.cannot_admit(&taken).map(|refusal| refusal.code), Some(Code::AddressTaken));
     }
 
     #[test]
@@ -576,13 +580,13 @@ mod tests {
             ("10.0.0.2:7400", "10.0.0.1:7400"),
             ("10.0.0.2:7400", "10.0.0.1:7401"),
         ] {
-            assert_eq!(code(&state, agent, engine).as_deref(), Some("address-taken"), "{agent} {engine}");
+            assert_eq!(code(&state, agent, engine), Some(Code::AddressTaken), "{agent} {engine}");
         }
         for (agent, engine) in [("127.0.0.1:7400", "127.0.0.1:7401"), ("10.0.0.2:7400", "127.0.0.1:7401")] {
-            assert_eq!(code(&state, agent, engine).as_deref(), Some("bad-address"), "{agent} {engine}");
+            assert_eq!(code(&state, agent, engine), Some(Code::BadAddress), "{agent} {engine}");
         }
         let state = alone("127.0.0.1:7400", "127.0.0.1:7401");
-        assert_eq!(code(&state, "10.0.0.2:7400", "10.0.0.2:7401").as_deref(), Some("loopback-address"));
+        assert_eq!(code(&state, "10.0.0.2:7400", "10.0.0.2:7401"), Some(Code::LoopbackAddress));
         assert_eq!(code(&state, "127.0.0.2:7400", "127.0.0.2:7401"), None, "all on one machine");
     }
 
@@ -606,7 +610,7 @@ mod tests {
         let Outcome::Refused(refusal) = apply(&mut state, Command::WithdrawNode { nonce: 7 }) else {
             panic!("a voter is not withdrawn");
         };
-        assert_eq!(refusal.code, "already-votes");
+        assert_eq!(refusal.code, Code::AlreadyVotes);
     }
 
     #[test]

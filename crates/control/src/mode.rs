@@ -30,7 +30,7 @@
 use crate::copies;
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach, size_words,
+    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach, size_words, Code,
 };
 use std::collections::BTreeSet;
 
@@ -47,13 +47,13 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
             return refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {id}"),
                 "see `mainstay resource list`",
             );
         };
         if let Err((message, remedy)) = check_lag(resource, lag) {
-            return refused("bad-mode", message, remedy);
+            return refused(Code::BadMode, message, remedy);
         }
         if let Err((message, _)) =
             copies::check(resource.record.min_copies, resource.lasting_replicas(), mode)
@@ -62,7 +62,7 @@ impl State {
                 "let one copy be enough first: `mainstay resource set-min-copies {} 1`",
                 resource.name
             );
-            return refused("bad-mode", message, remedy);
+            return refused(Code::BadMode, message, remedy);
         }
         let record = &resource.record;
         let takeover = takeover && mode == Mode::A;

@@ -27,8 +27,7 @@ use crate::snapshots::{BEFORE_COPY, Snapshot};
 use crate::state::{Outcome, Resource, ResourceSpec, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Incarnation, Index, Member, NodeId, ResourceId, Severity, SnapshotId, SnapshotOn, SnapshotState,
-    VolumeId, reach,
+    Incarnation, Index, Member, NodeId, ResourceId, Severity, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach, Code,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +89,7 @@ impl State {
         if before_copy && !wanted {
             reach!("control: a resource is to be made of what nobody keeps of a copy's target");
             return Err(Box::new(refused(
-                "unknown-snapshot",
+                Code::UnknownSnapshot,
                 format!("no replica of {} is being copied to and keeps what it held before", source.name),
                 "see `mainstay snapshot list NAME`",
             )));
@@ -98,7 +97,7 @@ impl State {
         if !before_copy && source.snapshots.get(&of.snapshot).is_none_or(|known| known.dropping) {
             reach!("control: a resource is to be made of a snapshot that is gone");
             return Err(Box::new(refused(
-                "unknown-snapshot",
+                Code::UnknownSnapshot,
                 format!("resource {} has no snapshot {}, or it is being deleted", source.name, of.snapshot),
                 "see `mainstay snapshot list NAME`",
             )));
@@ -106,7 +105,7 @@ impl State {
         if source.origin.is_some() {
             reach!("control: a resource is to be made of one that is not made yet");
             return Err(Box::new(refused(
-                "being-made",
+                Code::BeingMade,
                 format!("resource {} is being made of a snapshot itself", source.name),
                 "wait until that is done",
             )));
@@ -118,7 +117,7 @@ impl State {
             reach!("control: a resource is smaller than the snapshot it is to be made of");
             let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
             return Err(Box::new(refused(
-                "bad-resource",
+                Code::BadResource,
                 format!("resource {} has volumes of {} bytes", source.name, sizes.join(", ")),
                 "leave the sizes out, or give as many volumes, each at least as large",
             )));
@@ -132,7 +131,7 @@ impl State {
         if before_copy && holders.len() > 1 {
             reach!("control: a resource is to be made of what several targets of copies held");
             return Err(Box::new(refused(
-                "ambiguous",
+                Code::Ambiguous,
                 format!(
                     "{} keep each what they held themselves, which may differ",
                     names(&holders).join(" and ")
@@ -148,7 +147,7 @@ impl State {
                 None => "that keeps what it held before it was copied to".into(),
             };
             return Err(Box::new(refused(
-                "not-held",
+                Code::NotHeld,
                 format!("none of these nodes has a replica of {} {what}", source.name),
                 match &names[..] {
                     [] => "see `mainstay snapshot list NAME`: it must be held by a replica".to_owned(),
@@ -209,7 +208,7 @@ impl State {
         reach!("control: what a resource is made of is not deleted");
         let name = &clone.name;
         Some(refused(
-            "being-cloned",
+            Code::BeingCloned,
             format!("resource {name} is being made of it"),
             format!("wait until that is done, or delete resource {name}"),
         ))

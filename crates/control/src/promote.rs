@@ -2,7 +2,7 @@
 
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, NodeId, ResourceId, Severity, reach};
+use mainstay_types::{Code, ConfigVersion, NodeId, ResourceId, Severity, reach};
 
 impl State {
     pub(crate) fn promote(
@@ -23,19 +23,19 @@ impl State {
             reach!("control: a promotion against a living primary");
             // Only the primary itself can say that it has stopped; the others wait for its death (R19).
             return refused(
-                "not-primary",
+                Code::NotPrimary,
                 "another node is primary",
                 "wait until it hands over or is declared dead",
             );
         }
         if !self.alive(by) {
             reach!("control: a promotion by a dead node");
-            return refused("node-dead", "the proposing node counts as dead", "it has to rejoin first");
+            return refused(Code::NodeDead, "the proposing node counts as dead", "it has to rejoin first");
         }
         if !self.eligible(resource, to) {
             reach!("control: a promotion of what is not eligible");
             return refused(
-                "not-eligible",
+                Code::NotEligible,
                 format!("node {} is not alive and in sync with the registered disk", self.node_name(to)),
                 "choose a node of the in-sync set",
             );
@@ -43,7 +43,7 @@ impl State {
         if !self.first_promotion_is_due(id) {
             reach!("control: a first promotion comes too early");
             return refused(
-                "not-ready",
+                Code::NotReady,
                 "not every living node has made its replica yet",
                 "wait for the nodes, or bring them up",
             );

@@ -7,15 +7,13 @@
 //! has ended before it is handed over (R19). A node without a lease starts nothing (R10).
 
 use crate::clients::{ClientSeen, plan_clients};
-use crate::labels::DIRECTORY_GONE;
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
-use crate::state::{Broken, Command, Links, Resource, State, cut};
+use crate::state::{Broken, Command, Links, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, NodeStatus, Opening, Position, ResourceId,
-    ResourceRecord, Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach,
+    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, NodeStatus, Opening, Position, ResourceId, ResourceRecord, Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach, Code,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,18 +77,12 @@ pub struct Unusable {
     /// In words for the operator.
     pub reason: String,
     /// The code of the error, by which the advice is chosen; may be empty.
-    pub code: String,
+    pub code: Code,
 }
 
 /// Why a replica is not used that led as an older copy.
 pub(crate) const OLDER: &str =
     "its files are an older copy: another replica holds entries that were acknowledged and that it lacks";
-/// Code of that.
-pub(crate) const LED_AS_OLDER: &str = "led-as-older-copy";
-/// Code of an error: the place of a replica holds something else, which Mainstay leaves alone.
-pub const NO_LABEL: &str = "no-label";
-/// Code of files that are of an earlier replica.
-pub(crate) const EARLIER: &str = "earlier-replica";
 
 /// Everything that a node sees of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -471,7 +463,7 @@ fn plan_resource(
             "its directory holds files that this node had earlier (incarnation {:016x}), and not those that the cluster knows (incarnation {:016x})",
             incarnation.0, registered.incarnation.0
         );
-        let why = Unusable { reason, code: EARLIER.into() };
+        let why = Unusable { reason, code: Code::EarlierReplica };
         plan_unusable(node, state, resource, registered.incarnation, &why, observed, actions);
         return;
     }
@@ -513,13 +505,13 @@ fn plan_resource(
     if (replica.store_failed || older || replica.gone.is_some()) && resource.record.primary != Some(node) {
         // A primary steps down instead. Once it has done so, this applies to it, too.
         let (reason, code) = if let Some(gone) = &replica.gone {
-            (gone.as_str(), DIRECTORY_GONE)
+            (gone.as_str(), Code::DirectoryGone)
         } else if replica.store_failed {
-            (replica.failed.as_deref().unwrap_or("its store failed"), "")
+            (replica.failed.as_deref().unwrap_or("its store failed"), Code::default())
         } else {
-            (OLDER, LED_AS_OLDER)
+            (OLDER, Code::LedAsOlderCopy)
         };
-        let why = Unusable { reason: reason.into(), code: code.into() };
+        let why = Unusable { reason: reason.into(), code };
         plan_unusable(node, state, resource, incarnation, &why, observed, actions);
         // While the cluster counts on the replica, it stays open: its directory may be put back
         // (R11).
@@ -679,8 +671,8 @@ fn plan_unusable(
     };
     // The operator reads the present reason: a label that was empty may be gone meanwhile.
     let said = |known: &Broken| {
-        let of_directories = [NO_LABEL, DIRECTORY_GONE].contains(&code.as_str());
-        known.code == cut(code.clone()) && (!of_directories || known.reason == cut(reason.clone()))
+        let of_directories = [Code::NoLabel, Code::DirectoryGone].contains(code);
+        known.code == cut_code(code.clone()) && (!of_directories || known.reason == cut(reason.clone()))
     };
     if !resource.broken(node).is_some_and(said) && service_silent(state, id, observed) {
         reach!("control: plan: report a broken replica");

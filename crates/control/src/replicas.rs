@@ -44,7 +44,7 @@
 
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Incarnation, NodeId, REPLICAS_MAX, ResourceId, Severity, reach};
+use mainstay_types::{Code, Epoch, Incarnation, NodeId, REPLICAS_MAX, ResourceId, Severity, reach};
 
 impl State {
     pub(crate) fn add_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
@@ -68,14 +68,14 @@ impl State {
         let name = self.node_name(node);
         if !resource.spec.replicas.contains(&node) {
             return refused(
-                "no-replica-here",
+                Code::NoReplicaHere,
                 format!("resource {} has no replica on {name}", resource.name),
                 format!("see `mainstay resource status {}`", resource.name),
             );
         }
         if resource.spec.replicas.len() == 1 {
             return refused(
-                "last-replica",
+                Code::LastReplica,
                 format!("the replica on {name} is the only one of resource {}", resource.name),
                 "add another one first, or delete the resource",
             );
@@ -86,7 +86,7 @@ impl State {
         if resource.lasting_replicas() - usize::from(!moves) < wanted {
             reach!("control: a replica is not removed because too few would remain");
             return refused(
-                "too-few-replicas",
+                Code::TooFewReplicas,
                 format!("{wanted} copies of resource {} are wanted (min-copies)", resource.name),
                 format!(
                     "add another replica first, or want fewer: `mainstay resource set-min-copies {} {}`",
@@ -101,7 +101,7 @@ impl State {
                 return Outcome::Done;
             }
             return refused(
-                "is-primary",
+                Code::IsPrimary,
                 format!("{name} is the primary of resource {}", resource.name),
                 "move the service to another node first, or move the replica: `mainstay resource move-replica NAME NODE --to OTHER`",
             );
@@ -109,7 +109,7 @@ impl State {
         if !self.others_have_everything(resource, node) {
             reach!("control: the last living copy is not removed");
             return refused(
-                "last-copy",
+                Code::LastCopy,
                 format!("no living node but {name} has every acknowledged write, or even not {name}"),
                 "wait until another replica is in sync, or bring the nodes back that have everything",
             );
@@ -129,21 +129,21 @@ impl State {
         }
         if !resource.spec.replicas.contains(&from) {
             return refused(
-                "no-replica-here",
+                Code::NoReplicaHere,
                 format!("resource {} has no replica on {from_name}", resource.name),
                 format!("see `mainstay resource status {}`", resource.name),
             );
         }
         if resource.moving.contains_key(&from) || resource.moving.values().any(|other| *other == from) {
             return refused(
-                "moving-already",
+                Code::MovingAlready,
                 format!("the replica on {from_name} is a part of another move"),
                 "wait for its end, or remove the replica at the new place, which ends it",
             );
         }
         if resource.record.epoch == Epoch(0) {
             return refused(
-                "not-ready",
+                Code::NotReady,
                 format!("resource {} was never served", resource.name),
                 "wait until it has a primary",
             );
@@ -218,28 +218,28 @@ impl State {
         let name = self.node_name(node);
         let Some(known) = self.nodes.get(&node) else {
             return Some(refused(
-                "unknown-node",
+                Code::UnknownNode,
                 format!("there is no node {name}"),
                 "see `mainstay node list`",
             ));
         };
         if known.witness {
             return Some(refused(
-                "is-witness",
+                Code::IsWitness,
                 format!("{name} is a witness and holds no data"),
                 "choose another node",
             ));
         }
         if known.candidate {
             return Some(refused(
-                "has-not-joined",
+                Code::HasNotJoined,
                 format!("{name} has not joined yet"),
                 "wait until `mainstay node list` shows it as a voter",
             ));
         }
         if resource.spec.replicas.contains(&node) {
             let text = format!("resource {} has a replica on {name} already", resource.name);
-            return Some(refused("has-replica", text, "choose another node"));
+            return Some(refused(Code::HasReplica, text, "choose another node"));
         }
         if resource.record.attached.is_some_and(|attached| attached.node == node) {
             return self.refuse_attached(resource);
@@ -250,11 +250,11 @@ impl State {
                 "an earlier replica of resource {} is still being removed from {name}",
                 resource.name
             );
-            return Some(refused("being-removed", text, "try again when it is gone"));
+            return Some(refused(Code::BeingRemoved, text, "try again when it is gone"));
         }
         if resource.spec.replicas.len() >= REPLICAS_MAX {
             let text = format!("resource {} has {REPLICAS_MAX} replicas, which is the most", resource.name);
-            return Some(refused("too-many-replicas", text, "remove one first"));
+            return Some(refused(Code::TooManyReplicas, text, "remove one first"));
         }
         None
     }
@@ -327,5 +327,5 @@ impl State {
 }
 
 fn unknown_resource(id: ResourceId) -> Outcome {
-    refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
+    refused(Code::UnknownResource, format!("there is no resource {id}"), "see `mainstay resource list`")
 }

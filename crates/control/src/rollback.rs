@@ -18,7 +18,7 @@
 use crate::snapshots::{Snapshot, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach,
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach, Code,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl State {
         if let Some(service) = service.filter(|_| !restart) {
             reach!("control: a resource in use is not rolled back");
             return refused(
-                "resource-in-use",
+                Code::ResourceInUse,
                 format!("service {service} runs on resource {}", resource.name),
                 "delete the service first, or add --restart-service: then it is stopped for this and started again",
             );
@@ -177,11 +177,11 @@ impl Resource {
         };
         if self.rollback.is_some() {
             let text = format!("resource {} is being rolled back already", self.name);
-            return Some(refused("rolling-back", text, "wait until that is done"));
+            return Some(refused(Code::RollingBack, text, "wait until that is done"));
         }
         if snapshot.dropping {
             return Some(refused(
-                "unknown-snapshot",
+                Code::UnknownSnapshot,
                 format!("snapshot {name} is being deleted"),
                 "see `mainstay snapshot list NAME`",
             ));
@@ -190,7 +190,7 @@ impl Resource {
         if !self.record.primary.is_some_and(held) {
             reach!("control: a rollback to what the primary does not hold");
             return Some(refused(
-                "not-held",
+                Code::NotHeld,
                 format!(
                     "the primary of resource {} does not hold snapshot {name}, or there is no primary",
                     self.name
@@ -204,13 +204,13 @@ impl Resource {
             }
             if self.snapshots.values().any(|known| known.name == keep) {
                 let text = format!("resource {} has a snapshot {keep}", self.name);
-                return Some(refused("exists", text, "choose another name with --keep, or delete it"));
+                return Some(refused(Code::Exists, text, "choose another name with --keep, or delete it"));
             }
         }
         if self.snapshots.len() + 1 + usize::from(keep.is_some()) > SNAPSHOTS_MAX {
             reach!("control: no room for the mark of a rollback");
             return Some(refused(
-                "too-many",
+                Code::TooMany,
                 format!(
                     "resource {} has {} snapshots, and this takes two of {SNAPSHOTS_MAX}",
                     self.name,
@@ -230,7 +230,7 @@ impl Resource {
         needed.any(|known| known.name == name).then(|| {
             reach!("control: a snapshot that a rollback needs is not deleted");
             refused(
-                "rolling-back",
+                Code::RollingBack,
                 format!("resource {} is being rolled back, and that needs snapshot {name}", self.name),
                 "wait until it is done",
             )

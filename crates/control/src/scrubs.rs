@@ -22,8 +22,7 @@ use crate::snapshots::unknown_resource;
 use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity,
-    reach,
+    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity, reach, Code,
 };
 use serde::{Deserialize, Serialize};
 
@@ -125,7 +124,7 @@ impl ScrubPolicy {
         let bad = self.interval_ms != 0 && !INTERVAL_MS.contains(&self.interval_ms);
         bad.then(|| {
             refused(
-                "bad-interval",
+                Code::BadInterval,
                 format!("an interval of {} ms between scrubs", self.interval_ms),
                 "choose 1s to 3650d, or off",
             )

@@ -3,7 +3,7 @@
 use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, host_address, refused};
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, MacAddress, NodeId, Problem, ServicePhase, Severity, reach};
+use mainstay_types::{Code, Epoch, MacAddress, NodeId, Problem, ServicePhase, Severity, reach};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -25,12 +25,12 @@ pub(crate) struct StatusReport {
 impl State {
     pub(crate) fn apply_service(&mut self, at_ms: u64, spec: ServiceSpec) -> Outcome {
         if let Err(error) = spec.validate() {
-            return refused("bad-service", error.to_string(), error.remedy);
+            return refused(Code::BadService, error.to_string(), error.remedy);
         }
         let Some(resource) = self.resource_by_name(&spec.resource).filter(|resource| !resource.deleting)
         else {
             return refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 format!("there is no resource {}", spec.resource),
                 "create it with `mainstay resource create NAME --size SIZE`, or correct `resource`",
             );
@@ -39,7 +39,7 @@ impl State {
             && usize::from(mount.volume) >= resource.spec.volumes.len()
         {
             return refused(
-                "unknown-volume",
+                Code::UnknownVolume,
                 format!("resource {} has no volume {}", spec.resource, mount.volume),
                 format!("use 0 to {}", resource.spec.volumes.len().saturating_sub(1)),
             );
@@ -51,7 +51,7 @@ impl State {
             && *other != spec.name
         {
             return refused(
-                "resource-in-use",
+                Code::ResourceInUse,
                 format!("service {other} runs on resource {}", spec.resource),
                 "put the processes into one service, or use another resource",
             );
@@ -60,7 +60,7 @@ impl State {
             && !self.node_by_name(preferred).is_some_and(|node| resource.spec.replicas.contains(&node.id))
         {
             return refused(
-                "bad-preferred",
+                Code::BadPreferred,
                 format!("policy.preferred: resource {} has no replica on {preferred}", spec.resource),
                 format!("name a node that has one; see `mainstay resource status {}`", spec.resource),
             );
@@ -72,14 +72,14 @@ impl State {
         match self.services.get_mut(&spec.name) {
             Some(service) if service.deleting => {
                 return refused(
-                    "being-deleted",
+                    Code::BeingDeleted,
                     format!("service {} is being deleted", spec.name),
                     "wait until it is gone",
                 );
             }
             Some(service) if service.spec.resource != spec.resource => {
                 return refused(
-                    "resource-changed",
+                    Code::ResourceChanged,
                     format!(
                         "resource: service {} is on resource {}, the file says {}, and a service cannot change its resource",
                         spec.name, service.spec.resource, spec.resource
@@ -116,7 +116,7 @@ impl State {
             None => {
                 if self.services.len() >= crate::state::RESOURCES_MAX {
                     return refused(
-                        "too-many-services",
+                        Code::TooManyServices,
                         "the cluster has as many services as it can hold",
                         "delete one that is not needed",
                     );
@@ -152,7 +152,7 @@ impl State {
             })
         {
             return Some(refused(
-                "address-in-use",
+                Code::AddressInUse,
                 format!("vip.address: service {other} has {address}"),
                 "give each service an address of its own",
             ));
@@ -163,7 +163,7 @@ impl State {
                 .find(|(_, theirs)| is_within(theirs, &mount.path) || is_within(&mount.path, theirs))
         {
             return Some(refused(
-                "path-in-use",
+                Code::PathInUse,
                 format!("mount.path: service {other} mounts at {theirs}"),
                 format!(
                     "give each service a path of its own: {} would lie over that of the other, or in it",
@@ -180,7 +180,7 @@ impl State {
         let address = spec.vip.as_ref().and_then(Vip::parsed)?.ip;
         let node = self.nodes.values().find(|node| node.addresses().any(|own| own == address))?;
         Some(refused(
-            "address-of-a-node",
+            Code::AddressOfANode,
             format!("vip.address: {address} is an address of node {}", node.name),
             "give the service an address that no host has",
         ))
@@ -194,7 +194,7 @@ impl State {
             own.contains(&address).then_some((name, address))
         })?;
         Some(Problem::new(
-            "address-of-a-service",
+            Code::AddressOfAService,
             format!("{address} is the floating address of service {name}"),
             "give an address that stays on this node",
         ))
@@ -215,9 +215,11 @@ impl State {
     pub(crate) fn service_gone(&mut self, at_ms: u64, name: &str) -> Outcome {
         match self.services.get(name) {
             None => Outcome::Unchanged,
-            Some(service) if !service.deleting => {
-                refused("not-deleting", "the service is not being deleted", "look at `mainstay service list`")
-            }
+            Some(service) if !service.deleting => refused(
+                Code::NotDeleting,
+                "the service is not being deleted",
+                "look at `mainstay service list`",
+            ),
             Some(_) => {
                 reach!("control: a service is gone");
                 self.services.remove(name);
@@ -245,7 +247,7 @@ impl State {
                     if possible.is_empty() { "none".into() } else { possible.join(", ") }
                 )
             };
-            return refused("not-eligible", format!("node {to_name} is not alive and in sync"), remedy);
+            return refused(Code::NotEligible, format!("node {to_name} is not alive and in sync"), remedy);
         }
         let there = resource.record.primary == Some(to);
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
@@ -485,5 +487,5 @@ impl State {
 }
 
 fn unknown_service(name: &str) -> Outcome {
-    refused("unknown-service", format!("there is no service {name}"), "see `mainstay service list`")
+    refused(Code::UnknownService, format!("there is no service {name}"), "see `mainstay service list`")
 }

@@ -22,7 +22,7 @@ use crate::origin::CONTENT;
 use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach,
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach, Code,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,12 +62,12 @@ pub(crate) fn bad_name(name: &str) -> Option<Outcome> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
         let what = format!("{name:?} is no name of a snapshot");
-        return Some(refused("bad-name", what, "use 1 to 32 characters out of a-z, 0-9 and the dash"));
+        return Some(refused(Code::BadName, what, "use 1 to 32 characters out of a-z, 0-9 and the dash"));
     }
     (name == BEFORE_COPY).then(|| {
         let what =
             format!("{name} is what a replica held before it was copied to, and no name of a snapshot");
-        refused("bad-name", what, "choose another name")
+        refused(Code::BadName, what, "choose another name")
     })
 }
 
@@ -114,12 +114,12 @@ impl State {
                     "choose another name, or run `mainstay snapshot delete {of} {name}` if it is not needed any more"
                 )
             };
-            return refused("exists", message, remedy);
+            return refused(Code::Exists, message, remedy);
         }
         if resource.snapshots.len() + usize::from(resource.rollback.is_some()) >= SNAPSHOTS_MAX {
             reach!("control: a snapshot too many");
             return refused(
-                "too-many",
+                Code::TooMany,
                 format!("resource {} has {SNAPSHOTS_MAX} snapshots, which is the most", resource.name),
                 "delete one that is not needed",
             );
@@ -246,7 +246,7 @@ impl State {
 }
 
 pub(crate) fn unknown_resource(id: ResourceId) -> Outcome {
-    refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
+    refused(Code::UnknownResource, format!("there is no resource {id}"), "see `mainstay resource list`")
 }
 
 impl Resource {
@@ -256,10 +256,10 @@ impl Resource {
         if name != BEFORE_COPY || self.before_copy.is_empty() {
             let what = format!("resource {} has no snapshot {name}", self.name);
             let remedy = format!("see `mainstay snapshot list {}`", self.name);
-            return refused("unknown-snapshot", what, remedy);
+            return refused(Code::UnknownSnapshot, what, remedy);
         }
         refused(
-            "unknown-snapshot",
+            Code::UnknownSnapshot,
             format!(
                 "{name} is no snapshot of resource {0}: it is what one replica held before it was copied to, and goes by itself when the copy has ended",
                 self.name

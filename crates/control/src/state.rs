@@ -12,9 +12,7 @@ use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies, Mode,
-    NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase,
-    SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn, VolumeId, Code,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -257,7 +255,7 @@ pub struct Broken {
     pub reason: String,
     /// The code by which the advice is chosen; empty where an earlier release reported the failure.
     #[serde(default)]
-    pub code: String,
+    pub code: Code,
 }
 
 /// Last report of one node about a service.
@@ -459,7 +457,7 @@ pub enum Command {
         reason: String,
         /// By which the advice is chosen; may be empty.
         #[serde(default)]
-        code: String,
+        code: Code,
     },
     /// The node has opened the replica that it had said to be broken, and its store works.
     ReplicaOpened {
@@ -792,6 +790,11 @@ pub(crate) fn cut(mut text: String) -> String {
     text
 }
 
-pub(crate) fn refused(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Outcome {
+/// The same for a code, which may be one that this version does not know.
+pub(crate) fn cut_code(code: Code) -> Code {
+    cut(code.into()).into()
+}
+
+pub(crate) fn refused(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Outcome {
     Outcome::Refused(Problem::new(code, message, remedy))
 }

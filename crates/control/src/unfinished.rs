@@ -9,7 +9,7 @@
 
 use crate::snapshots::unknown_resource;
 use crate::state::{Outcome, State, refused};
-use mainstay_types::{Epoch, ResourceId, Severity, VolumeId};
+use mainstay_types::{Code, Epoch, ResourceId, Severity, VolumeId};
 
 impl State {
     /// `uuid`: identity of the file system that is being made from now on; `None`: none is any more.
@@ -27,7 +27,7 @@ impl State {
         }
         if usize::from(volume.0) >= resource.spec.volumes.len() {
             return refused(
-                "unknown-volume",
+                Code::UnknownVolume,
                 format!("resource {} has no volume {}", resource.name, volume.0),
                 "volumes are counted from 0",
             );

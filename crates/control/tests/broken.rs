@@ -8,10 +8,7 @@ use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObse
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase,
-    Severity,
-};
+use mainstay_types::{Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase, Severity};
 
 const REASON: &str = "version table page 3 is damaged";
 
@@ -66,7 +63,7 @@ fn breaks(state: &State, node: NodeId) -> Command {
         node,
         incarnation: incarnation(node),
         reason: REASON.into(),
-        code: String::new(),
+        code: Code::default(),
     }
 }
 
@@ -181,7 +178,7 @@ fn a_report_counts_once_for_the_record_and_the_disk_that_it_names() {
         node: B,
         incarnation: Incarnation(77),
         reason: REASON.into(),
-        code: String::new(),
+        code: Code::default(),
     };
     assert!(matches!(apply(&mut state, other), Outcome::Conflict { .. }), "another disk (R9)");
     assert!(state.resources[&R].broken.is_empty());
@@ -204,7 +201,7 @@ fn a_broken_replica_does_not_join_and_a_new_disk_does() {
     };
     let command = grow(&state, incarnation(B));
     let Outcome::Refused(why) = apply(&mut state, command) else { panic!("it joined") };
-    assert_eq!(why.code, "replica-broken");
+    assert_eq!(why.code, Code::ReplicaBroken);
     assert!(make(&mut state, B, Incarnation(77)).is_ok());
     assert!(state.resources[&R].broken.is_empty(), "what was said of the old disk is void");
     let command = grow(&state, Incarnation(77));
@@ -234,7 +231,7 @@ fn unusable(node: NodeId) -> Observed {
         lease_valid: true,
         engine: true,
         stored: [(R, incarnation(node))].into(),
-        unusable: [(R, Unusable { reason: REASON.into(), code: String::new() })].into(),
+        unusable: [(R, Unusable { reason: REASON.into(), code: Code::default() })].into(),
         ..Observed::default()
     }
 }
@@ -497,7 +494,7 @@ fn the_reason_of_a_broken_replica_follows_its_cause() {
     let mut state = ready(2);
     let mut observed = unusable(B);
     for reason in ["it is empty", "it is that of another resource"] {
-        observed.unusable = [(R, Unusable { reason: reason.into(), code: "no-label".into() })].into();
+        observed.unusable = [(R, Unusable { reason: reason.into(), code: Code::NoLabel })].into();
         let actions = plan(B, &state, &observed);
         propose_all(&mut state, &actions);
         assert!(advice_about_the_replica(&state).what.ends_with(reason), "{state:?}");
@@ -625,34 +622,34 @@ fn an_older_copy_that_is_alone_in_sync_makes_way_for_a_forced_promotion() {
 /// those of another replica.
 #[test]
 fn the_advice_for_a_replica_that_cannot_be_used_fits_its_cause() {
-    let remedy = |code: &str, replicas: u32| {
+    let remedy = |code: &Code, replicas: u32| {
         let mut state = ready(replicas);
         let Command::ReplicaBroken { resource, version, node, incarnation, reason, .. } = breaks(&state, A)
         else {
             unreachable!()
         };
-        let code = code.into();
+        let code = code.clone();
         apply(&mut state, Command::ReplicaBroken { resource, version, node, incarnation, reason, code });
         advice_about_the_replica(&state).remedy
     };
     for (code, says) in [
-        ("older-copy", "put its newest files back"),
-        ("no-label", "do what is said there"),
-        ("earlier-replica", "put the files back"),
-        ("wrong-disk", "put the files back"),
-        ("journal-missing", "mount the device of its journal"),
-        ("volatile-journal", "--volatile-journals"),
-        ("disk", "mend the disk of a"),
-        ("", "mend the disk of a"),
+        (Code::OlderCopy, "put its newest files back"),
+        (Code::NoLabel, "do what is said there"),
+        (Code::EarlierReplica, "put the files back"),
+        (Code::WrongDisk, "put the files back"),
+        (Code::JournalMissing, "mount the device of its journal"),
+        (Code::VolatileJournal, "--volatile-journals"),
+        (Code::Disk, "mend the disk of a"),
+        (Code::default(), "mend the disk of a"),
     ] {
         for replicas in [1, 2] {
-            let remedy = remedy(code, replicas);
+            let remedy = remedy(&code, replicas);
             assert!(remedy.contains(says), "{code}: {remedy}");
             assert_eq!(remedy.contains("backup"), replicas == 1, "{code}: {remedy}");
             assert_eq!(remedy.contains("copied again from b"), replicas == 2, "{code}: {remedy}");
             assert_eq!(
                 remedy.contains("held.json"),
-                code == "older-copy" && replicas == 1,
+                code == Code::OlderCopy && replicas == 1,
                 "{code}: {remedy}"
             );
         }

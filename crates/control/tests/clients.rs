@@ -7,7 +7,7 @@ use mainstay_control::advice::{Observations, advice};
 use mainstay_control::clients::{ClientSeen, WAIT_MS_DEFAULT};
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Attachment, NodeId, Opening, ResourceId};
+use mainstay_types::{Attachment, Code, NodeId, Opening, ResourceId};
 
 /// Two nodes without a replica: one more than the cluster of all tests has.
 const C: NodeId = NodeId(4);
@@ -25,7 +25,7 @@ fn attached(nodes: &Nodes) -> Option<Attachment> {
     nodes.state.resources[&R].record.attached
 }
 
-fn code(outcome: Outcome) -> String {
+fn code(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -79,7 +79,7 @@ fn one_node_at_a_time_has_it_and_a_second_one_only_if_it_takes_it_over() {
     assert!(attach(&mut nodes, W, false).is_ok());
     nodes.settle();
     let before = attached(&nodes).unwrap();
-    assert_eq!(code(attach(&mut nodes, C, false)), "attached-elsewhere");
+    assert_eq!(code(attach(&mut nodes, C, false)), Code::AttachedElsewhere);
     assert_eq!(attached(&nodes), Some(before));
     assert!(attach(&mut nodes, C, true).is_ok());
     assert!(attached(&nodes).unwrap().session > before.session);
@@ -104,13 +104,13 @@ fn a_node_that_is_dead_keeps_what_is_attached_to_it() {
 #[test]
 fn what_cannot_be_attached_is_refused_with_the_reason() {
     let mut nodes = serving();
-    assert_eq!(code(attach(&mut nodes, A, false)), "has-replica");
-    assert_eq!(code(attach(&mut nodes, NodeId(99), false)), "unknown-node");
+    assert_eq!(code(attach(&mut nodes, A, false)), Code::HasReplica);
+    assert_eq!(code(attach(&mut nodes, NodeId(99), false)), Code::UnknownNode);
     let wait = |wait_ms| Command::AttachResource { resource: R, node: W, wait_ms, take_over: false };
-    assert_eq!(code(apply(&mut nodes.state, wait(999))), "bad-wait");
-    assert_eq!(code(apply(&mut nodes.state, wait(3_600_001))), "bad-wait");
+    assert_eq!(code(apply(&mut nodes.state, wait(999))), Code::BadWait);
+    assert_eq!(code(apply(&mut nodes.state, wait(3_600_001))), Code::BadWait);
     assert!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }).is_ok());
-    assert_eq!(code(attach(&mut nodes, W, false)), "resource-in-use");
+    assert_eq!(code(attach(&mut nodes, W, false)), Code::ResourceInUse);
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn a_resource_that_is_attached_is_left_alone() {
     assert!(attach(&mut nodes, W, false).is_ok());
     nodes.settle();
     let refused = |nodes: &mut Nodes, command| code(apply(&mut nodes.state, command));
-    assert_eq!(refused(&mut nodes, Command::ApplyService { spec: db_service() }), "attached");
-    assert_eq!(refused(&mut nodes, Command::AddReplica { resource: R, node: W }), "attached");
-    assert_eq!(refused(&mut nodes, Command::MoveReplica { resource: R, from: B, to: W }), "attached");
-    assert_eq!(refused(&mut nodes, Command::DeleteResource { resource: R }), "attached");
+    assert_eq!(refused(&mut nodes, Command::ApplyService { spec: db_service() }), Code::Attached);
+    assert_eq!(refused(&mut nodes, Command::AddReplica { resource: R, node: W }), Code::Attached);
+    assert_eq!(refused(&mut nodes, Command::MoveReplica { resource: R, from: B, to: W }), Code::Attached);
+    assert_eq!(refused(&mut nodes, Command::DeleteResource { resource: R }), Code::Attached);
     assert!(apply(&mut nodes.state, Command::AddReplica { resource: R, node: C }).is_ok(), "elsewhere");
 }
 
@@ -155,10 +155,10 @@ fn what_is_attached_is_not_rolled_back_and_what_is_rolled_back_is_not_attached()
     assert!(attach(&mut nodes, W, false).is_ok());
     nodes.settle();
     let wish = Command::RollBack { resource: R, last: 1, name: "s".into(), keep: None, restart: true };
-    assert_eq!(code(apply(&mut nodes.state, wish.clone())), "attached");
+    assert_eq!(code(apply(&mut nodes.state, wish.clone())), Code::Attached);
     assert!(detach(&mut nodes).is_ok());
     assert!(apply(&mut nodes.state, wish).is_ok());
-    assert_eq!(code(attach(&mut nodes, W, false)), "rolling-back");
+    assert_eq!(code(attach(&mut nodes, W, false)), Code::RollingBack);
     nodes.settle();
     assert_eq!(nodes.rollbacks, 1);
     assert!(attach(&mut nodes, W, false).is_ok());

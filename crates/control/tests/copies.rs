@@ -7,7 +7,7 @@ use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome, State};
-use mainstay_types::{ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
+use mainstay_types::{Code, ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
 
 const TWO: MinCopies = MinCopies { copies: 2, suspend_ms: 20_000 };
 
@@ -33,7 +33,7 @@ fn wanting_two() -> State {
     state
 }
 
-fn refused(outcome: Outcome) -> String {
+fn refused(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -63,19 +63,19 @@ fn it_is_changed_on_the_version_that_was_read() {
 fn no_more_are_wanted_than_there_can_be() {
     let mut state = ready();
     for (copies, suspend_ms) in [(0, 1), (3, 1), (2, 3_600_001)] {
-        assert_eq!(refused(want(&mut state, MinCopies { copies, suspend_ms })), "bad-min-copies");
+        assert_eq!(refused(want(&mut state, MinCopies { copies, suspend_ms })), Code::BadMinCopies);
     }
     assert!(want(&mut state, MinCopies { copies: 2, suspend_ms: 3_600_000 }).is_ok());
-    assert_eq!(refused(set_mode(&mut state, Mode::A)), "bad-mode", "the primary alone would acknowledge");
+    assert_eq!(refused(set_mode(&mut state, Mode::A)), Code::BadMode, "the primary alone would acknowledge");
     assert_eq!(
         refused(apply(&mut state, Command::RemoveReplica { resource: R, node: B })),
-        "too-few-replicas"
+        Code::TooFewReplicas
     );
     assert!(apply(&mut state, Command::AddReplica { resource: R, node: W }).is_ok());
     assert!(apply(&mut state, Command::RemoveReplica { resource: R, node: B }).is_ok());
     assert!(want(&mut state, MinCopies::default()).is_ok());
     assert!(set_mode(&mut state, Mode::A).is_ok());
-    assert_eq!(refused(want(&mut state, TWO)), "bad-min-copies", "in mode A");
+    assert_eq!(refused(want(&mut state, TWO)), Code::BadMinCopies, "in mode A");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_replica_that_moves_is_one_and_not_two() {
     let mut state = wanting_two();
     assert!(apply(&mut state, Command::MoveReplica { resource: R, from: B, to: W }).is_ok());
     let three = MinCopies { copies: 3, ..TWO };
-    assert_eq!(refused(want(&mut state, three)), "bad-min-copies");
+    assert_eq!(refused(want(&mut state, three)), Code::BadMinCopies);
     assert!(
         apply(&mut state, Command::RemoveReplica { resource: R, node: W }).is_ok(),
         "it stays at the old place"
@@ -95,7 +95,7 @@ fn a_replica_that_moves_is_one_and_not_two() {
     );
     assert_eq!(
         refused(apply(&mut state, Command::RemoveReplica { resource: R, node: W })),
-        "too-few-replicas"
+        Code::TooFewReplicas
     );
 }
 

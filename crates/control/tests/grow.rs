@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{Code, ResourceId, VolumeId};
 
 const V: VolumeId = VolumeId(0);
 
@@ -17,7 +17,7 @@ fn size(nodes: &Nodes) -> u64 {
     nodes.state.resources[&R].spec.volumes[0]
 }
 
-fn code(outcome: Outcome) -> String {
+fn code(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -97,13 +97,13 @@ fn a_primary_of_an_earlier_epoch_does_not_say_what_has_grown() {
 fn what_no_volume_can_have_is_refused() {
     let mut nodes = running();
     let old = size(&nodes);
-    assert_eq!(code(grow(&mut nodes, old - 4096)), "shrink");
-    assert_eq!(code(grow(&mut nodes, old + 1)), "bad-size");
-    assert_eq!(code(grow(&mut nodes, 1 << 50)), "bad-size");
+    assert_eq!(code(grow(&mut nodes, old - 4096)), Code::Shrink);
+    assert_eq!(code(grow(&mut nodes, old + 1)), Code::BadSize);
+    assert_eq!(code(grow(&mut nodes, 1 << 50)), Code::BadSize);
     let strange = Command::GrowVolume { resource: R, volume: VolumeId(9), bytes: 2 * old };
-    assert_eq!(code(apply(&mut nodes.state, strange)), "unknown-volume");
+    assert_eq!(code(apply(&mut nodes.state, strange)), Code::UnknownVolume);
     let nowhere = Command::GrowVolume { resource: ResourceId(99), volume: V, bytes: 2 * old };
-    assert_eq!(code(apply(&mut nodes.state, nowhere)), "unknown-resource");
+    assert_eq!(code(apply(&mut nodes.state, nowhere)), Code::UnknownResource);
     assert!(grow(&mut nodes, 3 * old).is_ok());
-    assert_eq!(code(grow(&mut nodes, 2 * old)), "shrink", "it may have that size already");
+    assert_eq!(code(grow(&mut nodes, 2 * old)), Code::Shrink, "it may have that size already");
 }

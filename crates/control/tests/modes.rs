@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::state::{Command, Outcome, State};
-use mainstay_types::{ConfigVersion, Epoch, Index, IssChange, LagLimits, Member, Mode, NodeId, Position};
+use mainstay_types::{Code, ConfigVersion, Epoch, Index, IssChange, LagLimits, Member, Mode, NodeId, Position};
 
 const LAG: LagLimits = LagLimits { bytes: 1 << 20, ms: 1000 };
 
@@ -37,7 +37,7 @@ fn member(state: &State, node: NodeId) -> Member {
     state.resources[&R].record.replica(node).expect("a replica")
 }
 
-fn refused(outcome: Outcome) -> String {
+fn refused(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -80,7 +80,7 @@ fn the_lag_has_to_fit_into_the_journal() {
     ] {
         let version = version(&state);
         let command = Command::SetMode { resource: R, version, mode: Mode::A, lag, takeover: false };
-        assert_eq!(refused(apply(&mut state, command)), "bad-mode", "{lag:?}");
+        assert_eq!(refused(apply(&mut state, command)), Code::BadMode, "{lag:?}");
     }
 }
 
@@ -89,7 +89,7 @@ fn in_mode_a_nobody_joins_without_being_called_and_nobody_takes_over() {
     let mut state = ready();
     assert!(set(&mut state, Mode::A).is_ok());
     let add = member(&state, B);
-    assert_eq!(refused(change(&mut state, IssChange::Grow { add })), "not-called");
+    assert_eq!(refused(change(&mut state, IssChange::Grow { add })), Code::NotCalled);
     die(&mut state, A);
     assert_eq!((primary(&state), members(&state)), (None, vec![A]), "only A has everything");
     let advised = advice(&state, &Observations { has_leader: true, ..Observations::default() });
@@ -131,11 +131,11 @@ fn a_replica_that_moves_in_mode_a_joins_until_the_old_one_is_gone() {
 fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
     let mut state = ready();
     assert!(set(&mut state, Mode::A).is_ok());
-    assert_eq!(refused(force(&mut state, B)), "has-primary");
+    assert_eq!(refused(force(&mut state, B)), Code::HasPrimary);
     die(&mut state, A);
-    assert_eq!(refused(force(&mut state, A)), "not-eligible");
+    assert_eq!(refused(force(&mut state, A)), Code::NotEligible);
     rejoin(&mut state, A);
-    assert_eq!(refused(force(&mut state, B)), "not-needed");
+    assert_eq!(refused(force(&mut state, B)), Code::NotNeeded);
     die(&mut state, A);
     let old = version(&state);
     assert!(force(&mut state, B).is_ok());
@@ -148,7 +148,7 @@ fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
     assert_eq!((forced.to, forced.lost_with, forced.told, forced.loss), (B, vec![a], told, None));
     let to = member(&state, B);
     let late = Command::ForcePromote { resource: R, version: old, to, end: Index(1), heard: Index(1) };
-    assert_eq!(refused(apply(&mut state, late)), "has-primary");
+    assert_eq!(refused(apply(&mut state, late)), Code::HasPrimary);
 }
 
 #[test]

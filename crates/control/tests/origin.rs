@@ -10,7 +10,7 @@ use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn,
+    Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn, Code,
     SnapshotState,
 };
 
@@ -41,7 +41,7 @@ fn make_copy(nodes: &mut Nodes, replicas: &[NodeId]) {
     assert_eq!(made, Outcome::ResourceCreated { resource: COPY });
 }
 
-fn code(outcome: Outcome) -> String {
+fn code(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -126,11 +126,11 @@ fn what_it_is_made_of_stays_until_then() {
     assert!(apply(&mut nodes.state, delete).is_ok());
     nodes.settle();
     make_copy(&mut nodes, &[A, B]);
-    assert_eq!(code(drop_it(&mut nodes)), "being-cloned");
+    assert_eq!(code(drop_it(&mut nodes)), Code::BeingCloned);
     let delete = Command::DeleteResource { resource: R };
-    assert_eq!(code(apply(&mut nodes.state, delete.clone())), "being-cloned");
+    assert_eq!(code(apply(&mut nodes.state, delete.clone())), Code::BeingCloned);
     let content = Command::DropSnapshot { resource: COPY, name: "s".into() };
-    assert_eq!(code(apply(&mut nodes.state, content)), "rolling-back");
+    assert_eq!(code(apply(&mut nodes.state, content)), Code::RollingBack);
     nodes.settle();
     assert!(drop_it(&mut nodes).is_ok());
     nodes.settle();
@@ -156,23 +156,23 @@ fn what_cannot_be_made_is_refused() {
     let mut refuse = |of: SnapshotOf, volumes: Vec<u64>, replicas: &[NodeId]| {
         code(apply(&mut nodes.state, make("copy", of, volumes, replicas)))
     };
-    assert_eq!(refuse(SNAPSHOT, vec![1 << 20], &[W]), "not-held");
-    assert_eq!(refuse(SNAPSHOT, vec![1 << 19], &[A]), "bad-resource");
-    assert_eq!(refuse(SNAPSHOT, vec![1 << 20; 2], &[A]), "bad-resource");
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 20], &[W]), Code::NotHeld);
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 19], &[A]), Code::BadResource);
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 20; 2], &[A]), Code::BadResource);
     let gone = SnapshotOf { snapshot: SnapshotId(9), ..SNAPSHOT };
-    assert_eq!(refuse(gone, vec![1 << 20], &[A]), "unknown-snapshot");
+    assert_eq!(refuse(gone, vec![1 << 20], &[A]), Code::UnknownSnapshot);
     let unknown = SnapshotOf { resource: ResourceId(9), ..SNAPSHOT };
-    assert_eq!(refuse(unknown, vec![1 << 20], &[A]), "unknown-resource");
+    assert_eq!(refuse(unknown, vec![1 << 20], &[A]), Code::UnknownResource);
     make_copy(&mut nodes, &[A]);
     let of_copy = SnapshotOf { resource: COPY, snapshot: CONTENT };
     let again = apply(&mut nodes.state, make("more", of_copy, vec![1 << 20], &[A]));
-    assert_eq!(code(again), "being-made");
+    assert_eq!(code(again), Code::BeingMade);
     assert!(!drop_it(&mut nodes).is_ok(), "it is needed");
     nodes.settle();
     assert!(drop_it(&mut nodes).is_ok());
     assert_eq!(
         code(apply(&mut nodes.state, make("more", SNAPSHOT, vec![1 << 20], &[A]))),
-        "unknown-snapshot"
+        Code::UnknownSnapshot
     );
 }
 
@@ -243,7 +243,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
     assert_eq!(known, [(B, Index(41))]);
     assert!(nodes.state.resources[&R].snapshots.is_empty(), "nobody wished for it");
     let named = Command::TakeSnapshot { resource: R, name: "before-copy".into() };
-    assert_eq!(code(apply(&mut nodes.state, named)), "bad-name");
+    assert_eq!(code(apply(&mut nodes.state, named)), Code::BadName);
     let (keep, last) = (None, nodes.state.resources[&R].last_snapshot);
     let back = Command::RollBack { resource: R, last, name: "before-copy".into(), keep, restart: true };
     let Outcome::Refused(refusal) = apply(&mut nodes.state, back) else { panic!("it is of one replica") };
@@ -254,7 +254,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
 
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, W]));
     let Outcome::Refused(refusal) = made else { panic!("{made:?}") };
-    assert!(refusal.code == "not-held" && refusal.remedy.contains("name b as well"), "{refusal:?}");
+    assert!(refusal.code == Code::NotHeld && refusal.remedy.contains("name b as well"), "{refusal:?}");
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, B]));
     assert_eq!(made, Outcome::ResourceCreated { resource: COPY });
     assert!(said(&nodes).contains("made of snapshot before-copy of db; it waits for the replicas of b"));
@@ -268,7 +268,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
     nodes.settle();
     assert!(nodes.state.resources[&R].before_copy.is_empty());
     let made = apply(&mut nodes.state, make("more", BEFORE_COPY, vec![1 << 20], &[B]));
-    assert_eq!(code(made), "unknown-snapshot");
+    assert_eq!(code(made), Code::UnknownSnapshot);
 }
 
 /// Two replicas may have kept different states.
@@ -279,7 +279,7 @@ fn a_resource_is_made_of_what_one_replica_held() {
     let other = before_copy[&B];
     before_copy.insert(A, other);
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, B]));
-    assert_eq!(code(made), "ambiguous");
+    assert_eq!(code(made), Code::Ambiguous);
     assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
 }
 
@@ -319,18 +319,18 @@ fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
     let said: Vec<_> = advice(&nodes.state, &full).into_iter().map(|one| one.remedy).collect();
     assert!(said.iter().any(|one| one.contains("mainstay snapshot delete db before-copy")), "{said:?}");
     assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
-    assert_eq!(code(apply(&mut nodes.state, delete())), "being-cloned");
+    assert_eq!(code(apply(&mut nodes.state, delete())), Code::BeingCloned);
     assert!(apply(&mut nodes.state, Command::DeleteResource { resource: COPY }).is_ok());
     nodes.settle();
     assert!(apply(&mut nodes.state, delete()).is_ok());
     assert_eq!(apply(&mut nodes.state, delete()), Outcome::Unchanged);
     assert_eq!(
         code(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B]))),
-        "unknown-snapshot"
+        Code::UnknownSnapshot
     );
     nodes.settle();
     assert!(kept(&mut nodes).is_empty() && nodes.state.resources[&R].before_copy.is_empty());
-    assert_eq!(code(apply(&mut nodes.state, delete())), "unknown-snapshot");
+    assert_eq!(code(apply(&mut nodes.state, delete())), Code::UnknownSnapshot);
 }
 
 /// The first copy has ended before the resource is made, and another copy keeps a later state.

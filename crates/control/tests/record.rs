@@ -11,8 +11,7 @@ use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role, ServicePhase,
-    Severity, ShrinkReason,
+    ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role, ServicePhase, Severity, ShrinkReason, Code,
 };
 use proptest::prelude::*;
 
@@ -196,7 +195,7 @@ fn a_service_gets_no_address_of_a_node_and_a_node_none_of_a_service() {
     for prefix in [24, 32] {
         let outcome = apply(&mut state, service(&format!("{host}/{prefix}")));
         let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(refusal.code, "address-of-a-node");
+        assert_eq!(refusal.code, Code::AddressOfANode);
         assert!(refusal.message.contains(host) && refusal.message.contains(&node.name), "{refusal:?}");
     }
     assert!(apply(&mut state, service("10.99.0.7/24")).is_ok());
@@ -209,7 +208,7 @@ fn a_service_gets_no_address_of_a_node_and_a_node_none_of_a_service() {
         nonce: 99,
     };
     let outcome = apply(&mut state, newcomer("10.99.0.7:7400"));
-    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-service"));
+    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == Code::AddressOfAService));
     assert!(apply(&mut state, newcomer("10.99.0.8:7400")).is_ok());
 }
 
@@ -244,12 +243,12 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
     };
     assert!(apply(&mut state, service("db", "/srv/db", "10.0.0.7/24", "a")).is_ok());
     for (command, code) in [
-        (service("web", "/srv/web", "10.0.0.7/16", "a"), "address-in-use"),
-        (service("web", "/srv/db", "10.0.0.8/24", "a"), "path-in-use"),
-        (service("web", "/srv/db/web", "10.0.0.8/24", "a"), "path-in-use"),
-        (service("web", "/srv", "10.0.0.8/24", "a"), "path-in-use"),
-        (service("web", "/srv/web", "10.0.0.8/24", "w"), "bad-preferred"),
-        (service("web", "/srv/web", "10.0.0.8/24", "nobody"), "bad-preferred"),
+        (service("web", "/srv/web", "10.0.0.7/16", "a"), Code::AddressInUse),
+        (service("web", "/srv/db", "10.0.0.8/24", "a"), Code::PathInUse),
+        (service("web", "/srv/db/web", "10.0.0.8/24", "a"), Code::PathInUse),
+        (service("web", "/srv", "10.0.0.8/24", "a"), Code::PathInUse),
+        (service("web", "/srv/web", "10.0.0.8/24", "w"), Code::BadPreferred),
+        (service("web", "/srv/web", "10.0.0.8/24", "nobody"), Code::BadPreferred),
     ] {
         let Outcome::Refused(refusal) = apply(&mut state, command) else { panic!("{code}: not refused") };
         assert_eq!(refusal.code, code);
@@ -358,7 +357,7 @@ fn a_voter_is_added_only_when_everybody_knows_the_last_one() {
     assert!(added.is_ok(), "{added:?}");
     assert_eq!(apply(&mut state, add("d", 10)), added, "the repetition gets the same node");
     let Outcome::Refused(why) = apply(&mut state, add("e", 11)) else { panic!("added too early") };
-    assert_eq!(why.code, "membership-settling");
+    assert_eq!(why.code, Code::MembershipSettling);
     for node in [A, B] {
         apply(&mut state, Command::VotersSeen { node, voters_version: 4 });
     }
@@ -398,7 +397,7 @@ proptest! {
                 3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member, why: ShrinkReason::Slow } },
                 4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
-                9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new(), code: String::new() },
+                9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new(), code: Code::default() },
                 10 => Command::ReplicaOpened { resource: R, node: y, incarnation: member.incarnation },
                 11 => Command::AddReplica { resource: R, node: y },
                 12 => Command::RemoveReplica { resource: R, node: y },
@@ -609,7 +608,7 @@ fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
     assert!(state.has_lost_right(address, mac(3)).is_none(), "an administrator has set it there");
     let text = "name='db'\nresource='db'\n[vip]\naddress='10.99.0.2/24'\n";
     let outcome = apply(&mut state, Command::ApplyService { spec: ServiceSpec::parse(text).unwrap() });
-    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-node"));
+    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == Code::AddressOfANode));
 }
 
 /// A failure that was mended in place is told as well: an address that was taken away, a process

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mainstay_control::reconcile::{ServiceObserved, plan};
 use mainstay_control::state::{Command, Outcome, State};
-use mainstay_types::{Incarnation, NodeId, ServicePhase};
+use mainstay_types::{Code, Incarnation, NodeId, ServicePhase};
 
 const NEW: NodeId = W;
 
@@ -21,7 +21,7 @@ fn relocate(state: &mut State, from: NodeId, to: NodeId) -> Outcome {
     apply(state, Command::MoveReplica { resource: R, from, to })
 }
 
-fn refused(outcome: Outcome) -> String {
+fn refused(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -60,22 +60,22 @@ fn a_removed_replica_leaves_record_and_node() {
 #[test]
 fn what_must_not_go_is_refused() {
     let mut state = ready();
-    assert_eq!(refused(remove(&mut state, A)), "is-primary");
-    assert_eq!(refused(remove(&mut state, NEW)), "no-replica-here");
-    assert_eq!(refused(add(&mut state, B)), "has-replica");
-    assert_eq!(refused(add(&mut state, NodeId(9))), "unknown-node");
-    assert_eq!(refused(relocate(&mut state, NEW, B)), "no-replica-here");
-    assert_eq!(refused(relocate(&mut state, A, B)), "has-replica");
+    assert_eq!(refused(remove(&mut state, A)), Code::IsPrimary);
+    assert_eq!(refused(remove(&mut state, NEW)), Code::NoReplicaHere);
+    assert_eq!(refused(add(&mut state, B)), Code::HasReplica);
+    assert_eq!(refused(add(&mut state, NodeId(9))), Code::UnknownNode);
+    assert_eq!(refused(relocate(&mut state, NEW, B)), Code::NoReplicaHere);
+    assert_eq!(refused(relocate(&mut state, A, B)), Code::HasReplica);
     // A dies and B serves alone; then B dies, and A is back without what B wrote.
     die(&mut state, A);
     die(&mut state, B);
     rejoin(&mut state, A);
     assert_eq!(members(&state), [B]);
-    assert_eq!(refused(remove(&mut state, B)), "last-copy");
-    assert_eq!(refused(remove(&mut state, A)), "last-copy", "it may be all that can be rescued");
+    assert_eq!(refused(remove(&mut state, B)), Code::LastCopy);
+    assert_eq!(refused(remove(&mut state, A)), Code::LastCopy, "it may be all that can be rescued");
     rejoin(&mut state, B);
     assert!(remove(&mut state, A).is_ok(), "B is back, and nobody needs what A has");
-    assert_eq!(refused(remove(&mut state, B)), "last-replica");
+    assert_eq!(refused(remove(&mut state, B)), Code::LastReplica);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_witness_holds_no_data() {
     let (voter, witness, nonce) = (true, true, 7);
     let command = Command::AddNode { name: "d".into(), agent_addr, engine_addr, voter, witness, nonce };
     let Outcome::NodeAdded { node, .. } = apply(&mut state, command) else { panic!("not added") };
-    assert_eq!(refused(add(&mut state, node)), "is-witness");
-    assert_eq!(refused(relocate(&mut state, B, node)), "is-witness");
+    assert_eq!(refused(add(&mut state, node)), Code::IsWitness);
+    assert_eq!(refused(relocate(&mut state, B, node)), Code::IsWitness);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_dead_nodes_replica_is_replaced_and_dropped_when_the_node_returns() {
     assert!(nodes.grows(NEW).is_ok());
     nodes.settle();
     assert_eq!(members(&nodes.state), [A, NEW]);
-    assert_eq!(refused(add(&mut nodes.state, B)), "being-removed");
+    assert_eq!(refused(add(&mut nodes.state, B)), Code::BeingRemoved);
     nodes.up.insert(B, true);
     nodes.settle();
     assert_eq!(holders(&nodes), [A, NEW]);
@@ -175,7 +175,7 @@ fn a_dead_nodes_replica_is_replaced_and_dropped_when_the_node_returns() {
 fn removing_the_new_replica_ends_the_move() {
     let mut nodes = running();
     assert!(relocate(&mut nodes.state, B, NEW).is_ok());
-    assert_eq!(refused(relocate(&mut nodes.state, NEW, A)), "moving-already");
+    assert_eq!(refused(relocate(&mut nodes.state, NEW, A)), Code::MovingAlready);
     nodes.settle();
     assert!(remove(&mut nodes.state, NEW).is_ok());
     nodes.settle();

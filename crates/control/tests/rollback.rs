@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
+use mainstay_types::{Code, Index, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
 fn take(nodes: &mut Nodes, name: &str) {
     assert!(apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: name.into() }).is_ok());
@@ -17,7 +17,7 @@ fn wish(nodes: &Nodes, name: &str, keep: Option<&str>) -> Command {
     Command::RollBack { resource: R, last, name: name.into(), keep: keep.map(Into::into), restart: true }
 }
 
-fn code(outcome: Outcome) -> String {
+fn code(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -138,7 +138,7 @@ fn what_cannot_be_kept_or_is_not_held_ends_the_wish() {
 fn what_cannot_be_is_refused() {
     let mut nodes = running();
     let none = wish(&nodes, "s", None);
-    assert_eq!(code(apply(&mut nodes.state, none)), "unknown-snapshot");
+    assert_eq!(code(apply(&mut nodes.state, none)), Code::UnknownSnapshot);
     take(&mut nodes, "s");
     let in_use = match wish(&nodes, "s", None) {
         Command::RollBack { resource, last, name, keep, .. } => {
@@ -146,8 +146,8 @@ fn what_cannot_be_is_refused() {
         }
         other => other,
     };
-    assert_eq!(code(apply(&mut nodes.state, in_use)), "resource-in-use");
-    for (keep, why) in [("a b", "bad-name"), ("s", "exists")] {
+    assert_eq!(code(apply(&mut nodes.state, in_use)), Code::ResourceInUse);
+    for (keep, why) in [("a b", Code::BadName), ("s", Code::Exists)] {
         let bad = wish(&nodes, "s", Some(keep));
         assert_eq!(code(apply(&mut nodes.state, bad)), why);
     }
@@ -156,15 +156,15 @@ fn what_cannot_be_is_refused() {
     let seen = |state| Command::SnapshotsSeen { resource: R, node: A, seen: on(state) };
     assert!(apply(&mut nodes.state, seen(SnapshotState::Missing)).is_ok());
     let not_held = wish(&nodes, "s", None);
-    assert_eq!(code(apply(&mut nodes.state, not_held)), "not-held");
+    assert_eq!(code(apply(&mut nodes.state, not_held)), Code::NotHeld);
     assert!(apply(&mut nodes.state, seen(SnapshotState::Held)).is_ok());
     let good = wish(&nodes, "s", Some("undo"));
     assert!(apply(&mut nodes.state, good).is_ok());
     let again = wish(&nodes, "s", Some("undo2"));
-    assert_eq!(code(apply(&mut nodes.state, again)), "rolling-back");
+    assert_eq!(code(apply(&mut nodes.state, again)), Code::RollingBack);
     for name in ["s", "undo"] {
         let drop = Command::DropSnapshot { resource: R, name: name.into() };
-        assert_eq!(code(apply(&mut nodes.state, drop)), "rolling-back", "{name} is needed");
+        assert_eq!(code(apply(&mut nodes.state, drop)), Code::RollingBack, "{name} is needed");
     }
     nodes.settle();
     assert_eq!(nodes.rollbacks, 1);
@@ -172,5 +172,5 @@ fn what_cannot_be_is_refused() {
         take(&mut nodes, &format!("t{n}"));
     }
     let no_room = wish(&nodes, "s", None);
-    assert_eq!(code(apply(&mut nodes.state, no_room)), "too-many", "the mark takes one");
+    assert_eq!(code(apply(&mut nodes.state, no_room)), Code::TooMany, "the mark takes one");
 }

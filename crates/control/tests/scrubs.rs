@@ -6,8 +6,7 @@ use common::*;
 use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_types::{
-    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
-    Severity,
+    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity, Code,
 };
 use std::collections::BTreeMap;
 
@@ -300,7 +299,7 @@ fn a_schedule_can_be_ended_changed_and_refused() {
     assert_eq!(apply(&mut nodes.state, Command::BeginScrub { resource: R, epoch }), Outcome::Unchanged);
     for bad in [999, 3651 * DAY] {
         let Outcome::Refused(refusal) = apply(&mut nodes.state, set(bad)) else { panic!("{bad}") };
-        assert_eq!(refusal.code, "bad-interval");
+        assert_eq!(refusal.code, Code::BadInterval);
     }
     let now = first + EVERY;
     assert!(apply_at(&mut nodes.state, now, set(1000)).is_ok());

@@ -6,7 +6,7 @@ use common::*;
 use mainstay_control::State;
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
+use mainstay_types::{Code, Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
 fn take(nodes: &mut Nodes, name: &str) -> Outcome {
     apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: name.into() })
@@ -22,7 +22,7 @@ fn held_on(nodes: &Nodes, id: u32) -> Vec<NodeId> {
     on.filter(|(_, on)| on.state == SnapshotState::Held).map(|(node, _)| *node).collect()
 }
 
-fn code(outcome: Outcome) -> String {
+fn code(outcome: Outcome) -> Code {
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
     refusal.code
@@ -38,7 +38,7 @@ fn a_snapshot_is_taken_told_by_every_node_and_dropped() {
     assert_eq!(nodes.runs_on(), [A], "under its service");
     assert!(drop_it(&mut nodes, "before-upgrade").is_ok());
     assert_eq!(drop_it(&mut nodes, "before-upgrade"), Outcome::Unchanged);
-    assert_eq!(code(take(&mut nodes, "before-upgrade")), "exists", "until it is gone");
+    assert_eq!(code(take(&mut nodes, "before-upgrade")), Code::Exists, "until it is gone");
     nodes.settle();
     assert!(nodes.state.resources[&R].snapshots.is_empty());
     assert!(take(&mut nodes, "before-upgrade").is_ok());
@@ -119,14 +119,14 @@ fn what_a_replica_held_goes_with_it() {
 fn what_cannot_be_is_refused() {
     let mut nodes = running();
     for name in ["", "a b", "../x", "DB", &"x".repeat(33)] {
-        assert_eq!(code(take(&mut nodes, name)), "bad-name", "{name:?}");
+        assert_eq!(code(take(&mut nodes, name)), Code::BadName, "{name:?}");
     }
-    assert_eq!(code(drop_it(&mut nodes, "s")), "unknown-snapshot");
+    assert_eq!(code(drop_it(&mut nodes, "s")), Code::UnknownSnapshot);
     let nowhere = Command::TakeSnapshot { resource: ResourceId(99), name: "s".into() };
-    assert_eq!(code(apply(&mut nodes.state, nowhere)), "unknown-resource");
+    assert_eq!(code(apply(&mut nodes.state, nowhere)), Code::UnknownResource);
     for n in 0..SNAPSHOTS_MAX {
         assert!(take(&mut nodes, &format!("s{n}")).is_ok());
     }
-    assert_eq!(code(take(&mut nodes, "one-more")), "too-many");
-    assert_eq!(code(take(&mut nodes, "s3")), "exists");
+    assert_eq!(code(take(&mut nodes, "one-more")), Code::TooMany);
+    assert_eq!(code(take(&mut nodes, "s3")), Code::Exists);
 }

@@ -12,6 +12,7 @@
 use mainstay_api::engine::{
     EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
 };
+use mainstay_types::Code;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::collections::BTreeMap;
@@ -102,7 +103,7 @@ impl ReplySender {
 impl Drop for ReplySender {
     fn drop(&mut self) {
         if !self.sent {
-            let reply = Reply::refused("interrupted", "the engine gave up the request", "repeat it");
+            let reply = Reply::refused(Code::Interrupted, "the engine gave up the request", "repeat it");
             self.client.line(EngineLine::Reply { id: self.id, reply });
         }
     }
@@ -285,7 +286,7 @@ fn read_requests(client: &Client, shared: &Shared, forward: &dyn Fn(IpcMessage))
                 _ if shared.agent.load(Ordering::Acquire) == client.id => {}
                 _ => {
                     let message = "only the connection that said hello last may ask this";
-                    reply.send(Reply::refused("not-the-agent", message, "say hello first"));
+                    reply.send(Reply::refused(Code::NotTheAgent, message, "say hello first"));
                     continue;
                 }
             }
@@ -393,7 +394,7 @@ mod tests {
         let EngineLine::Reply { id: 1, reply: Reply::Error(refused) } = line(&mut first) else {
             panic!("refused")
         };
-        assert_eq!(refused.code, "not-the-agent");
+        assert_eq!(refused.code, Code::NotTheAgent);
         ask(&mut first, 2, Request::Status);
         server.request().1.send(Reply::Ok);
         assert_eq!(line(&mut first), EngineLine::Reply { id: 2, reply: Reply::Ok });
@@ -406,7 +407,7 @@ mod tests {
         let EngineLine::Reply { id: 1, reply: Reply::Error(lost) } = line(&mut second) else {
             panic!("an answer")
         };
-        assert_eq!(lost.code, "interrupted", "a forgotten request is answered");
+        assert_eq!(lost.code, Code::Interrupted, "a forgotten request is answered");
         assert!(
             read_line::<EngineLine>(&mut first).is_ok_and(|end| end.is_none()),
             "the first one is closed"

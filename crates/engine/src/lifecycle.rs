@@ -8,7 +8,7 @@ use crate::open_replica::Answer;
 use mainstay_api::engine::Reply;
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+    BLOCK_BYTES, Code, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
     is_volume_size, size_words,
 };
 use std::io;
@@ -52,41 +52,41 @@ impl LifecycleError {
     pub fn to_reply(&self) -> Reply {
         let (code, remedy) = match self {
             Self::Disk(DiskError::NoSpace { .. } | DiskError::PoolTooSmall { .. }) => {
-                ("no-space", "free space in the pool, or choose a smaller volume or journal")
+                (Code::NoSpace, "free space in the pool, or choose a smaller volume or journal")
             }
-            Self::Disk(error) if error.is_no_space() => ("no-space", "free space in the pool"),
+            Self::Disk(error) if error.is_no_space() => (Code::NoSpace, "free space in the pool"),
             // Passes by itself: the process that an engine replaces has not quite ended.
             Self::Disk(DiskError::InUse { .. }) => {
-                ("in-use", "end the process that uses the replica's files")
+                (Code::InUse, "end the process that uses the replica's files")
             }
             Self::Disk(DiskError::JournalMissing { .. }) => (
-                "journal-missing",
+                Code::JournalMissing,
                 "mount the device that holds it, or let the link `journal` in the replica's directory lead to where it is; if it is \
                  lost, remove the replica's directory, and the replica is copied again",
             ),
             Self::Disk(DiskError::WrongJournal { .. }) => (
-                "wrong-journal",
+                Code::WrongJournal,
                 "mount the right device, or let the link `journal` in the replica's directory lead to the right file; if it is \
                  lost, remove the replica's directory, and the replica is copied again",
             ),
             Self::Disk(DiskError::Foreign { .. }) => (
-                "wrong-disk",
+                Code::WrongDisk,
                 "put the file back that the replica had, or move the directory out of the pool: the replica is then copied again \
                  from the others",
             ),
             Self::Disk(DiskError::VolatileJournal { .. }) => (
-                "volatile-journal",
+                Code::VolatileJournal,
                 "name a directory on a disk or on persistent memory (--journal-dir), or start the agent with \
                  --volatile-journals if a power cut may cost the replica",
             ),
             Self::Disk(DiskError::JournalDirectory { .. }) => {
-                ("journal-directory", "mount its device, and make the directory there")
+                (Code::JournalDirectory, "mount its device, and make the directory there")
             }
             Self::Disk(DiskError::JournalMountPoint { .. }) => {
-                ("journal-directory", "make a directory below it, and name that")
+                (Code::JournalDirectory, "make a directory below it, and name that")
             }
             Self::Disk(_) | Self::Format { .. } => {
-                ("disk", "look at the kernel's log for the device of the pool")
+                (Code::Disk, "look at the kernel's log for the device of the pool")
             }
             Self::Recover {
                 source:
@@ -95,22 +95,22 @@ impl LifecycleError {
                     | RecoverError::OlderVersionTable,
                 ..
             } => (
-                "corrupt",
+                Code::Corrupt,
                 "the replica must be rebuilt from the others: remove its directory, it joins empty",
             ),
             Self::Recover { source: RecoverError::Older { .. }, .. } => (
-                "older-copy",
+                Code::OlderCopy,
                 "Put the newest files back. Or move the directory out of the pool: the replica is then copied again from the others.",
             ),
             Self::Other { .. } => (
-                "wrong-disk",
+                Code::WrongDisk,
                 "put the right files back, or move the directory away, and the replica is copied again",
             ),
             Self::Recover { .. } => {
-                ("recover", "remove the directory if the replica is to be rebuilt from the others")
+                (Code::Recover, "remove the directory if the replica is to be rebuilt from the others")
             }
-            Self::Occupied { .. } => ("occupied", "remove the directory if its content is not needed"),
-            Self::Size { .. } => ("size", "choose another size"),
+            Self::Occupied { .. } => (Code::Occupied, "remove the directory if its content is not needed"),
+            Self::Size { .. } => (Code::Size, "choose another size"),
         };
         let mut message = self.to_string();
         let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(self);

@@ -31,7 +31,7 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::Store;
 use mainstay_types::{
-    Copies, EXTENT_BYTES, Epoch, Index, Mode, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
+    Code, Copies, EXTENT_BYTES, Epoch, Index, Mode, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
     ResourceRecord, Role, ScrubState, SnapshotId, Time, VolumeId,
 };
 use platform::World;
@@ -272,7 +272,7 @@ impl OpenReplica {
             self.around.vow_answer = Some((epoch, answer));
         } else {
             answer(self.around.refuse(
-                "not-eligible",
+                Code::NotEligible,
                 "the replica is not whole, or follows a primary of that epoch",
                 "choose another node",
             ));
@@ -305,7 +305,7 @@ impl OpenReplica {
             self.around.pause_answers.push(answer);
         } else {
             answer(self.around.refuse(
-                "not-primary",
+                Code::NotPrimary,
                 "the resource is not primary on this node",
                 "ask the primary's node",
             ));
@@ -322,7 +322,7 @@ impl OpenReplica {
     fn pause_ended(&mut self) {
         for answer in std::mem::take(&mut self.around.pause_answers) {
             answer(self.around.refuse(
-                "busy",
+                Code::Busy,
                 "the pause ended before it had begun",
                 "try again in a moment",
             ));
@@ -333,7 +333,7 @@ impl OpenReplica {
     /// so the caller pauses writes first.
     pub fn start_digest(&mut self, shared: &mut Shared<'_>, answer: Answer) {
         if self.around.digest_answer.is_some() {
-            return answer(self.around.refuse("busy", "a digest is being made", "try again in a moment"));
+            return answer(self.around.refuse(Code::Busy, "a digest is being made", "try again in a moment"));
         }
         self.around.digest_answer = Some(answer);
         if let Err(error) = self.host.start_digest(&mut World { around: &mut self.around, shared }) {
@@ -425,7 +425,7 @@ impl OpenReplica {
 }
 
 impl Around {
-    fn refuse(&self, code: &str, message: &str, remedy: &str) -> Reply {
+    fn refuse(&self, code: Code, message: &str, remedy: &str) -> Reply {
         Reply::refused(code, format!("{}: {message}", self.name), remedy)
     }
 }

@@ -15,10 +15,7 @@ use mainstay_api::engine::{ClientStatus, Reply, Request};
 use mainstay_codec::virtio_blk::Kind;
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::DeviceOption;
-use mainstay_types::{
-    Attachment, ClientOver, ConfigVersion, FrontendKind, Index, NodeId, Opening, ResourceRecord, Role,
-    SessionId,
-};
+use mainstay_types::{Attachment, ClientOver, Code, ConfigVersion, FrontendKind, Index, NodeId, Opening, ResourceRecord, Role, SessionId};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -73,7 +70,7 @@ fn until(engine: &mut Engine, what: &str, is: impl Fn(&ClientStatus) -> bool) ->
     })
 }
 
-fn code(reply: Reply) -> String {
+fn code(reply: Reply) -> Code {
     let Reply::Error(error) = reply else { panic!("{reply:?}") };
     error.code
 }
@@ -91,7 +88,7 @@ fn the_devices_are_on_one_side_and_a_replica_and_a_client_exclude_each_other() {
 
     let there =
         Request::AttachClient { name: "db".into(), record: Box::new(of_one(2, Some(2))), opening: OPENING };
-    assert_eq!(code(primary.reply(there)), "has-replica");
+    assert_eq!(code(primary.reply(there)), Code::HasReplica);
     let dir = client.replica_dir();
     assert_eq!(
         code(client.reply(Request::Open {
@@ -101,7 +98,7 @@ fn the_devices_are_on_one_side_and_a_replica_and_a_client_exclude_each_other() {
             incarnation: None,
             held: Index(0)
         })),
-        "attached"
+        Code::Attached
     );
 
     // Another session: this one is over, and its devices fail.

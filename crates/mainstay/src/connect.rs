@@ -1,7 +1,7 @@
 //! Choice of the agent that a command talks to.
 
 use crate::cli::Target;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::lab::state::{Lab, Node};
 use crate::{interrupt, output};
 use mainstay_client::{Client, Method, OnWait, Stale};
@@ -17,7 +17,7 @@ pub fn client(target: &Target) -> Outcome<Client> {
         Some(node) => lab.node(node)?,
         None => lab.nodes.iter().find(|node| answers(&lab, node)).ok_or_else(|| {
             Failure::new(
-                "lab-down",
+                Code::LabDown,
                 format!("no node of lab `{name}` runs"),
                 format!("`mainstay lab status --name {name}` shows them; start or resume one"),
             )

@@ -2,27 +2,10 @@
 //! with it.
 
 use mainstay_api::rest::Problem;
+pub use mainstay_api::rest::{Code, exit};
 use mainstay_client::ClientError;
 use std::error::Error;
 use std::{fmt, io};
-
-/// Exit codes; the help text of the command documents the same list.
-pub mod exit {
-    /// The request was refused or failed.
-    pub const FAILED: u8 = 1;
-    /// The command line is wrong. Clap uses the same number.
-    pub const USAGE: u8 = 2;
-    /// No agent answered, or not in time.
-    pub const UNREACHABLE: u8 = 3;
-    /// `status` found something that needs attention.
-    pub const ATTENTION: u8 = 4;
-    /// `resource scrub` found replicas that differ.
-    pub const UNEQUAL: u8 = 5;
-    /// The agent must not run on the files of its state directory; a restart does not help.
-    pub const STATE_LOST: u8 = 6;
-    /// `lab exec` could not start the command; otherwise it passes the command's own code.
-    pub const EXEC: u8 = 125;
-}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
@@ -33,14 +16,10 @@ pub struct Failure {
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
-    pub fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// Failure with the exit code that belongs to `code`.
+    pub fn new(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         let message = plain(&without_numbers(&message.into()));
-        let problem = Problem::new(code, message, remedy);
-        Self { problem, exit: exit::FAILED }
-    }
-
-    pub fn usage(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { exit: exit::USAGE, ..Self::new(code, message, remedy) }
+        Self { exit: code.exit(), problem: Problem::new(code, message, remedy) }
     }
 
     #[must_use]
@@ -61,27 +40,20 @@ impl fmt::Display for Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        let exit = match &error {
-            ClientError::Unreachable { .. } | ClientError::Timeout { .. } => exit::UNREACHABLE,
-            ClientError::Refused { problem, .. }
-                if matches!(problem.code.as_str(), "result-unknown" | "no-majority") =>
-            {
-                exit::UNREACHABLE
-            }
-            ClientError::Refused { .. } | ClientError::Transport(_) => exit::FAILED,
-        };
         let Problem { code, message, remedy } = error.problem();
-        Self::new(&code, message, remedy).with_exit(exit)
+        let failure = Self::new(code, message, remedy);
+        // That exit code is the agent's own, for its supervisor.
+        if failure.exit == exit::STATE_LOST { failure.with_exit(exit::FAILED) } else { failure }
     }
 }
 
 /// Adds to an error what the command was doing when the system refused it.
 pub trait Context<T> {
-    fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T>;
+    fn or_fail(self, code: Code, doing: impl FnOnce() -> String) -> Outcome<T>;
 }
 
 impl<T, E: Error + 'static> Context<T> for Result<T, E> {
-    fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T> {
+    fn or_fail(self, code: Code, doing: impl FnOnce() -> String) -> Outcome<T> {
         self.map_err(|error| {
             let remedy = remedy_of(&error);
             Failure::new(code, format!("cannot {}: {error}", doing()), remedy)
@@ -185,6 +157,7 @@ pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
     use mainstay_agent::error::AgentError;
+    use std::time::Duration;
 
     #[test]
     fn an_error_of_the_system_has_words_and_a_remedy() {
@@ -192,21 +165,50 @@ mod tests {
         for (number, words) in
             [(2, "Check the path"), (13, "as root"), (17, "remove what is there"), (28, "Make room")]
         {
-            let failure = failed(number).or_fail("clone", || "copy a to b".into()).expect_err("it failed");
+            let failure =
+                failed(number).or_fail(Code::Clone, || "copy a to b".into()).expect_err("it failed");
             assert!(failure.problem.message.starts_with("cannot copy a to b: "), "{failure}");
             assert!(!failure.to_string().contains("os error"), "{failure}");
             assert!(failure.problem.remedy.contains(words), "{failure}");
         }
-        let failure =
-            Err::<(), _>(nix::errno::Errno::EBUSY).or_fail("lab", || "x".into()).expect_err("it failed");
+        let failure = Err::<(), _>(nix::errno::Errno::EBUSY)
+            .or_fail(Code::LabState, || "x".into())
+            .expect_err("it failed");
         assert!(failure.problem.remedy.contains("uses it"), "{failure}");
         assert_eq!(without_numbers("a (os error x) b (os error 5): c (os error 2)"), "a (os error x) b: c");
     }
 
     #[test]
+    fn an_answer_of_the_agent_has_the_exit_code_of_its_code() {
+        let exit_of = |code: &str| {
+            let problem = Problem::new(code.to_owned().into(), "it is so", "do so");
+            Failure::from(ClientError::Refused { status: 422, problem }).exit
+        };
+        for (code, exit) in [
+            ("unknown-resource", exit::FAILED),
+            ("of-a-newer-node", exit::FAILED),
+            ("state-lost", exit::FAILED),
+            ("result-unknown", exit::UNREACHABLE),
+            ("no-majority", exit::UNREACHABLE),
+        ] {
+            assert_eq!(exit_of(code), exit, "{code}");
+        }
+        let source = || io::Error::from_raw_os_error(13);
+        let unreachable = ClientError::Unreachable { path: "/x".into(), source: source() };
+        let silent = ClientError::Timeout { path: "/x".into(), within: Duration::from_secs(1) };
+        for error in [unreachable, silent] {
+            assert_eq!(Failure::from(error).exit, exit::UNREACHABLE);
+        }
+        assert_eq!(Failure::from(ClientError::Transport("half".into())).exit, exit::FAILED);
+    }
+
+    #[test]
     fn a_message_is_bounded_and_plays_with_no_terminal() {
-        let failure =
-            Failure::new("bad-name", format!("`\u{1b}[2J{}` is not a name\nindeed", "ä".repeat(9000)), "x");
+        let failure = Failure::new(
+            Code::BadName,
+            format!("`\u{1b}[2J{}` is not a name\nindeed", "ä".repeat(9000)),
+            "x",
+        );
         assert!(failure.problem.message.starts_with("`\\u{1b}[2Jä"), "{failure}");
         assert!(failure.problem.message.chars().count() < 4020, "{failure}");
         assert_eq!(plain("a\nb\r"), "a\nb\\r");

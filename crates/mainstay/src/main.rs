@@ -16,7 +16,7 @@ mod size;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use cli::{Cli, Command, SnapshotCommand};
-use failure::{Failure, Outcome};
+use failure::{Code, Failure, Outcome};
 use output::Output;
 use std::process::ExitCode;
 
@@ -72,7 +72,7 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         )
     };
     let refuse = |option: &str, why: &str, remedy: String| {
-        Err(Failure::usage("option-without-effect", format!("{option} has no effect here: {why}"), remedy))
+        Err(Failure::new(Code::OptionWithoutEffect, format!("{option} has no effect here: {why}"), remedy))
     };
     match &cli.command {
         Command::Agent(args) if socket => refuse(

@@ -1,6 +1,6 @@
 //! Output to the terminal: results to standard output, progress and failures to standard error.
 
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use crate::lab::sys::terminal_columns;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -49,7 +49,7 @@ pub struct Output {
 impl Output {
     pub fn result<T: Serialize>(self, value: &T, words: impl FnOnce(&T) -> String) -> Outcome<()> {
         let text = if self.json {
-            serde_json::to_string_pretty(value).or_fail("output", || "write the answer as JSON".into())?
+            serde_json::to_string_pretty(value).or_fail(Code::Output, || "write the answer as JSON".into())?
         } else {
             fold(&words(value), columns())
         };

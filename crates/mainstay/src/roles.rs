@@ -1,10 +1,10 @@
 //! The two long-running roles of the binary. The only place where the command line meets the runtimes.
 
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
-use crate::failure::{Failure, Outcome, chain, exit, is_forbidden};
+use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
-use mainstay_agent::error::{AgentError, STATE_LOST};
+use mainstay_agent::error::AgentError;
 use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
@@ -16,7 +16,7 @@ const REMEDY: &str = "The supervisor starts it again; its log tells what went be
 
 /// Refuses directories that are the system's or in each other's way, before anything is made there.
 fn check(of: OfNode) -> Outcome<()> {
-    check_node(of).map_err(|Unfit { why, remedy }| Failure::usage("bad-directory", why, remedy))
+    check_node(of).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))
 }
 
 pub fn engine(args: EngineArgs) -> Outcome<()> {
@@ -36,14 +36,14 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     let Err(error) = mainstay_engine::run(options);
     let (code, remedy) = match &error {
         EngineError::Device(_) => {
-            ("device-unavailable", "Start it with --device auto, or make what it names available.")
+            (Code::DeviceUnavailable, "Start it with --device auto, or make what it names available.")
         }
         EngineError::Nbd(ServerError::Tls(_)) => (
-            "nbd-certificates",
+            Code::NbdCertificates,
             "Put the file right, or start it without --nbd-listen: then NBD clients of this machine only.",
         ),
-        _ if is_forbidden(&error) => ("engine-ended", FORBIDDEN),
-        _ => ("engine-ended", REMEDY),
+        _ if is_forbidden(&error) => (Code::EngineEnded, FORBIDDEN),
+        _ => (Code::EngineEnded, REMEDY),
     };
     Err(Failure::new(code, chain(&error), remedy))
 }
@@ -51,7 +51,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
 pub fn silencer(args: &SilencerArgs) -> Outcome<()> {
     start_log();
     let ended = mainstay_engine::silencer::run(&args.run_dir);
-    ended.map_err(|error| Failure::new("silencer-ended", chain(&error), "The engine starts it again."))
+    ended.map_err(|error| Failure::new(Code::SilencerEnded, chain(&error), "The engine starts it again."))
 }
 
 pub fn agent(args: AgentArgs) -> Outcome<()> {
@@ -59,12 +59,12 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
     // Links lead there from elsewhere.
     let directory = args.journal_dir.map(std::path::absolute).transpose();
     let directory = directory.map_err(|error| {
-        Failure::new("journal-directory", error.to_string(), "Name a directory with --journal-dir.")
+        Failure::new(Code::JournalDirectory, error.to_string(), "Name a directory with --journal-dir.")
     })?;
     let PathArgs { state_dir, run_dir } = &args.paths;
     check(OfNode { state: state_dir, run: run_dir, journals: directory.as_deref() })?;
     if let Some(root) = &args.cgroup_root {
-        check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::usage("bad-directory", why, remedy))?;
+        check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))?;
     }
     let options = AgentOptions {
         journals: Journals { directory, volatile: args.volatile_journals },
@@ -79,19 +79,18 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         keep_devices: mainstay_engine::keeper::start,
     };
     mainstay_agent::run(options).map_err(|error| {
+        let is_lost = error.problem().code == Code::StateLost;
         let remedy = match error {
             AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.problem().remedy,
             _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
             AgentError::Transport(_) => {
                 "Give --listen an address of this machine and a port that no other program has.".to_owned()
             }
-            _ if error.problem().code == STATE_LOST => error.problem().remedy,
+            _ if is_lost => error.problem().remedy,
             _ => REMEDY.to_owned(),
         };
-        let is_lost = error.problem().code == STATE_LOST;
-        let (code, exit) =
-            if is_lost { (STATE_LOST, exit::STATE_LOST) } else { ("agent-ended", exit::FAILED) };
-        Failure::new(code, chain(&error), remedy).with_exit(exit)
+        let code = if is_lost { Code::StateLost } else { Code::AgentEnded };
+        Failure::new(code, chain(&error), remedy)
     })
 }
 
@@ -100,7 +99,7 @@ pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
     mainstay_agent::service::output::write_log(&args.log).map_err(|error| {
         let message = format!("the log {} cannot be written: {error}", args.log.display());
         Failure::new(
-            "log-unwritable",
+            Code::LogUnwritable,
             message,
             "Make room in the state directory, and let the agent's user write there.",
         )

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub mod address;
+pub mod code;
 pub mod histogram;
 pub mod limits;
 pub mod problem;
@@ -18,6 +19,7 @@ pub mod simulation;
 pub mod size;
 pub mod status;
 pub use address::*;
+pub use code::*;
 pub use histogram::*;
 pub use limits::*;
 pub use problem::*;

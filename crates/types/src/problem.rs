@@ -1,5 +1,6 @@
 //! Why a request was refused or failed, as every part of Mainstay says it.
 
+use crate::Code;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,8 +11,7 @@ use std::fmt;
 /// of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// Stable, lower case with dashes, for example `not-a-member`.
-    pub code: String,
+    pub code: Code,
     pub message: String,
     /// What the operator can do about it; empty when there is nothing to say.
     pub remedy: String,
@@ -19,8 +19,8 @@ pub struct Problem {
 
 impl Problem {
     #[must_use]
-    pub fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), remedy: remedy.into() }
+    pub fn new(code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, message: message.into(), remedy: remedy.into() }
     }
 }
 

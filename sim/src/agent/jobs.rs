@@ -5,7 +5,7 @@ use super::{Agent, Answer, Out, Step, StepError};
 use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Job, Order, Trouble};
 use mainstay_control::reconciler::{Event, Failure};
-use mainstay_types::{Incarnation, ResourceId, Time};
+use mainstay_types::{Code, Incarnation, ResourceId, Time};
 
 /// How long the engine may take to make or open a replica, and to do anything else.
 const JOB_TIMEOUT_MS: u64 = 120_000;
@@ -22,7 +22,7 @@ pub(super) struct UnderWay {
 }
 
 fn failure(reason: String, stays: bool) -> Failure {
-    Failure { why: Unusable { reason, code: String::new() }, stays }
+    Failure { why: Unusable { reason, code: Code::default() }, stays }
 }
 
 impl UnderWay {

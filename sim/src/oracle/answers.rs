@@ -104,7 +104,10 @@ pub fn judge(
     };
     match outcome {
         Outcome::Refused(refusal) => {
-            if [&refusal.code, &refusal.message, &refusal.remedy].iter().any(|text| text.trim().is_empty()) {
+            if [refusal.code.as_str(), &refusal.message, &refusal.remedy]
+                .iter()
+                .any(|text| text.trim().is_empty())
+            {
                 return Err(format!("it was refused without saying why, or what to do: {refusal:?}"));
             }
             untouched("H7 answer refused")
@@ -241,7 +244,7 @@ mod tests {
     use super::*;
     use crate::agent::initial_state;
     use crate::plan::Shape;
-    use mainstay_types::{Problem, ResourceId, VolumeId};
+    use mainstay_types::{Code, Problem, ResourceId, VolumeId};
 
     const R: ResourceId = ResourceId(1);
 
@@ -281,7 +284,7 @@ mod tests {
     #[test]
     fn a_refusal_that_changes_something_or_says_nothing_is_seen() {
         let (before, entry, _, after) = applied(Command::AddReplica { resource: R, node: NodeId(3) });
-        let refused = |remedy: &str| Outcome::Refused(Problem::new("no", "because", remedy));
+        let refused = |remedy: &str| Outcome::Refused(Problem::new(Code::NotReady, "because", remedy));
         assert_eq!(judge(&before, &entry, &refused("do so"), &before), Ok("H7 answer refused"));
         let said = judge(&before, &entry, &refused("do so"), &after);
         assert!(said.is_err_and(|why| why.contains("has changed")));

@@ -88,7 +88,7 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
     let problem: Problem = serde_json::from_str(refused.stderr.trim())
         .or_else(|_| serde_json::from_str(refused.stdout.trim()))
         .with_context(|| format!("a refusal as JSON: {refused:?}"))?;
-    ensure!(!problem.code.is_empty() && problem.message.contains("nope"), "{problem:?}");
+    ensure!(!problem.code.as_str().is_empty() && problem.message.contains("nope"), "{problem:?}");
 
     let nobody = command::finish(
         &mut cluster.lab.command(&["--socket", "/nonexistent.sock", "status"]),

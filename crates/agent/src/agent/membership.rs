@@ -24,8 +24,8 @@ use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView};
 use mainstay_control::State;
 use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical, is_recorded_here};
 use mainstay_control::state::{Command, Entry, Outcome, Settings};
-use mainstay_types::NodeId;
 use mainstay_types::Problem;
+use mainstay_types::{Code, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
@@ -69,8 +69,6 @@ const FIRST_REMEDY: &str = "Give an address that an interface of this node has, 
 /// come up late.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
-/// Code of the refusal of a request that was taken back.
-const WITHDRAWN: &str = "join-withdrawn";
 /// Named file of the number by which a repeated request to join is known.
 const JOIN_NONCE: &str = "join-nonce";
 
@@ -83,7 +81,7 @@ impl Agent {
         let asked_at = Instant::now();
         if let Some(peer) = self.joins_by() {
             let message = format!("this node is asking {peer} to join its cluster");
-            return Err(Problem::new("join-busy", message, JOINING_REMEDY));
+            return Err(Problem::new(Code::JoinBusy, message, JOINING_REMEDY));
         }
         let _once = self.joining.lock();
         if let Some(view) = self.has_made(request) {
@@ -203,10 +201,9 @@ impl Agent {
                 Ok(ticket) => return Ok((ticket, nonce)),
                 Err(error) => error,
             };
-            // The answer may have been lost although the request arrived, now or in an earlier
-            // attempt. The node then keeps the number of the request until it knows that nothing
-            // came of it.
-            let is_lost = error.code == "agent-transport" || error.code == "result-unknown";
+            // The answer may have got lost, and the request not: now, or in an earlier attempt. Its
+            // number is then kept until it is known that nothing came of the request.
+            let is_lost = error.code == Code::AgentTransport || error.code == Code::ResultUnknown;
             let nothing_came = if is_lost || !is_new {
                 matches!(self.withdraw(&request.peer, nonce), Withdrawal::Done)
             } else {
@@ -218,7 +215,7 @@ impl Agent {
         let asked = match ask() {
             // The node took the request back in an earlier attempt; a new request has another
             // number.
-            Err(error) if error.code == WITHDRAWN => ask(),
+            Err(error) if error.code == Code::JoinWithdrawn => ask(),
             asked => asked,
         };
         drop(engine);
@@ -249,7 +246,7 @@ impl Agent {
                 let unreachable = unreachable(&members);
                 self.forget_membership(true);
                 Err(Problem::new(
-                    "join-failed",
+                    Code::JoinFailed,
                     format!(
                         "this node did not receive the state of the cluster in time, and is no member: {unreachable}"
                     ),
@@ -325,14 +322,14 @@ impl Agent {
             match reply {
                 CallReply::Joined(ticket) => return Ok(ticket),
                 CallReply::Error(error)
-                    if error.code == "membership-settling" && Instant::now() < deadline =>
+                    if error.code == Code::MembershipSettling && Instant::now() < deadline =>
                 {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 CallReply::Error(error) => return Err(error),
                 _ => {
                     return Err(Problem::new(
-                        "peer-answer",
+                        Code::PeerAnswer,
                         "the peer gave an answer to another question",
                         OTHER_RELEASE,
                     ));
@@ -345,7 +342,7 @@ impl Agent {
     fn withdraw(&self, peer: &str, nonce: u64) -> Withdrawal {
         match call(peer, None, &Call::Withdraw { nonce }, WITHDRAW_WITHIN) {
             Ok(CallReply::Withdrawn) => Withdrawal::Done,
-            Ok(CallReply::Error(error)) if error.code == "already-votes" => Withdrawal::Votes,
+            Ok(CallReply::Error(error)) if error.code == Code::AlreadyVotes => Withdrawal::Votes,
             _ => Withdrawal::Unknown,
         }
     }
@@ -375,7 +372,7 @@ impl Agent {
         if let Ok(Reply::Status(status)) = self.engine.request(Request::Status, ASK_TIMEOUT) {
             if let Some(node) = status.node {
                 return Err(Problem::new(
-                    "engine-in-use",
+                    Code::EngineInUse,
                     format!("the engine of this machine still runs as node {node} of an earlier cluster"),
                     "Restart the engine, and try again.",
                 ));
@@ -387,7 +384,7 @@ impl Agent {
             };
             if let Some(listens) = listens.map(canonical).filter(|listens| !fits(listens)) {
                 return Err(Problem::new(
-                    "bad-address",
+                    Code::BadAddress,
                     format!("the engine of this node listens on {listens}, and not on {address}"),
                     "Give the engine's address with --engine-address, or restart the engine with another --listen.",
                 ));
@@ -405,7 +402,7 @@ impl Agent {
                 ),
                 _ => (format!("nothing can listen on {address}: {error}"), "Give another address."),
             };
-            Problem::new("bad-address", message, remedy)
+            Problem::new(Code::BadAddress, message, remedy)
         })
     }
 
@@ -471,7 +468,7 @@ impl Agent {
         match read(&self.member).as_ref() {
             None => Ok(()),
             Some(member) if member.is_joining() => Err(Problem::new(
-                "join-busy",
+                Code::JoinBusy,
                 format!(
                     "this node is joining the cluster {} as {}, and does not vote yet",
                     member.identity.cluster_name, member.identity.name
@@ -479,7 +476,7 @@ impl Agent {
                 JOINING_REMEDY,
             )),
             Some(member) => Err(Problem::new(
-                "already-a-member",
+                Code::AlreadyAMember,
                 format!(
                     "this node is {} of the cluster {}",
                     member.identity.name, member.identity.cluster_name
@@ -538,7 +535,7 @@ impl Agent {
         let withdrawn = lock(&self.withdrawn);
         if withdrawn.has(nonce) {
             return Err(Problem::new(
-                WITHDRAWN,
+                Code::JoinWithdrawn,
                 "this request to join was taken back by its node",
                 "Run the command again.",
             ));
@@ -559,7 +556,7 @@ impl Agent {
                     .collect(),
             }),
             other => {
-                Err(Problem::new("peer-answer", format!("the cluster answered {other:?}"), OTHER_RELEASE))
+                Err(Problem::new(Code::PeerAnswer, format!("the cluster answered {other:?}"), OTHER_RELEASE))
             }
         }
     }
@@ -613,7 +610,7 @@ fn refuse_late(asked_at: Instant) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(
-        "join-busy",
+        Code::JoinBusy,
         "another attempt of this node to become a member ran until now, and failed",
         "Run the command again.",
     ))
@@ -621,7 +618,7 @@ fn refuse_late(asked_at: Instant) -> Result<(), Problem> {
 
 fn unfinished() -> Problem {
     Problem::new(
-        "join-unfinished",
+        Code::JoinUnfinished,
         "this node has asked to join, and has not received the state of the cluster yet; until then it does not vote",
         "Check that the members can reach this node's address; joining goes on by itself.",
     )
@@ -666,7 +663,7 @@ fn prove(
             Ok(_) => {
                 let message =
                     format!("another node answers at {address}, which was given as the address of {program}");
-                return Err(Problem::new("address-elsewhere", message, remedy));
+                return Err(Problem::new(Code::AddressElsewhere, message, remedy));
             }
             Err(_) if attempts > 0 => {}
             Err(error) => {
@@ -674,7 +671,7 @@ fn prove(
                 let message = format!(
                     "{address}, which was given as the address of {program}, cannot be reached: {why}"
                 );
-                return Err(Problem::new("address-unreachable", message, remedy));
+                return Err(Problem::new(Code::AddressUnreachable, message, remedy));
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{JOURNAL_BYTES_DEFAULT, modes, nodes_named, scrubs};
 use mainstay_api::rest::{ResourceCreate, ScrubRepair};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Resource, State};
-use mainstay_types::{MinCopies, NodeId, Problem};
+use mainstay_types::{Code, MinCopies, NodeId, Problem};
 
 /// A field of a resource that is not as asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,7 +142,7 @@ pub(super) fn refusal(name: &str, differences: &[Difference]) -> Problem {
         commands if commands.is_empty() => String::new(),
         commands => format!(" To change the one that is there, run {commands}."),
     };
-    Problem::new("name-taken", message, format!("Choose another name for a new resource.{changed}"))
+    Problem::new(Code::NameTaken, message, format!("Choose another name for a new resource.{changed}"))
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
             assert_eq!(differences(&state, db, &request), Ok(Vec::new()), "{request:?}");
         }
         let unknown = ResourceCreate { replicas: vec!["n9".into()], ..asked() };
-        assert_eq!(differences(&state, db, &unknown).unwrap_err().code, "unknown-node");
+        assert_eq!(differences(&state, db, &unknown).unwrap_err().code, Code::UnknownNode);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             ),
         ] {
             let problem = refused(&request);
-            assert_eq!(problem.code, "name-taken");
+            assert_eq!(problem.code, Code::NameTaken);
             assert!(problem.message.contains(said) && !problem.message.contains(';'), "{}", problem.message);
             assert!(problem.remedy.contains(remedy), "{}", problem.remedy);
         }

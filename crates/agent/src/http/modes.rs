@@ -11,7 +11,7 @@ use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{Accepted, ForceView, MinCopiesSet, Mode, ModeSet};
 use mainstay_control::state::Command;
-use mainstay_types::{Index, LagLimits, MinCopies, Problem};
+use mainstay_types::{Code, Index, LagLimits, MinCopies, Problem};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) async fn set_mode(
         let what = if limits { "limits of the lag" } else { "a takeover within limits of the lag" };
         let message = format!("{what} can be set together with mode A only");
         return Err(
-            Problem::new("not-for-this-mode", message, "Leave that option out, or set mode A.").into()
+            Problem::new(Code::NotForThisMode, message, "Leave that option out, or set mode A.").into()
         );
     }
     change_what_is_now(agent, move |view| {
@@ -72,7 +72,7 @@ pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSe
         return Ok(());
     }
     Err(Problem::new(
-        "not-for-one-copy",
+        Code::NotForOneCopy,
         "requests wait for copies only where more than one copy is wanted",
         "Ask for more copies with --min-copies, or leave --suspend-io out.",
     ))
@@ -111,7 +111,7 @@ fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Res
     }
     let live = agent.ask_all(&*agent.member()?, view);
     views::force(&view.state, resource, node, &live)
-        .map_err(|why| Problem::new("not-eligible", why, "Choose another node, or bring its engine up."))
+        .map_err(|why| Problem::new(Code::NotEligible, why, "Choose another node, or bring its engine up."))
 }
 
 pub(super) async fn force_cost(
@@ -145,7 +145,7 @@ pub(super) async fn force_promote(
         let now = cost_of_force(&asked, view, &name, &node)?;
         if now != accepted {
             return Err(Problem::new(
-                "conflict",
+                Code::Conflict,
                 "what the promotion costs has changed since it was accepted",
                 "Ask again what it costs.",
             ));

@@ -14,7 +14,7 @@ use mainstay_api::engine::{self, Reply, Request};
 use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Resource, State};
-use mainstay_types::{NodeId, Problem, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
+use mainstay_types::{Code, NodeId, Problem, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
 use std::sync::Arc;
 
 pub(super) async fn start(
@@ -40,7 +40,7 @@ pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer
         let runs = |status: &engine::ScrubStatus| status.state == ScrubState::Running;
         if !matches!(&reply, Reply::Scrub { status: Some(status) } if runs(status)) {
             return Err(Problem::new(
-                "no-scrub-runs",
+                Code::NoScrubRuns,
                 format!("the replicas of resource {name} are not being compared"),
                 format!("`mainstay resource scrub {name} --report` says how the last comparison ended."),
             ));
@@ -63,7 +63,7 @@ pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answ
                 Ok(told(&view.state, resource, primary, &status))
             }
             _ => Err(Problem::new(
-                "no-scrub",
+                Code::NoScrub,
                 format!(
                     "the replicas of resource {name} were not compared since {} opened its replica",
                     view.state.node_name(primary)
@@ -117,12 +117,14 @@ fn ask_primary(
         let resource = find_resource(&view, name)?;
         let Some(primary) = resource.record.primary else { continue };
         match agent.ask(&member, primary, Call::Engine(request(resource.id)), SCRUB_TIMEOUT) {
-            Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => refused = Some(error),
+            Ok(CallReply::Error(error)) | Err(error) if error.code == Code::NotPrimary => {
+                refused = Some(error)
+            }
             Ok(CallReply::Error(error)) | Err(error) => return Err(error),
             Ok(CallReply::Engine(reply)) => return Ok((primary, reply)),
             Ok(other) => {
                 return Err(Problem::new(
-                    "peer-answer",
+                    Code::PeerAnswer,
                     format!("the primary's agent answered {other:?}"),
                     OTHER_RELEASE,
                 ));
@@ -132,7 +134,7 @@ fn ask_primary(
     Err(refused.unwrap_or_else(|| {
         let text = format!("resource {name} has no primary");
         Problem::new(
-            "no-primary",
+            Code::NoPrimary,
             text,
             "Replicas are compared by the primary; `mainstay status` says why there is none.",
         )

@@ -11,7 +11,7 @@ use axum::extract::State as Shared;
 use mainstay_api::rest::{ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
 use mainstay_control::state::{Command, Entry, Outcome};
 use mainstay_ha::{Change, ServiceSpec};
-use mainstay_types::{NodeId, NodeStatus, Problem, ServicePhase};
+use mainstay_types::{Code, NodeId, NodeStatus, Problem, ServicePhase};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
     blocking(move || {
         let member = agent.member()?;
         let spec = ServiceSpec::parse(&request.toml)
-            .map_err(|error| Problem::new("bad-service-file", error.to_string(), error.remedy))?;
+            .map_err(|error| Problem::new(Code::BadServiceFile, error.to_string(), error.remedy))?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let name = spec.name.clone();
         // Tries the change as the cluster would take it now. A change that the cluster refuses is
@@ -89,7 +89,7 @@ fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), Problem> {
     let remedy = format!(
         "Run {resize} first, or write `fstype = \"ext4\"`. If the volume has a file system already, write `mkfs = false`."
     );
-    Err(Problem::new("volume-too-small", message, remedy))
+    Err(Problem::new(Code::VolumeTooSmall, message, remedy))
 }
 
 fn shown(change: Change) -> ServiceChange {
@@ -126,14 +126,14 @@ fn check_nodes(
     for (Lack { field, problem, remedy }, on) in by_lack {
         let message = format!("{field}: {problem} on {}", names(&on));
         if on.len() == lacks.len() {
-            return Err(Problem::new("lacking-everywhere", message, format!("{remedy}.")));
+            return Err(Problem::new(Code::LackingEverywhere, message, format!("{remedy}.")));
         }
         if let Some(node) = runs_on.filter(|node| restarts && on.contains(node)) {
             let remedy = format!(
                 "{remedy}; or move the service first, to a node that has it. It runs on {} now and could not start again there.",
                 state.node_name(node)
             );
-            return Err(Problem::new("lacking-where-it-runs", message, remedy));
+            return Err(Problem::new(Code::LackingWhereItRuns, message, remedy));
         }
         warnings.push(format!("{message}: the service cannot run there; {remedy}"));
     }

@@ -17,7 +17,7 @@ use mainstay_api::rest::{
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::BEFORE_COPY;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
-use mainstay_types::{NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
+use mainstay_types::{Code, NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,
@@ -101,7 +101,7 @@ pub(super) fn clone_spec(
             found.source.name
         );
         return Err(Problem::new(
-            "ambiguous",
+            Code::Ambiguous,
             text,
             "Name one of their nodes with --replicas; see `mainstay snapshot list NAME`.",
         ));
@@ -138,7 +138,7 @@ fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, Problem> {
 
 fn unknown_snapshot(resource: &str, snapshot: &str) -> Problem {
     let text = format!("resource {resource} has no snapshot {snapshot}");
-    Problem::new("unknown-snapshot", text, format!("See `mainstay snapshot list {resource}`."))
+    Problem::new(Code::UnknownSnapshot, text, format!("See `mainstay snapshot list {resource}`."))
 }
 
 pub(super) async fn files(

@@ -8,7 +8,7 @@ use crate::service::holders;
 use crate::service::runner::FREEZE;
 use mainstay_control::state::Resource;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, NodeStatus, Problem, ServicePhase};
+use mainstay_types::{Code, NodeId, NodeStatus, Problem, ServicePhase};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -63,16 +63,16 @@ fn refuse(
     loop {
         let users = match ask_users(agent, view, resource, node, (moves, LOOK_TIMEOUT))? {
             CallReply::Users { users } => users,
-            CallReply::Error(error) if error.code == "users-unknown" => {
+            CallReply::Error(error) if error.code == Code::UsersUnknown => {
                 return Err(Problem::new(
-                    "users-unknown",
+                    Code::UsersUnknown,
                     format!("{doing}: on {name} {}", error.message),
                     "Look for a process in state D with `ps -eo pid,stat,comm` there, and try again when it has ended.",
                 ));
             }
             _ => {
                 return Err(Problem::new(
-                    "node-unreachable",
+                    Code::NodeUnreachable,
                     format!(
                         "{name} does not say whether the devices of resource {} are in use",
                         resource.name
@@ -86,7 +86,7 @@ fn refuse(
         }
         if Instant::now() >= deadline {
             return Err(Problem::new(
-                "device-in-use",
+                Code::DeviceInUse,
                 format!("{doing}: on {name} it is used by {}", holders::words(&users)),
                 "End that, disconnect it or unmount it, and try again.",
             ));
@@ -158,7 +158,7 @@ pub(super) fn refuse_held(
         return Ok(());
     }
     match refuse_used_to_move(agent, view, resource, doing) {
-        Err(mut refusal) if refusal.code == "device-in-use" => {
+        Err(mut refusal) if refusal.code == Code::DeviceInUse => {
             or_by_force(&mut refusal, or);
             Err(refusal)
         }
@@ -196,7 +196,7 @@ pub(super) fn refuse_place(
             agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT)
         {
             return Err(Problem::new(
-                "bad-mount-path",
+                Code::BadMountPath,
                 format!("mount.path: on {} {why}", view.state.node_name(node)),
                 "Give the service an empty directory of its own on every node, for example /srv/NAME.",
             ));

@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
+use mainstay_types::Code;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
@@ -45,7 +46,7 @@ pub async fn serve(agent: Arc<Agent>, address: SocketAddr) {
             // Once for each reason.
             Err(error) if told.replace(error.kind()) != Some(error.kind()) => {
                 tracing::error!(
-                    %address, %error, code = "metrics-address",
+                    %address, %error, code = %Code::MetricsAddress,
                     "cannot serve metrics: free the address, or name another one with --metrics-listen; it is tried again every {RETRY:?}, and `mainstay metrics` works without"
                 );
             }

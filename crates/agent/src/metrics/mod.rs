@@ -28,7 +28,7 @@ use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
 use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
-use mainstay_types::{FrontendKind, NodeId, Problem, ServicePhase, Time};
+use mainstay_types::{Code, FrontendKind, NodeId, Problem, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,7 +150,7 @@ impl Metrics {
 pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Problem> {
     let Ok(place) = agent.metrics.waiting.clone().try_acquire_owned() else {
         return Err(Problem::new(
-            "metrics-busy",
+            Code::MetricsBusy,
             format!("{WAITING_MAX} scrapes wait for their answer already"),
             "Scrape less often, or from fewer places.",
         ));
@@ -163,9 +163,11 @@ pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Probl
     });
     match tokio::time::timeout(PAGE_PATIENCE, made).await {
         Ok(Ok(text)) => Ok(text),
-        Ok(Err(error)) => Err(Problem::new("agent-internal", error.to_string(), "Look at the agent's log.")),
+        Ok(Err(error)) => {
+            Err(Problem::new(Code::AgentInternal, error.to_string(), "Look at the agent's log."))
+        }
         Err(_) => Err(Problem::new(
-            "metrics-timeout",
+            Code::MetricsTimeout,
             format!(
                 "no page within {PAGE_PATIENCE:?}: something in the agent or below its state directory hangs"
             ),

@@ -12,7 +12,7 @@ use mainstay_api::engine::{
 use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
 use mainstay_client::Client;
-use mainstay_types::{ResourceId, Role, Time, VolumeId};
+use mainstay_types::{Code, ResourceId, Role, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -314,7 +314,7 @@ impl EngineShared {
         match request {
             Request::Create { incarnation, dir, volumes, .. } => {
                 if self.refuse_create.load(Ordering::SeqCst) {
-                    return (Reply::refused("no-space", "no space left", "Make room."), None);
+                    return (Reply::refused(Code::NoSpace, "no space left", "Make room."), None);
                 }
                 std::fs::create_dir_all(&dir).unwrap();
                 std::fs::write(format!("{dir}/meta"), serde_json::to_vec(&(incarnation, volumes)).unwrap())

@@ -1,8 +1,5 @@
 use super::*;
-use mainstay_types::{
-    Attachment, ClientOver, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal,
-    ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason,
-};
+use mainstay_types::{Attachment, ClientOver, Code, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal, ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason};
 use std::io::Cursor;
 
 fn samples() -> Vec<RequestLine> {
@@ -102,7 +99,7 @@ fn lines_survive_any_cut() {
 fn engine_lines_round_trip() {
     let lines = vec![
         EngineLine::Reply { id: 1, reply: Reply::Ok },
-        EngineLine::Reply { id: 2, reply: Reply::refused("x", "m", "r") },
+        EngineLine::Reply { id: 2, reply: Reply::refused(Code::Busy, "m", "r") },
         EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
         EngineLine::Reply { id: 4, reply: Reply::Scrub { status: None } },
         EngineLine::Reply { id: 5, reply: Reply::Scrub { status: Some(scrub()) } },

@@ -8,7 +8,7 @@ use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Copies, IssChange, Member, MinCopies, Opening, ShrinkReason, StepDownReason};
+use mainstay_types::{Code, Copies, IssChange, Member, MinCopies, Opening, ShrinkReason, StepDownReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -174,7 +174,7 @@ fn begins(wish: &Wish) -> bool {
 }
 
 fn failure(stays: bool) -> Failure {
-    Failure { why: Unusable { reason: "because".into(), code: "disk".into() }, stays }
+    Failure { why: Unusable { reason: "because".into(), code: Code::Disk }, stays }
 }
 
 /// R19

@@ -13,9 +13,7 @@ use mainstay_codec::Pieces;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Effect, RequestId};
 use mainstay_store::{Area, Output};
-use mainstay_types::{
-    IssChange, NodeId, Proposal, ProposedChange, Role, ShrinkReason, SnapshotId, Time, VolumeId,
-};
+use mainstay_types::{Code, IssChange, NodeId, Proposal, ProposedChange, Role, ShrinkReason, SnapshotId, Time, VolumeId};
 
 /// A replica's own parts and those of its shard, together for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
@@ -171,7 +169,7 @@ impl Around {
         if role != Role::Primary {
             for answer in self.pause_answers.drain(..) {
                 answer(Reply::refused(
-                    "not-primary",
+                    Code::NotPrimary,
                     "the resource is no longer primary here",
                     "Look at `mainstay status`, and try again.",
                 ));
@@ -190,15 +188,15 @@ impl Around {
                 Reply::Digest(DigestReport { resource: self.resource, index: digest.index, volumes })
             }
             Err(error @ DigestError::Busy) => {
-                self.refuse("busy", &error.to_string(), "try again in a moment")
+                self.refuse(Code::Busy, &error.to_string(), "try again in a moment")
             }
             Err(error @ DigestError::Moved) => {
-                self.refuse("busy", &error.to_string(), "pause the resource first")
+                self.refuse(Code::Busy, &error.to_string(), "pause the resource first")
             }
             Err(error @ DigestError::Incomplete) => {
-                self.refuse("busy", &error.to_string(), "try again when the copy has ended")
+                self.refuse(Code::Busy, &error.to_string(), "try again when the copy has ended")
             }
-            Err(DigestError::Disk(reason)) => Reply::refused("io", reason, "replace the disk"),
+            Err(DigestError::Disk(reason)) => Reply::refused(Code::Io, reason, "replace the disk"),
         });
     }
 }

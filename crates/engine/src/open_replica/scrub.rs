@@ -5,7 +5,7 @@ use mainstay_api::engine::{Reply, ScrubStatus};
 use mainstay_api::metrics::{DamageCounts, ScrubCounts};
 use mainstay_host::Host;
 use mainstay_replica::{Replica, ScrubOrder, ScrubReport};
-use mainstay_types::{Role, Time};
+use mainstay_types::{Code, Role, Time};
 
 impl OpenReplica {
     /// Begins a scrub, if this is the primary and no scrub is under way. If one was begun after the
@@ -17,13 +17,13 @@ impl OpenReplica {
             Reply::Ok
         } else if role == Role::Primary {
             self.around.refuse(
-                "scrub-running",
+                Code::ScrubRunning,
                 "the replicas are being compared already",
                 "`mainstay resource scrub NAME --report` says how far it is, and --stop ends it",
             )
         } else {
             self.around.refuse(
-                "not-primary",
+                Code::NotPrimary,
                 "the resource is not primary on this node",
                 "ask the primary's node",
             )

@@ -16,7 +16,7 @@ use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::JournalLabel;
 use mainstay_replica::ScrubOrder;
 use mainstay_store::StoreConfig;
-use mainstay_types::{FrontendKind, NodeId, ResourceId, Time};
+use mainstay_types::{Code, FrontendKind, NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl Shard {
             Request::Metrics { after } => answer(Reply::Metrics(self.metrics(now, after))),
             _ if self.identity.is_none() => {
                 answer(Reply::refused(
-                    "no-hello",
+                    Code::NoHello,
                     "the engine does not know its node yet",
                     "say hello first",
                 ));
@@ -43,7 +43,7 @@ impl Shard {
                 if self.clients.contains_key(&resource) =>
             {
                 let message = format!("a client of resource {resource} is open here");
-                answer(Reply::refused("attached", &message, "detach it first"));
+                answer(Reply::refused(Code::Attached, &message, "detach it first"));
             }
             Request::AttachClient { name, record, opening } => {
                 self.attach_client(now, name, *record, opening, answer);
@@ -71,7 +71,7 @@ impl Shard {
                     Ok(silenced_us) => Reply::Lease { until_us, silenced_us },
                     Err(error) => {
                         let message = format!("the lease was not taken: {error}");
-                        Reply::refused("lease", &message, "restart the engine unless it is being stopped")
+                        Reply::refused(Code::Lease, &message, "restart the engine unless it is being stopped")
                     }
                 });
             }
@@ -164,7 +164,7 @@ impl Shard {
             self.with(now, resource, |replica, shared| work(replica, shared, answer));
         } else {
             answer(Reply::refused(
-                "unknown-resource",
+                Code::UnknownResource,
                 &format!("resource {resource} is not open here"),
                 "open it first",
             ));
@@ -175,7 +175,7 @@ impl Shard {
         match self.identity {
             Some(known) if known == identity => Reply::Ok,
             Some(known) => Reply::refused(
-                "other-node",
+                Code::OtherNode,
                 &format!("this engine serves node {} of cluster {:#x}", known.node, known.cluster),
                 "restart the engine if this machine has another identity now",
             ),
@@ -191,7 +191,7 @@ impl Shard {
                         let cause =
                             std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                         Reply::refused(
-                            "listen",
+                            Code::Listen,
                             &format!("{error}: {cause}"),
                             "free the address, or configure another",
                         )
@@ -206,7 +206,7 @@ impl Shard {
         for peer in peers {
             let Ok(addr) = peer.addr.parse::<SocketAddr>() else {
                 let message = format!("{} is not an address of the form IP:port", peer.addr);
-                return Reply::refused("address", &message, "state the engine's address as IP:port");
+                return Reply::refused(Code::Address, &message, "state the engine's address as IP:port");
             };
             addrs.insert(peer.node, addr);
         }
@@ -221,20 +221,26 @@ impl Shard {
             Ok(targets) => {
                 if let Err(error) = self.users.note(entries) {
                     let message = format!("cannot note who uses devices: {error}");
-                    return Reply::refused("run-dir", &message, "make the run directory writable");
+                    return Reply::refused(Code::RunDir, &message, "make the run directory writable");
                 }
                 // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
                 if let Err(error) = self.guard.set_targets(targets) {
-                    return Reply::refused("guard", &error.to_string(), "wait until the engine runs again");
+                    return Reply::refused(
+                        Code::Guard,
+                        &error.to_string(),
+                        "wait until the engine runs again",
+                    );
                 }
                 for entry in entries {
                     self.devices.submit(DeviceJob::GiveUp { resource: entry.resource });
                 }
                 Reply::Ok
             }
-            Err(error) => {
-                Reply::refused("guard", &error.to_string(), "state absolute paths and addresses with prefix")
-            }
+            Err(error) => Reply::refused(
+                Code::Guard,
+                &error.to_string(),
+                "state absolute paths and addresses with prefix",
+            ),
         }
     }
 
@@ -264,7 +270,7 @@ impl Shard {
         if let Some(replica) = self.replicas.get(&resource) {
             if self.dropping.contains_key(&resource) {
                 let message = "the replica is being closed";
-                return answer(Reply::refused("busy", message, "open it again when it is closed"));
+                return answer(Reply::refused(Code::Busy, message, "open it again when it is closed"));
             }
             return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
@@ -280,7 +286,7 @@ impl Shard {
         let answers = self.opening.remove(&opened.resource).unwrap_or_default();
         let reply = match (opened.result, self.identity) {
             (Ok((store, _)), _) if store.config().resource != opened.resource => Reply::refused(
-                "other-resource",
+                Code::OtherResource,
                 &format!("the directory holds resource {}", store.config().resource),
                 "state the directory of this resource",
             ),
@@ -311,7 +317,7 @@ impl Shard {
                 Reply::Opened { incarnation }
             }
             (Ok(_), None) => {
-                Reply::refused("no-hello", "the engine does not know its node yet", "say hello first")
+                Reply::refused(Code::NoHello, "the engine does not know its node yet", "say hello first")
             }
             (Err(error), _) => error.to_reply(),
         };

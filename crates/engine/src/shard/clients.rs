@@ -7,7 +7,7 @@ use crate::open_replica::{Answer, Shared};
 use crate::transport::Channel;
 use mainstay_api::engine::{EngineEvent, Reply};
 use mainstay_codec::{Envelope, Message};
-use mainstay_types::{NodeId, Opening, ResourceId, ResourceRecord, Time};
+use mainstay_types::{Code, NodeId, Opening, ResourceId, ResourceRecord, Time};
 
 impl Shard {
     /// Calls `work` with a client and what it needs of the shard.
@@ -36,7 +36,7 @@ impl Shard {
         let resource = record.resource;
         if self.replicas.contains_key(&resource) || self.opening.contains_key(&resource) {
             return answer(Reply::refused(
-                "has-replica",
+                Code::HasReplica,
                 &format!("a replica of resource {resource} is open here"),
                 "close it first",
             ));

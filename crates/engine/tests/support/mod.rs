@@ -7,8 +7,7 @@ use mainstay_api::engine::{
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ProposedChange, ResourceId, ResourceRecord,
-    Role, Time,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ProposedChange, ResourceId, ResourceRecord, Role, Time, Code,
 };
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -235,7 +234,7 @@ impl Engine {
     fn digest(&mut self) -> Option<(u64, String)> {
         match self.reply(Request::Digest { resource: RESOURCE }) {
             Reply::Digest(report) => Some((report.index.0, report.volumes[0].digest.clone())),
-            Reply::Error(error) if error.code == "busy" => None,
+            Reply::Error(error) if error.code == Code::Busy => None,
             other => panic!("{other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 use super::follow;
 use super::resource::{details as all_details, duration, path, summary};
 use crate::cli::WaitArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress};
 use mainstay_api::rest::{Accepted, AttachedView, ClientView, ResourceView};
@@ -34,14 +34,14 @@ pub fn attach(
         progress.show(&format!("attaching: {}", summary(&now)));
         let Some(attached) = now.attached.as_ref().filter(|attached| attached.node == node) else {
             return Err(Failure::new(
-                "attached-elsewhere",
+                Code::AttachedElsewhere,
                 format!("resource {name} was detached or attached elsewhere meanwhile"),
                 format!("See `mainstay resource status {name}`."),
             ));
         };
         if let Some(failure) = attached.live.as_ref().and_then(|live| live.failure.clone()) {
             return Err(Failure::new(
-                "no-device",
+                Code::NoDevice,
                 failure,
                 "Look at the log of the node's engine.".to_owned(),
             ));

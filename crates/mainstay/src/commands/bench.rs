@@ -3,7 +3,7 @@
 
 use super::checked_name;
 use crate::cli::{BenchArgs, BenchCommand};
-use crate::failure::{Context, Failure, Outcome, remedy_of};
+use crate::failure::{Code, Context, Failure, Outcome, exit, remedy_of};
 use crate::lab::sys;
 use crate::output::{Output, Progress, table};
 use mainstay_agent::service::place::{needed, resolve};
@@ -37,7 +37,7 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
             let mib = size >> 20;
             if mib < 64 {
                 let remedy = "Give --size 64MiB or more.";
-                return Err(Failure::usage("bench-size", "fio needs 64 MiB at least", remedy));
+                return Err(Failure::new(Code::BenchSize, "fio needs 64 MiB at least", remedy));
             }
             let plan = plan(&run, "fio")?;
             // Ctrl-C only leaves a note, so the command can remove its files on the way out.
@@ -78,23 +78,23 @@ fn list(output: Output) -> Outcome<()> {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (code, remedy) = match &error {
-            Error::NoCase { .. } => ("bench-case", "`mainstay bench list` shows them."),
+            Error::NoCase { .. } => (Code::BenchCase, "`mainstay bench list` shows them."),
             Error::Occupied { .. } => {
-                ("bench-occupied", "Give another target, or --overwrite if all of it may be lost.")
+                (Code::BenchOccupied, "Give another target, or --overwrite if all of it may be lost.")
             }
             Error::Unusable { .. } => (
-                "bench-target",
+                Code::BenchTarget,
                 "Name a block device, a file or a directory of this machine that may be written.",
             ),
-            Error::Samples { .. } => ("bench-out", "Give another directory, or remove its samples.jsonl."),
+            Error::Samples { .. } => (Code::BenchOut, "Give another directory, or remove its samples.jsonl."),
             Error::System { doing, source } => {
                 let is_program = doing.starts_with("start") && source.kind() == std::io::ErrorKind::NotFound;
                 let install =
                     "Install the program: fio, sysbench and mariadb-server are packages of their own.";
-                ("bench-system", if is_program { install } else { remedy_of(source) })
+                (Code::BenchSystem, if is_program { install } else { remedy_of(source) })
             }
             _ => (
-                "bench-failed",
+                Code::BenchFailed,
                 "Mend what the message says, and run the command again; with --out it goes on where it ended.",
             ),
         };
@@ -108,7 +108,8 @@ fn plan(args: &BenchArgs, family: &str) -> Outcome<Plan> {
         Case::select(&args.only)?.into_iter().filter(|case| case.family() == family).collect();
     if cases.is_empty() {
         let remedy = "`mainstay bench list` shows all cases.";
-        return Err(Failure::usage("bench-case", format!("none of these is a case of {family}"), remedy));
+        return Err(Failure::new(Code::BenchCase, format!("none of these is a case of {family}"), remedy)
+            .with_exit(exit::USAGE));
     }
     Ok(Plan { cases, rounds: args.rounds as usize, seconds: u64::from(args.seconds) })
 }
@@ -138,11 +139,11 @@ fn refuse_system_directory(path: &Path) -> Outcome<()> {
         return Ok(());
     }
     let found = std::path::absolute(path).and_then(|path| resolve(&path));
-    let found = found.or_fail("bench-target", || format!("look at {}", path.display()))?;
+    let found = found.or_fail(Code::BenchTarget, || format!("look at {}", path.display()))?;
     let Some(why) = needed(&found.join("mainstay-bench"), &[]) else { return Ok(()) };
     let remedy =
         "Name a directory on the file system that is to be measured, for example where a volume is mounted.";
-    Err(Failure::usage("bad-directory", format!("what is made in {} {why}", path.display()), remedy))
+    Err(Failure::new(Code::BadDirectory, format!("what is made in {} {why}", path.display()), remedy))
 }
 
 fn filled(name: &str, on: On) -> Outcome<Measured> {
@@ -161,7 +162,7 @@ fn device_of(resource: &str, client: &Client) -> Outcome<PathBuf> {
     let status: StatusView = client.get("/v1/status")?;
     let here = status.cluster.map(|cluster| cluster.this_node);
     let elsewhere =
-        |why: String| Failure::new("bench-resource", why, "Run the benchmark on the node of the primary.");
+        |why: String| Failure::new(Code::BenchResource, why, "Run the benchmark on the node of the primary.");
     if view.primary.is_none() || view.primary != here {
         let primary = view.primary.unwrap_or_else(|| "none".into());
         return Err(elsewhere(format!("the primary of {resource} is not on this node (it is {primary})")));
@@ -251,7 +252,7 @@ fn measure(plan: &Plan, targets: &[Measured], mib: u64, args: &BenchArgs, output
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("mainstay-bench.{}", std::process::id())),
     };
-    std::fs::create_dir_all(&out).or_fail("bench-out", || format!("make {}", out.display()))?;
+    std::fs::create_dir_all(&out).or_fail(Code::BenchOut, || format!("make {}", out.display()))?;
     let terms =
         Terms { seconds: plan.seconds, mib, version: concat!("mainstay ", env!("CARGO_PKG_VERSION")).into() };
     let mut log = Log::open(&out.join("samples.jsonl"), terms)?;
@@ -274,7 +275,9 @@ fn measure(plan: &Plan, targets: &[Measured], mib: u64, args: &BenchArgs, output
     );
     match &args.out {
         Some(_) => report.write(&out)?,
-        None => std::fs::remove_dir_all(&out).or_fail("bench-out", || format!("remove {}", out.display()))?,
+        None => {
+            std::fs::remove_dir_all(&out).or_fail(Code::BenchOut, || format!("remove {}", out.display()))?
+        }
     }
     result?;
     output.result(&report, |report| summary(&report.rows))?;

@@ -1,7 +1,7 @@
 //! `mainstay events`.
 
 use crate::cli::EventsArgs;
-use crate::failure::{Context, Outcome};
+use crate::failure::{Code, Context, Outcome};
 use crate::output::{self, Output};
 use mainstay_api::rest::{EventView, EventsPage, Severity};
 use mainstay_client::{ANSWER_WITHIN, Client};
@@ -29,7 +29,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
         }
         for event in &page.events {
             let text = if output.json {
-                serde_json::to_string(event).or_fail("output", || "write an event as JSON".into())?
+                serde_json::to_string(event).or_fail(Code::Output, || "write an event as JSON".into())?
             } else {
                 words(event)
             };

@@ -1,7 +1,7 @@
 //! `mainstay inspect`: what journal and metadata of a replica's directory hold.
 
 use crate::cli::InspectArgs;
-use crate::failure::{Failure, Outcome, exit, is_forbidden};
+use crate::failure::{Code, Failure, Outcome, exit, is_forbidden};
 use crate::output::{Output, table};
 use crate::size;
 use mainstay_api::inspect::{LogPosition, ReplicaFilesView};
@@ -16,15 +16,15 @@ pub fn run(args: &InspectArgs, output: Output) -> Outcome<u8> {
 
 fn failure(error: InspectError) -> Failure {
     let (code, remedy) = match &error {
-        error if is_forbidden(error) => ("inspect-open", "Run it as root."),
+        error if is_forbidden(error) => (Code::InspectOpen, "Run it as root."),
         InspectError::Open { .. } => (
-            "inspect-open",
+            Code::InspectOpen,
             "Name the directory of one replica: it has the files meta, journal and vol0. A journal elsewhere: --journal.",
         ),
         InspectError::InUse { .. } => {
-            ("inspect-in-use", "Copy meta and journal elsewhere and look at the copy, or stop the engine.")
+            (Code::InspectInUse, "Copy meta and journal elsewhere and look at the copy, or stop the engine.")
         }
-        InspectError::Unreadable { .. } => ("inspect-unreadable", "Make the replica anew from its peers."),
+        InspectError::Unreadable { .. } => (Code::InspectUnreadable, "Make the replica anew from its peers."),
     };
     let cause = std::error::Error::source(&error)
         .filter(|_| matches!(error, InspectError::Open { .. }))

@@ -14,7 +14,7 @@ pub mod service;
 pub mod snapshot;
 pub mod status;
 
-use crate::failure::{Failure, Outcome, exit};
+use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{self, Progress};
 use std::time::{Duration, Instant};
@@ -42,8 +42,11 @@ fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<
         }
         if Instant::now() >= deadline {
             let remedy = "The work goes on; `mainstay status` says what it waits for.";
-            return Err(Failure::new("wait-over", format!("{what} is not done after {limit_s} s"), remedy)
-                .with_exit(exit::UNREACHABLE));
+            return Err(Failure::new(
+                Code::WaitOver,
+                format!("{what} is not done after {limit_s} s"),
+                remedy,
+            ));
         }
         std::thread::sleep(POLL);
     }
@@ -59,7 +62,7 @@ fn checked_name(name: &str) -> Outcome<&str> {
         "" => "a name is empty".to_owned(),
         name => format!("`{}` is not a name", name.chars().take(80).collect::<String>()),
     };
-    Err(Failure::new("bad-name", what, "Names have 1 to 32 characters out of a-z, 0-9 and the dash."))
+    Err(Failure::new(Code::BadName, what, "Names have 1 to 32 characters out of a-z, 0-9 and the dash."))
 }
 
 /// Advice as an indented list under its subject.

@@ -1,8 +1,8 @@
 //! Replication modes on the command line: choosing one, the lag of followers, and going on without
 //! entries that no replica has any more (R11).
 
-use crate::failure::{Failure, Outcome};
-use crate::output::{self, Output};
+use crate::failure::{Code, Failure, Outcome};
+use crate::output::{Output, self};
 use crate::size;
 use mainstay_api::rest::{
     Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
@@ -46,7 +46,7 @@ pub fn force_promote(
     if !accept_loss {
         let remedy =
             format!("If that is so, run `mainstay resource force-promote {name} {node} --accept-loss`.");
-        return Err(Failure::new("loss-not-accepted", cost.cost, remedy));
+        return Err(Failure::new(Code::LossNotAccepted, cost.cost, remedy));
     }
     output::say(&cost.cost);
     Ok(client.post(url, &cost)?)

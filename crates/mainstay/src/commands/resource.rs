@@ -3,7 +3,7 @@
 use super::attached::{self, attach};
 use super::{advice_lines, checked_name, follow, modes, scrub};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
@@ -159,7 +159,7 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
             let now: ResourceView = client.get(&path)?;
             if let Some(reason) = &now.failure {
                 let remedy = now.advice.first().cloned().unwrap_or_default();
-                return Err(Failure::new("resource-failed", reason.clone(), remedy));
+                return Err(Failure::new(Code::ResourceFailed, reason.clone(), remedy));
             }
             progress.show(&format!("creating: {}", summary(&now)));
             let done = now.health == Health::Ok && now.primary.is_some() && now.origin.is_none();
@@ -176,7 +176,7 @@ fn confirm(resource: &ResourceView) -> Outcome<()> {
     if !std::io::stdin().is_terminal() {
         let message =
             format!("deleting resource {name} destroys its data, and there is no terminal to ask on");
-        return Err(Failure::usage("not-confirmed", message, remedy));
+        return Err(Failure::new(Code::NotConfirmed, message, remedy));
     }
     eprint!("Deleting resource {name} destroys its data ({size}) on all nodes. Type its name to go on: ");
     let mut answer = String::new();
@@ -184,7 +184,8 @@ fn confirm(resource: &ResourceView) -> Outcome<()> {
     if read.is_ok() && answer.trim() == name {
         return Ok(());
     }
-    Err(Failure::new("not-confirmed", format!("resource {name} is left as it is"), remedy))
+    Err(Failure::new(Code::NotConfirmed, format!("resource {name} is left as it is"), remedy)
+        .with_exit(exit::FAILED))
 }
 
 fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {

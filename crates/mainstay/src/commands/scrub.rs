@@ -4,7 +4,7 @@ use super::{
     POLL,
     resource::{duration, path},
 };
-use crate::failure::{Failure, Outcome, exit};
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::rest::{
@@ -29,7 +29,7 @@ pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output
     let mut progress = Progress::new();
     let report = loop {
         let report: ScrubReport = match client.get(&at).map_err(Failure::from) {
-            Err(failure) if failure.problem.code == "no-scrub" => return Err(interrupted(name)),
+            Err(failure) if failure.problem.code == Code::NoScrub => return Err(interrupted(name)),
             report => report?,
         };
         if report.state != ScrubState::Running {
@@ -59,8 +59,8 @@ pub fn stop(name: &str, client: &Client, output: Output) -> Outcome<()> {
 /// `path`: of the resource.
 pub fn set_schedule(path: &str, schedule: ScrubSchedule, client: &Client, output: Output) -> Outcome<()> {
     if schedule == ScrubSchedule::default() {
-        return Err(Failure::usage(
-            "nothing-to-change",
+        return Err(Failure::new(
+            Code::NothingToChange,
             "nothing is named that is to be changed",
             "Give --scrub-interval, --scrub-repair or --scrub-rate.",
         ));
@@ -146,7 +146,7 @@ fn next(scrubs: &ScrubsView) -> String {
 
 fn interrupted(name: &str) -> Failure {
     Failure::new(
-        "scrub-interrupted",
+        Code::ScrubInterrupted,
         format!("resource {name} got another primary before all replicas were compared"),
         "What was repaired stays so. Compare them again.",
     )

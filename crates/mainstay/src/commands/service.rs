@@ -3,7 +3,7 @@
 use super::events::clock;
 use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table, waits_for};
 use mainstay_api::rest::{
@@ -47,11 +47,11 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 fn read(file: &Path) -> Outcome<String> {
     let shown = file.display();
-    let refuse = |code: &str, why: String, remedy: &str| {
+    let refuse = |code: Code, why: String, remedy: &str| {
         Failure::new(code, format!("cannot read the service file {shown}: {why}"), remedy)
     };
     let cannot = |error: io::Error| {
-        refuse("service-file-unreadable", error.to_string(), "Name a TOML file, or `-` for standard input.")
+        refuse(Code::ServiceFileUnreadable, error.to_string(), "Name a TOML file, or `-` for standard input.")
     };
     let is_input = file == Path::new("-");
     let input: Box<dyn Read> = if is_input {
@@ -74,7 +74,7 @@ fn read(file: &Path) -> Outcome<String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let why = format!("it has more than {FILE_BYTES_MAX} bytes");
         return Err(refuse(
-            "service-file-too-large",
+            Code::ServiceFileTooLarge,
             why,
             "Check that it is a service file: docs/services.md shows one.",
         ));
@@ -82,7 +82,7 @@ fn read(file: &Path) -> Outcome<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let why = format!("it is no text in UTF-8, from byte {at} on");
-        refuse("service-file-unreadable", why, "Save the file as plain text in UTF-8.")
+        refuse(Code::ServiceFileUnreadable, why, "Save the file as plain text in UTF-8.")
     })
 }
 
@@ -134,7 +134,7 @@ fn await_service(
         if let Some(reason) = now.advice.first() {
             let remedy = "Mend the cause and apply the service again.";
             let message = format!("service {name} {reason}{}", failure_lines(&now));
-            return Err(Failure::new("service-failed", message, remedy));
+            return Err(Failure::new(Code::ServiceFailed, message, remedy));
         }
         if let Some(failure) = given_up(&now) {
             return Err(failure);
@@ -148,9 +148,7 @@ fn await_service(
     });
     drop(progress);
     result.map_err(|failure| match last {
-        Some(now) if failure.problem.code == "wait-over" => {
-            not_running(&now, goal, wait.wait_s, failure.exit)
-        }
+        Some(now) if failure.problem.code == Code::WaitOver => not_running(&now, goal, wait.wait_s),
         _ => failure,
     })
 }
@@ -160,7 +158,7 @@ fn runs(service: &ServiceView) -> bool {
 }
 
 /// The time is over, and this is how far the service is.
-fn not_running(service: &ServiceView, goal: &str, limit_s: u64, exit: u8) -> Failure {
+fn not_running(service: &ServiceView, goal: &str, limit_s: u64) -> Failure {
     let message = format!(
         "service {} does not {goal} after {limit_s} s: it is {} on {}{}{}{}",
         service.name,
@@ -184,7 +182,7 @@ fn not_running(service: &ServiceView, goal: &str, limit_s: u64, exit: u8) -> Fai
             service.name
         ),
     };
-    Failure::new("service-not-running", message, remedy).with_exit(exit)
+    Failure::new(Code::ServiceNotRunning, message, remedy)
 }
 
 fn doing(service: &ServiceView) -> String {
@@ -275,7 +273,7 @@ fn relocate(
             let message =
                 format!("service {name} could not start on {to}, and runs on {node}: {}", failure.reason);
             let remedy = format!("Mend the cause on {to} and move the service again.");
-            Some(Failure::new("service-failed", message, remedy))
+            Some(Failure::new(Code::ServiceFailed, message, remedy))
         };
         await_service(name, &format!("run on {to}"), wait, client, arrived, given_up)?;
         accepted.message = format!("service {name} runs on {to}");

@@ -3,7 +3,7 @@
 use super::events::clock;
 use super::{checked_name, follow};
 use crate::cli::{SnapshotCommand, WaitArgs};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
@@ -119,7 +119,7 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
         let found = now.snapshots.iter().find(|one| one.name == snapshot).cloned();
         let Some(found) = found else {
             return Err(Failure::new(
-                "deleted",
+                Code::Deleted,
                 format!("snapshot {snapshot} was deleted meanwhile"),
                 format!(
                     "See `mainstay events`. To take one, run `mainstay snapshot create {name} {snapshot}` again."
@@ -136,7 +136,7 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
     })?;
     if done.nodes.iter().all(|on| on.state != SnapshotState::Held) {
         return Err(Failure::new(
-            "not-taken",
+            Code::NotTaken,
             format!("no node could take snapshot {snapshot}"),
             "The engines' logs say why; pools must have space. Delete it then.",
         ));
@@ -188,7 +188,7 @@ fn roll_back(
         let why = "its snapshot, or that of the present state, could not be kept on the primary";
         done.map(Some).ok_or_else(|| {
             Failure::new(
-                "not-rolled-back",
+                Code::NotRolledBack,
                 format!("resource {name} was not rolled back: {why}"),
                 "See `mainstay events` and the primary's log. Nothing was changed.",
             )
@@ -240,7 +240,7 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
         let holders = found.snapshot.nodes.iter().filter(|on| on.state == SnapshotState::Held);
         let holders: Vec<_> = holders.map(|on| on.node.clone()).collect();
         return Err(Failure::new(
-            "not-here",
+            Code::NotHere,
             format!("this node does not hold snapshot {snapshot}"),
             format!(
                 "Run it on {}.",
@@ -251,27 +251,27 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
     let own: Vec<PathBuf> = found.own.iter().map(PathBuf::from).collect();
     check_clone(directory, &own, Path::new(&found.pool)).map_err(|unfit| {
         let message = format!("snapshot {snapshot} cannot be copied there: {}", unfit.why);
-        Failure::new("bad-directory", message, unfit.remedy)
+        Failure::new(Code::BadDirectory, message, unfit.remedy).with_exit(exit::FAILED)
     })?;
     let _told = GoesOn::tell(format!(
         "the clone was not finished. Finished files stay in {}. To make the clone, remove them and repeat the command.",
         directory.display()
     ));
-    std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).or_fail(Code::Clone, || format!("make {}", directory.display()))?;
     let mut cloned = Cloned { files: Vec::new() };
     // A state that was kept before a copy goes when the copy ends. The next copy keeps another
     // state under the same names. Open files stay. They are of one moment if the state is still the
     // same when all of them are open.
     let mut open = Vec::new();
     for from in &found.files {
-        open.push(File::open(from).or_fail("clone", || format!("open {from}"))?);
+        open.push(File::open(from).or_fail(Code::Clone, || format!("open {from}"))?);
     }
     let now: SnapshotFiles = client.get(&format!("{}/snapshots/{}", path(name)?, checked_name(snapshot)?))?;
     let kept = found.snapshot.name == BEFORE_COPY;
     if now.files != found.files || kept && now.snapshot.nodes != found.snapshot.nodes {
         let what = format!("snapshot {snapshot} has just changed or gone");
         return Err(Failure::new(
-            "changed",
+            Code::Changed,
             what,
             "See `mainstay snapshot list NAME`, and try again if it is there.",
         ));
@@ -279,7 +279,7 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
     for (n, (from, file)) in found.files.iter().zip(open).enumerate() {
         let to = directory.join(format!("vol{n}"));
         copy_whole(Path::new(from), file, &to)
-            .or_fail("clone", || format!("copy {from} to {}", to.display()))?;
+            .or_fail(Code::Clone, || format!("copy {from} to {}", to.display()))?;
         cloned.files.push(to);
     }
     output.result(&cloned, |cloned| {

@@ -2,7 +2,7 @@
 //! freezes and kills all processes of a node at once, whatever names and parents they have.
 
 use super::state::{Lab, cgroup_name};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ const OWN: &str = "_node";
 /// version 1 as well.
 fn root() -> Outcome<PathBuf> {
     let mounts =
-        std::fs::read_to_string("/proc/self/mountinfo").or_fail("lab-cgroup", || "read mounts".into())?;
+        std::fs::read_to_string("/proc/self/mountinfo").or_fail(Code::LabCgroup, || "read mounts".into())?;
     let found = mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         (right.split(' ').next() == Some("cgroup2")).then(|| left.split(' ').nth(4))?
     });
     found.map(PathBuf::from).ok_or_else(|| {
         Failure::new(
-            "lab-cgroup",
+            Code::LabCgroup,
             "no control groups of version 2 are mounted",
             "mount -t cgroup2 none /sys/fs/cgroup",
         )
@@ -41,34 +41,34 @@ pub fn of_node(lab: &Lab, node: &str) -> Outcome<PathBuf> {
 
 pub fn create(lab: &Lab, node: &str) -> Outcome<()> {
     let group = of_node(lab, node)?.join(OWN);
-    std::fs::create_dir_all(&group).or_fail("lab-cgroup", || format!("make {}", group.display()))
+    std::fs::create_dir_all(&group).or_fail(Code::LabCgroup, || format!("make {}", group.display()))
 }
 
 /// Moves this process into a node's group; it is killed with the node.
 pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
     let file = of_node(lab, node)?.join(OWN).join("cgroup.procs");
-    std::fs::write(&file, "0").or_fail("lab-cgroup", || format!("enter {}", file.display()))
+    std::fs::write(&file, "0").or_fail(Code::LabCgroup, || format!("enter {}", file.display()))
 }
 
 /// The group this process is in, as a way back to it. Open, because the path may mean something else
 /// by then.
 pub fn own() -> Outcome<File> {
     let groups =
-        std::fs::read_to_string("/proc/self/cgroup").or_fail("lab-cgroup", || "read own group".into())?;
+        std::fs::read_to_string("/proc/self/cgroup").or_fail(Code::LabCgroup, || "read own group".into())?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let file = root()?.join(path).join("cgroup.procs");
-    File::options().write(true).open(&file).or_fail("lab-cgroup", || format!("open {}", file.display()))
+    File::options().write(true).open(&file).or_fail(Code::LabCgroup, || format!("open {}", file.display()))
 }
 
 /// Moves this process back to the group that [`own`] has found.
 pub fn leave_to(mut group: &File) -> Outcome<()> {
-    group.write_all(b"0").or_fail("lab-cgroup", || "leave the node's group".into())
+    group.write_all(b"0").or_fail(Code::LabCgroup, || "leave the node's group".into())
 }
 
 pub fn set_frozen(group: &Path, frozen: bool) -> Outcome<()> {
     let file = group.join("cgroup.freeze");
     std::fs::write(&file, if frozen { "1" } else { "0" })
-        .or_fail("lab-cgroup", || format!("write {}", file.display()))
+        .or_fail(Code::LabCgroup, || format!("write {}", file.display()))
 }
 
 pub fn is_frozen(group: &Path) -> bool {
@@ -87,7 +87,7 @@ pub fn kill(group: &Path) -> Outcome<()> {
         return Ok(());
     }
     let file = group.join("cgroup.kill");
-    std::fs::write(&file, "1").or_fail("lab-cgroup", || format!("write {}", file.display()))
+    std::fs::write(&file, "1").or_fail(Code::LabCgroup, || format!("write {}", file.display()))
 }
 
 /// Waits until the group has no process; false if the time is over.
@@ -115,11 +115,11 @@ pub fn remove(group: &Path) -> Outcome<()> {
                 std::thread::sleep(Duration::from_millis(10))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            other => return other.or_fail("lab-cgroup", || format!("remove {}", group.display())),
+            other => return other.or_fail(Code::LabCgroup, || format!("remove {}", group.display())),
         }
     }
     Err(Failure::new(
-        "lab-cgroup",
+        Code::LabCgroup,
         format!("{} stays busy", group.display()),
         "End the processes that its file cgroup.procs names, and run the command again.",
     ))

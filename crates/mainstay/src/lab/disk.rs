@@ -2,7 +2,7 @@
 //! `--directories` the disk is a directory instead, and none of this is needed.
 
 use super::{sys, tool};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,14 +29,14 @@ pub fn xfs_push() -> Option<String> {
 
 /// Puts the machine's setting back.
 pub fn restore_xfs_push(before: &str) -> Outcome<()> {
-    std::fs::write(XFS_PUSH, before).or_fail("lab-sysctl", || format!("write {XFS_PUSH}"))
+    std::fs::write(XFS_PUSH, before).or_fail(Code::LabSysctl, || format!("write {XFS_PUSH}"))
 }
 
 /// Makes the image with an empty file system. `reflink`: the file system can clone files.
 pub fn create(image: &Path, bytes: u64, reflink: bool) -> Outcome<()> {
     File::create(image)
         .and_then(|file| file.set_len(bytes))
-        .or_fail("lab-disk", || format!("make the disk {}", image.display()))?;
+        .or_fail(Code::LabDisk, || format!("make the disk {}", image.display()))?;
     let attached = attach(image)?;
     let reflink = if reflink { "reflink=1" } else { "reflink=0" };
     tool::run("mkfs.xfs", &["-q", "-K", "-m", reflink, &attached.path.to_string_lossy()])
@@ -44,22 +44,22 @@ pub fn create(image: &Path, bytes: u64, reflink: bool) -> Outcome<()> {
 
 pub fn attach(image: &Path) -> Outcome<Attached> {
     let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
-    let file = open(image).or_fail("lab-disk", || format!("open the disk {}", image.display()))?;
+    let file = open(image).or_fail(Code::LabDisk, || format!("open the disk {}", image.display()))?;
     let control = open(Path::new("/dev/loop-control")).map_err(|error| {
-        Failure::new("lab-disk", format!("cannot open /dev/loop-control: {error}"), "modprobe loop")
+        Failure::new(Code::LabDisk, format!("cannot open /dev/loop-control: {error}"), "modprobe loop")
     })?;
     // Another process can take a free device between the question and its use.
     for _ in 0..50 {
-        let number = sys::loop_free(&control).or_fail("lab-disk", || "find a free loop device".into())?;
+        let number = sys::loop_free(&control).or_fail(Code::LabDisk, || "find a free loop device".into())?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
-        let device = open(&path).or_fail("lab-disk", || format!("open {}", path.display()))?;
+        let device = open(&path).or_fail(Code::LabDisk, || format!("open {}", path.display()))?;
         match sys::loop_attach(&device, &file, SECTOR_BYTES) {
             Ok(()) => return Ok(Attached { path, _device: device }),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-            other => other.or_fail("lab-disk", || format!("attach {}", image.display()))?,
+            other => other.or_fail(Code::LabDisk, || format!("attach {}", image.display()))?,
         }
     }
-    Err(Failure::new("lab-disk", "no loop device stays free long enough", "Try again."))
+    Err(Failure::new(Code::LabDisk, "no loop device stays free long enough", "Try again."))
 }
 
 /// Loop devices whose file lies in `dir`, also when the file has been deleted.
@@ -98,5 +98,5 @@ pub fn wait_detached(dir: &Path, limit: Duration) -> Vec<PathBuf> {
 pub fn power_cut(path: &Path) -> Outcome<()> {
     File::open(path)
         .and_then(|mounted| sys::xfs_power_cut(&mounted))
-        .or_fail("lab-disk", || format!("cut the power of {}", path.display()))
+        .or_fail(Code::LabDisk, || format!("cut the power of {}", path.display()))
 }

@@ -3,7 +3,7 @@
 
 use super::state::{LOCK_FILE, Lab, Lock, STATE_FILE};
 use super::{cgroup, disk, fuse, network, node, state, tool};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn refuse_foreign(dir: &Path) -> Outcome<()> {
         return Ok(());
     }
     Err(Failure::new(
-        "lab-dir-foreign",
+        Code::LabDirForeign,
         format!("{} holds files that no lab has made", dir.display()),
         "Give another --name or --dir.",
     ))
@@ -44,12 +44,12 @@ pub fn run(base: &Path, name: &str) -> Outcome<()> {
     refuse_foreign(&dir)?;
     if remains(base, name)?.is_empty() {
         return Err(Failure::new(
-            "lab-unknown",
+            Code::LabUnknown,
             format!("there is no lab `{name}` in {}", base.display()),
             "Give --name or --dir if it has another name or place.",
         ));
     }
-    std::fs::create_dir_all(&dir).or_fail("lab-state", || format!("make {}", dir.display()))?;
+    std::fs::create_dir_all(&dir).or_fail(Code::LabState, || format!("make {}", dir.display()))?;
     let _lock = Lock::take(base, name)?;
     remove(base, name)
 }
@@ -86,7 +86,7 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     let left = disk::wait_detached(&dir, DETACHED_WITHIN);
     if !left.is_empty() {
         let message = format!("loop devices are still in use: {left:?}");
-        result = result.and(Err(Failure::new("lab-disk-busy", message, "Try again in a moment.")));
+        result = result.and(Err(Failure::new(Code::LabDiskBusy, message, "Try again in a moment.")));
     }
     for namespace in network::namespaces(name)? {
         result = result.and(network::delete_namespace(&namespace));
@@ -100,8 +100,8 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     // The state file stays until all that it stands for is gone, so that the next `down` finds
     // that.
     result?;
-    std::fs::remove_dir_all(&dir).or_fail("lab-state", || format!("remove {}", dir.display()))?;
-    // Other labs may live beside this one. Then this call refuses, as it should.
+    std::fs::remove_dir_all(&dir).or_fail(Code::LabState, || format!("remove {}", dir.display()))?;
+    // Other labs may live beside it; then this refuses, as it should.
     let _ = std::fs::remove_dir(base);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::state::{CLIENT, Lab};
 use super::{cgroup, sys};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use nix::sched::{CloneFlags, setns};
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::process::Command;
 pub fn run(lab: &Lab, node: &str, command: &[String]) -> Outcome<u8> {
     let (program, args) = command
         .split_first()
-        .ok_or_else(|| Failure::usage("lab-exec", "no command is given", "Write it after `--`."))?;
+        .ok_or_else(|| Failure::new(Code::LabExec, "no command is given", "Write it after `--`."))?;
     let mut command = Command::new(program);
     command.args(args).env("PATH", search_path()?);
     if node == CLIENT { in_client_network(lab, &mut command) } else { in_node(lab, node, &mut command) }
@@ -24,8 +24,9 @@ pub fn run(lab: &Lab, node: &str, command: &[String]) -> Outcome<u8> {
 fn in_client_network(lab: &Lab, command: &mut Command) -> Outcome<u8> {
     cgroup::enter(lab, CLIENT)?;
     let path = Path::new("/run/netns").join(lab.netns(CLIENT));
-    let network = File::open(&path).or_fail("lab-exec", || format!("open {}", path.display()))?;
-    setns(network, CloneFlags::CLONE_NEWNET).or_fail("lab-exec", || "enter the client's network".into())?;
+    let network = File::open(&path).or_fail(Code::LabExec, || format!("open {}", path.display()))?;
+    setns(network, CloneFlags::CLONE_NEWNET)
+        .or_fail(Code::LabExec, || "enter the client's network".into())?;
     let error = command.exec();
     Err(not_started(command, &error))
 }
@@ -43,18 +44,18 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
     let mut namespaces = Vec::new();
     for (kind, flag) in kinds {
         let path = format!("/proc/{pid}/ns/{kind}");
-        namespaces.push((File::open(&path).or_fail("lab-exec", || format!("open {path}"))?, flag));
+        namespaces.push((File::open(&path).or_fail(Code::LabExec, || format!("open {path}"))?, flag));
     }
     let here = std::env::current_dir();
     // The command belongs to the node and dies with it; this process outlives it to tell how it ended.
     let own_group = cgroup::own()?;
     cgroup::enter(lab, name)?;
     for (namespace, flag) in namespaces {
-        setns(namespace, flag).or_fail("lab-exec", || format!("enter the namespaces of {name}"))?;
+        setns(namespace, flag).or_fail(Code::LabExec, || format!("enter the namespaces of {name}"))?;
     }
     let stayed = here.and_then(std::env::set_current_dir);
     if stayed.is_err() {
-        std::env::set_current_dir("/").or_fail("lab-exec", || "change the directory".into())?;
+        std::env::set_current_dir("/").or_fail(Code::LabExec, || "change the directory".into())?;
     }
     // The terminal sends Ctrl-C to the command as well; its answer is awaited.
     sys::note_interrupts();
@@ -70,14 +71,14 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
 fn not_started(command: &Command, error: &std::io::Error) -> Failure {
     let program = command.get_program().display();
     let remedy = "A node has the programs of this machine: install it here, or correct the name.";
-    Failure::new("lab-exec", format!("cannot run `{program}`: {error}"), remedy)
+    Failure::new(Code::LabExec, format!("cannot run `{program}`: {error}"), remedy)
 }
 
 /// `mainstay` itself is found inside a node, wherever it was built.
 fn search_path() -> Outcome<OsString> {
-    let exe = std::env::current_exe().or_fail("lab-exec", || "find this program".into())?;
+    let exe = std::env::current_exe().or_fail(Code::LabExec, || "find this program".into())?;
     let own = exe.parent().map(Path::to_path_buf);
     let given = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let all = std::env::split_paths(&given).chain(own);
-    std::env::join_paths(all).or_fail("lab-exec", || "make a search path".into())
+    std::env::join_paths(all).or_fail(Code::LabExec, || "make a search path".into())
 }

@@ -3,7 +3,7 @@
 //! then. But its end of the connection may close only later, through the very process that waits.
 //! Aborting the connection ends the wait.
 
-use crate::failure::{Context, Outcome};
+use crate::failure::{Code, Context, Outcome};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -41,7 +41,7 @@ pub fn abort(connections: &[u32]) -> Outcome<()> {
         .arg("lab-fuse-abort")
         .args(numbers)
         .status()
-        .or_fail("lab-fuse", || "abort file system connections".into())
+        .or_fail(Code::LabFuse, || "abort file system connections".into())
         .map(drop)
 }
 
@@ -63,7 +63,7 @@ pub fn abort_here(connections: &[u32]) -> Outcome<()> {
                 other => other,
             }
         })
-        .or_fail("lab-fuse", || "mount the FUSE control file system".into())?;
+        .or_fail(Code::LabFuse, || "mount the FUSE control file system".into())?;
     for connection in connections {
         // A connection that has ended by itself is as good.
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");

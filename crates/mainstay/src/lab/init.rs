@@ -4,7 +4,7 @@
 use super::cli::LabNodeArgs;
 use super::state::{Lab, RUN_DIR, STATE_DIR};
 use super::{cgroup, node, sys};
-use crate::failure::{Context, Outcome, exit};
+use crate::failure::{Code, Context, Outcome, exit};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -42,11 +42,11 @@ fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     sys::keep_only_standard_streams();
     cgroup::enter(lab, &args.node)?;
     let network = Path::new("/run/netns").join(lab.netns(&args.node));
-    let network = File::open(&network).or_fail("lab-node", || format!("open {}", network.display()))?;
-    setns(network, CloneFlags::CLONE_NEWNET).or_fail("lab-node", doing)?;
+    let network = File::open(&network).or_fail(Code::LabNode, || format!("open {}", network.display()))?;
+    setns(network, CloneFlags::CLONE_NEWNET).or_fail(Code::LabNode, doing)?;
     let new = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS;
-    unshare(new).or_fail("lab-node", doing)?;
-    let exe = std::env::current_exe().or_fail("lab-node", || "find this program".into())?;
+    unshare(new).or_fail(Code::LabNode, doing)?;
+    let exe = std::env::current_exe().or_fail(Code::LabNode, || "find this program".into())?;
     let child = Command::new(exe)
         .arg("lab-node")
         .arg("--lab-dir")
@@ -56,29 +56,29 @@ fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
         .arg(&args.disk)
         .arg("--inside")
         .spawn()
-        .or_fail("lab-node", || format!("start the first process of {}", args.node))?;
+        .or_fail(Code::LabNode, || format!("start the first process of {}", args.node))?;
     println!("pid {}", child.id());
     Ok(())
 }
 
 fn inside(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     // No terminal can end the node from now on.
-    nix::unistd::setsid().or_fail("lab-node", || "start a session".into())?;
+    nix::unistd::setsid().or_fail(Code::LabNode, || "start a session".into())?;
     let programs = programs(lab, &args.node)?;
-    nix::unistd::sethostname(&args.node).or_fail("lab-node", || "set the host name".into())?;
+    nix::unistd::sethostname(&args.node).or_fail(Code::LabNode, || "set the host name".into())?;
     mount_all(&args.disk)?;
     println!("ready");
     let null =
-        File::options().write(true).open("/dev/null").or_fail("lab-node", || "open /dev/null".into())?;
-    nix::unistd::dup2_stdout(&null).or_fail("lab-node", || "let go of standard output".into())?;
+        File::options().write(true).open("/dev/null").or_fail(Code::LabNode, || "open /dev/null".into())?;
+    nix::unistd::dup2_stdout(&null).or_fail(Code::LabNode, || "let go of standard output".into())?;
     say(&format!("{} starts", args.node));
     supervise(programs)
 }
 
 fn mount_all(disk: &Path) -> Outcome<()> {
     let nothing = None::<&str>;
-    // Opened before other mounts hide it.
-    let opened = File::open(disk).or_fail("lab-node", || format!("open {}", disk.display()))?;
+    // Found before other mounts hide where it is.
+    let opened = File::open(disk).or_fail(Code::LabNode, || format!("open {}", disk.display()))?;
     let directory = opened.metadata().is_ok_and(|found| found.is_dir());
     let plain = MsFlags::empty();
     let fail = |what: &str| {
@@ -87,32 +87,33 @@ fn mount_all(disk: &Path) -> Outcome<()> {
     };
     // From here on no mount gets out, and none of the machine's comes in.
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
-        .or_fail("lab-node", fail("privately"))?;
+        .or_fail(Code::LabNode, fail("privately"))?;
     // Copies of these mounts would keep network namespaces alive that the machine has given up.
     let _ = umount2("/run/netns", MntFlags::MNT_DETACH);
-    mount(Some("tmpfs"), "/run", Some("tmpfs"), plain, Some("mode=755")).or_fail("lab-node", fail("/run"))?;
-    mount(Some("proc"), "/proc", Some("proc"), plain, nothing).or_fail("lab-node", fail("/proc"))?;
+    mount(Some("tmpfs"), "/run", Some("tmpfs"), plain, Some("mode=755"))
+        .or_fail(Code::LabNode, fail("/run"))?;
+    mount(Some("proc"), "/proc", Some("proc"), plain, nothing).or_fail(Code::LabNode, fail("/proc"))?;
     for (number, dir) in OVERLAID.iter().enumerate() {
         let [upper, work] = ["upper", "work"].map(|part| format!("/run/.lab/{number}/{part}"));
         for dir in [&upper, &work] {
-            std::fs::create_dir_all(dir).or_fail("lab-node", || format!("make {dir}"))?;
+            std::fs::create_dir_all(dir).or_fail(Code::LabNode, || format!("make {dir}"))?;
         }
         let options = format!("lowerdir={dir},upperdir={upper},workdir={work}");
         mount(Some("overlay"), *dir, Some("overlay"), plain, Some(options.as_str()))
-            .or_fail("lab-node", fail(dir))?;
+            .or_fail(Code::LabNode, fail(dir))?;
     }
     for dir in [STATE_DIR, RUN_DIR] {
-        std::fs::create_dir_all(dir).or_fail("lab-node", || format!("make {dir}"))?;
+        std::fs::create_dir_all(dir).or_fail(Code::LabNode, || format!("make {dir}"))?;
     }
     mount(Some("tmpfs"), RUN_DIR, Some("tmpfs"), plain, Some("mode=755"))
-        .or_fail("lab-node", fail(RUN_DIR))?;
+        .or_fail(Code::LabNode, fail(RUN_DIR))?;
     let mounted = if directory {
         let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
         mount(Some(opened.as_str()), STATE_DIR, nothing, MsFlags::MS_BIND, nothing)
     } else {
         mount(Some(disk), STATE_DIR, Some("xfs"), MsFlags::MS_NOATIME, nothing)
     };
-    mounted.or_fail("lab-node", fail(STATE_DIR))
+    mounted.or_fail(Code::LabNode, fail(STATE_DIR))
 }
 
 /// A program to keep running.
@@ -136,7 +137,7 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
         // Opened before the mounts change what the path means.
         let path = logs.join(format!("{name}.log"));
         let log = OpenOptions::new().create(true).append(true).open(&path);
-        let log = log.or_fail("lab-node", || format!("open {}", path.display()))?;
+        let log = log.or_fail(Code::LabNode, || format!("open {}", path.display()))?;
         let listen = format!("{address}:{port}");
         let args = [name, "--state-dir", STATE_DIR, "--run-dir", RUN_DIR, "--listen", &listen];
         let args = args.iter().chain(more).map(|&arg| arg.to_owned()).collect();

@@ -3,7 +3,7 @@
 use super::cli::LogsArgs;
 use super::node;
 use super::state::Lab;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::output;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub fn run(lab: &Lab, args: &LogsArgs) -> Outcome<()> {
         programs.iter().map(|&program| (program, path(program))).filter(|(_, path)| path.exists()).collect();
     if logs.is_empty() {
         return Err(Failure::new(
-            "lab-no-log",
+            Code::LabNoLog,
             format!("{} has no log yet", args.node),
             format!("Start it with `mainstay lab start {}`, or leave --program out.", args.node),
         ));

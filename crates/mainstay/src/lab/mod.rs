@@ -28,7 +28,7 @@ pub mod sys;
 mod tool;
 mod up;
 
-use crate::failure::{Failure, Outcome, exit};
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::output::Output;
 use cli::{LabCommand, LabVerb};
 use state::{Lab, base_dir};
@@ -43,7 +43,7 @@ pub fn run(command: LabCommand, named: Option<&str>, output: Output) -> Outcome<
         (Some(name), Some(other)) if name != other => {
             let message =
                 format!("two labs are named: `{other}` by --lab, and `{name}` by --name or MAINSTAY_LAB");
-            return Err(Failure::usage("lab-twice", message, "Name one."));
+            return Err(Failure::new(Code::LabTwice, message, "Name one."));
         }
         (name, named) => name.or(named).unwrap_or(NAME_DEFAULT),
     };
@@ -81,7 +81,11 @@ pub fn run(command: LabCommand, named: Option<&str>, output: Output) -> Outcome<
             lab.port(&one)?;
             lab.port(&other)?;
             if one == other {
-                return Err(Failure::usage("lab-cut", "a port cannot be cut from itself", "Name two nodes."));
+                return Err(Failure::new(
+                    Code::LabCut,
+                    "a port cannot be cut from itself",
+                    "Name two nodes.",
+                ));
             }
             lab.cuts.insert((one.clone(), other.clone()));
             network::apply_cuts(lab)?;
@@ -135,7 +139,7 @@ fn require_root() -> Outcome<()> {
         return Ok(());
     }
     Err(Failure::new(
-        "lab-needs-root",
+        Code::LabNeedsRoot,
         "a lab makes namespaces, mounts and loop devices, and only root may do that",
         "Run the command as root, for example with sudo.",
     ))

@@ -2,7 +2,7 @@
 
 use super::state::{Lab, Port, netns_prefix};
 use super::tool;
-use crate::failure::{Context, Outcome};
+use crate::failure::{Code, Context, Outcome};
 use std::path::Path;
 
 const SWITCH: &str = "switch";
@@ -94,7 +94,7 @@ pub fn namespaces(name: &str) -> Outcome<Vec<String>> {
     let entries = match std::fs::read_dir("/run/netns") {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
-        Err(error) => return Err(error).or_fail("lab-network", || "list network namespaces".into()),
+        Err(error) => return Err(error).or_fail(Code::LabNetwork, || "list network namespaces".into()),
     };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     Ok(names.filter(|name| name.starts_with(&prefix)).collect())

@@ -2,7 +2,7 @@
 
 use super::state::{Lab, Node, STATE_DIR};
 use super::{cgroup, disk, fuse, network};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ pub fn start(lab: &mut Lab, name: &str) -> Outcome<()> {
     if lab.init_pid(&node).is_some() {
         let message = format!("{name} runs already");
         return Err(Failure::new(
-            "lab-node-runs",
+            Code::LabNodeRuns,
             message,
             format!("mainstay lab status --name {}", lab.name),
         ));
@@ -56,8 +56,8 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
     let disk = image.as_ref().map_or_else(|| directory(lab, &node.name), |image| image.path.clone());
     let log_path = log_dir(lab, &node.name).join("init.log");
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
-    let log = log.or_fail("lab-node", || format!("open {}", log_path.display()))?;
-    let exe = std::env::current_exe().or_fail("lab-node", || "find this program".into())?;
+    let log = log.or_fail(Code::LabNode, || format!("open {}", log_path.display()))?;
+    let exe = std::env::current_exe().or_fail(Code::LabNode, || "find this program".into())?;
     let mut child = Command::new(exe)
         .arg("lab-node")
         .arg("--lab-dir")
@@ -71,7 +71,7 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
         .stderr(log)
         .process_group(0)
         .spawn()
-        .or_fail("lab-node", || format!("start {}", node.name))?;
+        .or_fail(Code::LabNode, || format!("start {}", node.name))?;
     let (mut pid, mut ready) = (None, false);
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -87,7 +87,7 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
         _ => {
             let said = super::logs::tail(&log_path, 1).join("\n");
             let remedy = format!("Its log is {}.", log_path.display());
-            Err(Failure::new("lab-node-start", format!("{} did not start: {said}", node.name), remedy))
+            Err(Failure::new(Code::LabNodeStart, format!("{} did not start: {said}", node.name), remedy))
         }
     }
 }
@@ -129,7 +129,7 @@ fn clear(lab: &mut Lab, name: &str) -> Outcome<()> {
     if !left.is_empty() {
         let message = format!("the disk of {name} is still in use as {left:?}");
         return Err(Failure::new(
-            "lab-disk-busy",
+            Code::LabDiskBusy,
             message,
             "Look for what holds it: lsof, /proc/*/mountinfo.",
         ));
@@ -148,7 +148,7 @@ pub fn kill_and_wait(group: &Path, connections: &[u32]) -> Outcome<()> {
         return Ok(());
     }
     let message = format!("processes {:?} do not die", cgroup::processes(group));
-    Err(Failure::new("lab-process-stuck", message, "They wait for a device; `dmesg` may say which."))
+    Err(Failure::new(Code::LabProcessStuck, message, "They wait for a device; `dmesg` may say which."))
 }
 
 /// Stops all processes of a node where they stand, or lets them go on.
@@ -158,7 +158,7 @@ pub fn freeze(lab: &Lab, name: &str, frozen: bool) -> Outcome<()> {
     if cgroup::is_frozen(&group) == frozen {
         let message = format!("{name} is {}", if frozen { "paused already" } else { "not paused" });
         return Err(Failure::new(
-            "lab-node-paused",
+            Code::LabNodePaused,
             message,
             format!("mainstay lab status --name {}", lab.name),
         ));

@@ -1,6 +1,6 @@
 //! State of a lab: its state file, and the names of everything that belongs to it.
 
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Code, Context, Failure, Outcome};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -123,14 +123,14 @@ impl Lab {
         let path = dir.join(STATE_FILE);
         let text = std::fs::read(&path).map_err(|error| {
             Failure::new(
-                "lab-unknown",
+                Code::LabUnknown,
                 format!("there is no lab in {}: {error}", dir.display()),
                 "`mainstay lab up` makes one; give --name or --dir if it has another name or place.",
             )
         })?;
         serde_json::from_slice(&text).map_err(|error| {
             Failure::new(
-                "lab-state-unreadable",
+                Code::LabStateUnreadable,
                 format!("{} is not readable: {error}", path.display()),
                 format!("mainstay lab down --name {}", dir.file_name().unwrap_or_default().display()),
             )
@@ -144,7 +144,7 @@ impl Lab {
             .map_err(std::io::Error::other)
             .and_then(|text| std::fs::write(&fresh, text))
             .and_then(|()| std::fs::rename(&fresh, &path))
-            .or_fail("lab-state", || format!("write {}", path.display()))
+            .or_fail(Code::LabState, || format!("write {}", path.display()))
     }
 
     pub fn node(&self, name: &str) -> Outcome<&Node> {
@@ -159,7 +159,7 @@ impl Lab {
     fn unknown(&self, name: &str, more: &str) -> Failure {
         let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         let message = format!("lab `{}` has no `{name}`", self.name);
-        Failure::usage("lab-node-unknown", message, format!("It has {}{more}.", names.join(", ")))
+        Failure::new(Code::LabNodeUnknown, message, format!("It has {}{more}.", names.join(", ")))
     }
 
     pub fn client(&self) -> Port {
@@ -200,7 +200,7 @@ impl Lab {
     pub fn running(&self, node: &Node) -> Outcome<u32> {
         self.init_pid(node).ok_or_else(|| {
             Failure::new(
-                "lab-node-down",
+                Code::LabNodeDown,
                 format!("{} has no power", node.name),
                 format!("mainstay lab start {} --name {}", node.name, self.name),
             )
@@ -213,7 +213,7 @@ impl Lab {
             return Ok(());
         }
         Err(Failure::new(
-            "lab-node-paused",
+            Code::LabNodePaused,
             format!("{name} is paused and would not answer"),
             format!("mainstay lab resume {name} --name {}", self.name),
         ))
@@ -248,11 +248,11 @@ impl Lock {
         let file = File::create(&path).map_err(|error| {
             let remedy = "`mainstay lab up` makes one; give --name or --dir if it has another name or place.";
             let message = format!("there is no lab in {}: {error}", base.join(name).display());
-            Failure::new("lab-unknown", message, remedy)
+            Failure::new(Code::LabUnknown, message, remedy)
         })?;
         let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
             Failure::new(
-                "lab-busy",
+                Code::LabBusy,
                 format!("another command is changing lab `{name}` ({error})"),
                 "Wait until it has ended and try again.",
             )
@@ -282,6 +282,6 @@ mod tests {
         lab.cuts.insert(("n1".into(), "n2".into()));
         lab.save().unwrap();
         assert_eq!(Lab::load(base.path(), "x").unwrap(), lab);
-        assert_eq!(Lab::load(base.path(), "y").unwrap_err().problem.code, "lab-unknown");
+        assert_eq!(Lab::load(base.path(), "y").unwrap_err().problem.code, Code::LabUnknown);
     }
 }

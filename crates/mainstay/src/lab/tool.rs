@@ -1,7 +1,7 @@
 //! Programs of the system that a lab uses because they are much simpler than the kernel's own
 //! interface.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub fn check() -> Outcome<()> {
     let tools: Vec<_> = missing.iter().map(|(tool, _)| *tool).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     Err(Failure::new(
-        "lab-tool-missing",
+        Code::LabToolMissing,
         format!("the lab needs {}, which this machine does not have", tools.join(" and ")),
         format!("apt-get install {}", packages.join(" ")),
     ))
@@ -40,7 +40,7 @@ pub fn run(tool: &str, args: &[&str]) -> Outcome<()> {
 pub fn run_with_input(tool: &str, args: &[&str], input: &str) -> Outcome<()> {
     let fail = |cause: String| {
         Failure::new(
-            "lab-tool-failed",
+            Code::LabToolFailed,
             format!("`{tool} {}` failed: {}", args.join(" "), cause.trim()),
             "Mend what the tool complains of, run `mainstay lab down`, and run the command again.",
         )

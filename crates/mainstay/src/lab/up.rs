@@ -3,7 +3,7 @@
 use super::cli::UpArgs;
 use super::state::{CLIENT, Lab, Lock, Node, Phase, node_name};
 use super::{cgroup, disk, down, logs, network, node, sys, tool};
-use crate::failure::{Context, Failure, Outcome, exit};
+use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{Output, Progress};
 use crate::size;
 use mainstay_agent::service::place::{needed, resolve};
@@ -23,8 +23,8 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     tool::check()?;
     if args.disk < disk::DISK_BYTES_MIN {
         let least = size::format(disk::DISK_BYTES_MIN);
-        return Err(Failure::usage(
-            "lab-disk-small",
+        return Err(Failure::new(
+            Code::LabDiskSmall,
             "the disk is too small",
             format!("Give at least {least}."),
         ));
@@ -35,8 +35,8 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     sys::note_interrupts();
     let dir = base.join(name);
     down::refuse_foreign(&dir)?;
-    std::fs::create_dir_all(&dir).or_fail("lab-state", || format!("make {}", dir.display()))?;
-    let base = std::fs::canonicalize(base).or_fail("lab-state", || format!("find {}", base.display()))?;
+    std::fs::create_dir_all(&dir).or_fail(Code::LabState, || format!("make {}", dir.display()))?;
+    let base = std::fs::canonicalize(base).or_fail(Code::LabState, || format!("find {}", base.display()))?;
     let _lock = Lock::take(&base, name)?;
     refuse_remains(&base, name)?;
     let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
@@ -55,10 +55,10 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
 /// Refuses a directory of the system as the place of labs: `lab down` removes what is there.
 fn refuse_system_directory(base: &Path) -> Outcome<()> {
     let path = std::path::absolute(base).and_then(|path| resolve(&path));
-    let path = path.or_fail("lab-state", || format!("look at {}", base.display()))?;
+    let path = path.or_fail(Code::LabState, || format!("look at {}", base.display()))?;
     let Some(why) = needed(&path, &[]) else { return Ok(()) };
     let remedy = "Give --dir with a directory of its own, for example `--dir /var/tmp/mainstay-lab`.";
-    Err(Failure::usage("bad-directory", format!("--dir: {} {why}", path.display()), remedy))
+    Err(Failure::new(Code::BadDirectory, format!("--dir: {} {why}", path.display()), remedy))
 }
 
 /// The first node makes the cluster, which a witness cannot: it joins one.
@@ -70,7 +70,7 @@ fn refuse_wrong_witnesses(args: &UpArgs) -> Outcome<()> {
     } else {
         format!("Name one of {}: n1 makes the cluster and holds data.", able.join(", "))
     };
-    Err(Failure::usage("lab-witness", format!("{wrong} cannot be a witness"), remedy))
+    Err(Failure::new(Code::LabWitness, format!("{wrong} cannot be a witness"), remedy))
 }
 
 fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
@@ -85,10 +85,10 @@ fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
         let remedy = format!(
             "Use it (`mainstay lab status --name {name}`) or end it: mainstay lab down --name {name}"
         );
-        return Err(Failure::new("lab-is-up", format!("lab `{name}` exists already and is up"), remedy));
+        return Err(Failure::new(Code::LabIsUp, format!("lab `{name}` exists already and is up"), remedy));
     }
     Err(Failure::new(
-        "lab-remains",
+        Code::LabRemains,
         format!("an earlier lab `{name}` was not taken down; there are still: {}", found.join(", ")),
         format!("mainstay lab down --name {name}"),
     ))
@@ -113,8 +113,11 @@ fn give_up(base: &Path, lab: &Lab, args: &UpArgs, mut failure: Failure) -> Failu
 
 fn go_on() -> Outcome<()> {
     if sys::interrupted() {
-        return Err(Failure::new("interrupted", "interrupted", "To make the lab, run the command again.")
-            .with_exit(exit::FAILED));
+        return Err(Failure::new(
+            Code::Interrupted,
+            "interrupted",
+            "To make the lab, run the command again.",
+        ));
     }
     Ok(())
 }
@@ -130,11 +133,11 @@ fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
         go_on()?;
         progress.show(&format!("starting {name}"));
         let logs = node::log_dir(lab, name);
-        std::fs::create_dir_all(&logs).or_fail("lab-state", || format!("make {}", logs.display()))?;
+        std::fs::create_dir_all(&logs).or_fail(Code::LabState, || format!("make {}", logs.display()))?;
         if lab.directories {
             let directory = node::directory(lab, name);
             std::fs::create_dir_all(&directory)
-                .or_fail("lab-disk", || format!("make the disk {}", directory.display()))?;
+                .or_fail(Code::LabDisk, || format!("make the disk {}", directory.display()))?;
         } else {
             disk::create(&node::image(lab, name), lab.disk_bytes, !args.no_reflink)?;
         }
@@ -158,14 +161,14 @@ fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcom
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
             // That is so whenever it is tried again.
-            Err(failure) if failure.problem.code == "bad-settings" => return Err(failure),
+            Err(failure) if failure.problem.code == Code::BadSettings => return Err(failure),
             Err(failure) => last = Some(failure.problem.message),
         }
         if Instant::now() > deadline {
             let why = last.map_or(String::new(), |last| format!(": {last}"));
             let limit = STEP_WITHIN.as_secs();
             return Err(Failure::new(
-                "lab-cluster",
+                Code::LabCluster,
                 format!("{what} took longer than {limit} s{why}"),
                 "Run the command again with --keep, and look at `mainstay lab logs NODE`.",
             ));

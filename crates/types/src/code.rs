@@ -1,0 +1,436 @@
+//! The codes of problems: one table with the text, the HTTP status, the exit code and the page of the
+//! manual of each.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Exit codes of the command line; its help text documents the same list.
+pub mod exit {
+    /// The request was refused or failed.
+    pub const FAILED: u8 = 1;
+    /// The command line is wrong. Clap uses the same number.
+    pub const USAGE: u8 = 2;
+    /// No agent answered, or not in time.
+    pub const UNREACHABLE: u8 = 3;
+    /// `status` found something that needs attention.
+    pub const ATTENTION: u8 = 4;
+    /// `resource scrub` found replicas that differ.
+    pub const UNEQUAL: u8 = 5;
+    /// The agent must not run on the files of its state directory; a restart does not help.
+    pub const STATE_LOST: u8 = 6;
+    /// `lab exec` could not start the command; otherwise it passes the command's own code.
+    pub const EXEC: u8 = 125;
+}
+
+/// Everything that follows from a code, besides its text.
+struct Traits {
+    status: u16,
+    exit: u8,
+    page: Option<&'static str>,
+}
+
+/// Traits of most codes, and of those that this version does not know.
+const USUAL: Traits = Traits { status: 422, exit: exit::FAILED, page: None };
+
+macro_rules! codes {
+    ($($name:ident $text:literal $(, $field:ident: $value:expr)*;)*) => {
+        /// Code of a [`Problem`](crate::Problem): stable, lower case with dashes. The variants are
+        /// named like their texts.
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(from = "String", into = "String")]
+        pub enum Code {
+            $($name,)*
+            /// Code of a newer node or engine. It is passed on and shown as it came. Empty where an
+            /// earlier release gave none.
+            Unknown(String),
+        }
+
+        impl Code {
+            /// Every code that this version knows, in the order of their texts.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$name => $text,)*
+                    Self::Unknown(text) => text,
+                }
+            }
+
+            fn traits(&self) -> Traits {
+                match self {
+                    $(Self::$name => Traits { $($field: $value,)* ..USUAL },)*
+                    Self::Unknown(_) => USUAL,
+                }
+            }
+        }
+
+        impl From<String> for Code {
+            fn from(text: String) -> Self {
+                match text.as_str() {
+                    $($text => Self::$name,)*
+                    _ => Self::Unknown(text),
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    Address "address";
+    AddressElsewhere "address-elsewhere";
+    AddressInUse "address-in-use";
+    AddressOfANode "address-of-a-node";
+    AddressOfAService "address-of-a-service";
+    AddressTaken "address-taken";
+    AddressUnreachable "address-unreachable";
+    AgentAnswerUnreadable "agent-answer-unreadable";
+    AgentCgroup "agent-cgroup";
+    AgentEnded "agent-ended";
+    AgentFatal "agent-fatal";
+    AgentFile "agent-file";
+    AgentForbidden "agent-forbidden", exit: exit::UNREACHABLE;
+    AgentInternal "agent-internal";
+    AgentStore "agent-store";
+    AgentTimeout "agent-timeout", exit: exit::UNREACHABLE;
+    AgentTransport "agent-transport";
+    AgentUnreachable "agent-unreachable", exit: exit::UNREACHABLE;
+    AlreadyAMember "already-a-member", status: 409;
+    AlreadyVotes "already-votes";
+    Ambiguous "ambiguous";
+    Attached "attached", page: Some("docs/attach.md");
+    AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
+    BadAddress "bad-address";
+    BadDirectory "bad-directory", exit: exit::USAGE;
+    BadInterval "bad-interval", page: Some("docs/scrub.md");
+    BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
+    BadMode "bad-mode", page: Some("docs/modes.md");
+    BadMountPath "bad-mount-path", page: Some("docs/services.md");
+    BadName "bad-name";
+    BadPreferred "bad-preferred", page: Some("docs/services.md");
+    BadRequest "bad-request";
+    BadResource "bad-resource";
+    BadService "bad-service", page: Some("docs/services.md");
+    BadServiceFile "bad-service-file", page: Some("docs/services.md");
+    BadSettings "bad-settings";
+    BadSize "bad-size", page: Some("docs/volumes.md");
+    BadWait "bad-wait", page: Some("docs/attach.md");
+    BeingCloned "being-cloned", page: Some("docs/snapshots.md");
+    BeingDeleted "being-deleted";
+    BeingMade "being-made", page: Some("docs/snapshots.md");
+    BeingRemoved "being-removed", page: Some("docs/replicas.md");
+    BenchCase "bench-case";
+    BenchFailed "bench-failed";
+    BenchOccupied "bench-occupied";
+    BenchOut "bench-out";
+    BenchResource "bench-resource";
+    BenchSize "bench-size", exit: exit::USAGE;
+    BenchSystem "bench-system";
+    BenchTarget "bench-target";
+    Busy "busy";
+    Changed "changed";
+    Clone "clone";
+    ClusterExists "cluster-exists";
+    Conflict "conflict", status: 409;
+    ControlPlaneBusy "control-plane-busy", status: 503;
+    Corrupt "corrupt";
+    CreationUnfinished "creation-unfinished";
+    Deleted "deleted";
+    DeviceInUse "device-in-use";
+    DeviceUnavailable "device-unavailable", page: Some("docs/devices.md");
+    DirectoryGone "directory-gone", page: Some("docs/replica-directories.md");
+    Disk "disk";
+    EarlierReplica "earlier-replica", page: Some("docs/replica-directories.md");
+    EngineEnded "engine-ended";
+    EngineInUse "engine-in-use";
+    EngineTimeout "engine-timeout";
+    EngineUnreachable "engine-unreachable", status: 503;
+    Exists "exists";
+    Guard "guard";
+    HasNotJoined "has-not-joined";
+    HasPrimary "has-primary";
+    HasReplica "has-replica";
+    Http "http";
+    IdentityElsewhere "identity-elsewhere";
+    IdentityInUse "identity-in-use";
+    InUse "in-use";
+    InspectInUse "inspect-in-use";
+    InspectOpen "inspect-open";
+    InspectUnreadable "inspect-unreadable";
+    Interrupted "interrupted";
+    Io "io";
+    IsPrimary "is-primary";
+    IsWitness "is-witness";
+    JoinBusy "join-busy";
+    JoinFailed "join-failed";
+    JoinUnfinished "join-unfinished";
+    JoinWithdrawn "join-withdrawn";
+    JoinsNothing "joins-nothing";
+    JournalDirectory "journal-directory", page: Some("docs/journal-devices.md");
+    JournalMissing "journal-missing", page: Some("docs/journal-devices.md");
+    LabBusy "lab-busy", page: Some("docs/lab.md");
+    LabCgroup "lab-cgroup", page: Some("docs/lab.md");
+    LabCluster "lab-cluster", page: Some("docs/lab.md");
+    LabCut "lab-cut", exit: exit::USAGE, page: Some("docs/lab.md");
+    LabDirForeign "lab-dir-foreign", page: Some("docs/lab.md");
+    LabDisk "lab-disk", page: Some("docs/lab.md");
+    LabDiskBusy "lab-disk-busy", page: Some("docs/lab.md");
+    LabDiskSmall "lab-disk-small", exit: exit::USAGE, page: Some("docs/lab.md");
+    LabDown "lab-down", page: Some("docs/lab.md");
+    LabExec "lab-exec", page: Some("docs/lab.md");
+    LabFuse "lab-fuse", page: Some("docs/lab.md");
+    LabIsUp "lab-is-up", page: Some("docs/lab.md");
+    LabNeedsRoot "lab-needs-root", page: Some("docs/lab.md");
+    LabNetwork "lab-network", page: Some("docs/lab.md");
+    LabNoLog "lab-no-log", page: Some("docs/lab.md");
+    LabNode "lab-node", page: Some("docs/lab.md");
+    LabNodeDown "lab-node-down", page: Some("docs/lab.md");
+    LabNodePaused "lab-node-paused", page: Some("docs/lab.md");
+    LabNodeRuns "lab-node-runs", page: Some("docs/lab.md");
+    LabNodeStart "lab-node-start", page: Some("docs/lab.md");
+    LabNodeUnknown "lab-node-unknown", exit: exit::USAGE, page: Some("docs/lab.md");
+    LabProcessStuck "lab-process-stuck", page: Some("docs/lab.md");
+    LabRemains "lab-remains", page: Some("docs/lab.md");
+    LabState "lab-state", page: Some("docs/lab.md");
+    LabStateUnreadable "lab-state-unreadable", page: Some("docs/lab.md");
+    LabSysctl "lab-sysctl", page: Some("docs/lab.md");
+    LabToolFailed "lab-tool-failed", page: Some("docs/lab.md");
+    LabToolMissing "lab-tool-missing", page: Some("docs/lab.md");
+    LabTwice "lab-twice", exit: exit::USAGE, page: Some("docs/lab.md");
+    LabUnknown "lab-unknown", page: Some("docs/lab.md");
+    LabWitness "lab-witness", exit: exit::USAGE, page: Some("docs/lab.md");
+    LackingEverywhere "lacking-everywhere", page: Some("docs/services.md");
+    LackingWhereItRuns "lacking-where-it-runs", page: Some("docs/services.md");
+    LastCopy "last-copy", page: Some("docs/copies-and-quorum.md");
+    LastReplica "last-replica", page: Some("docs/replicas.md");
+    Lease "lease";
+    LedAsOlderCopy "led-as-older-copy", page: Some("docs/replica-directories.md");
+    Listen "listen";
+    LogUnwritable "log-unwritable";
+    LoopbackAddress "loopback-address";
+    LossNotAccepted "loss-not-accepted";
+    MembershipSettling "membership-settling";
+    MetricsAddress "metrics-address", page: Some("docs/metrics.md");
+    MetricsBusy "metrics-busy", status: 503, page: Some("docs/metrics.md");
+    MetricsTimeout "metrics-timeout", status: 503, page: Some("docs/metrics.md");
+    MovingAlready "moving-already", page: Some("docs/replicas.md");
+    NameTaken "name-taken", status: 409;
+    NbdCertificates "nbd-certificates", page: Some("docs/devices.md");
+    NoCluster "no-cluster";
+    NoDevice "no-device";
+    NoHello "no-hello";
+    NoLabel "no-label", page: Some("docs/replica-directories.md");
+    NoMajority "no-majority", exit: exit::UNREACHABLE, page: Some("docs/copies-and-quorum.md");
+    NoPrimary "no-primary";
+    NoReplicaHere "no-replica-here";
+    NoScrub "no-scrub", page: Some("docs/scrub.md");
+    NoScrubRuns "no-scrub-runs", page: Some("docs/scrub.md");
+    NoSpace "no-space";
+    NodeDead "node-dead";
+    NodeUnreachable "node-unreachable";
+    NotAMember "not-a-member", status: 409;
+    NotAllowed "not-allowed";
+    NotCalled "not-called";
+    NotConfirmed "not-confirmed", exit: exit::USAGE;
+    NotDeleting "not-deleting";
+    NotEligible "not-eligible";
+    NotForOneCopy "not-for-one-copy", page: Some("docs/copies-and-quorum.md");
+    NotForThisMode "not-for-this-mode", page: Some("docs/modes.md");
+    NotFound "not-found", status: 404;
+    NotHeld "not-held", page: Some("docs/snapshots.md");
+    NotHere "not-here";
+    NotNeeded "not-needed";
+    NotPrimary "not-primary";
+    NotReady "not-ready";
+    NotRolledBack "not-rolled-back", page: Some("docs/snapshots.md");
+    NotTaken "not-taken", page: Some("docs/snapshots.md");
+    NotTheAgent "not-the-agent";
+    NothingToChange "nothing-to-change", exit: exit::USAGE;
+    Occupied "occupied";
+    OlderCopy "older-copy", page: Some("docs/replica-directories.md");
+    OptionWithoutEffect "option-without-effect", exit: exit::USAGE;
+    OtherCluster "other-cluster";
+    OtherNode "other-node";
+    OtherResource "other-resource", page: Some("docs/replica-directories.md");
+    Output "output";
+    PathInUse "path-in-use";
+    PeerAnswer "peer-answer";
+    PoolFiles "pool-files";
+    PoolTooSmall "pool-too-small";
+    Recover "recover";
+    ReplicaBroken "replica-broken";
+    ResourceChanged "resource-changed";
+    ResourceFailed "resource-failed";
+    ResourceInUse "resource-in-use";
+    ResultUnknown "result-unknown", status: 503, exit: exit::UNREACHABLE;
+    RollingBack "rolling-back", page: Some("docs/snapshots.md");
+    RunDir "run-dir";
+    ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md");
+    ScrubRunning "scrub-running", page: Some("docs/scrub.md");
+    ServiceFailed "service-failed", page: Some("docs/services.md");
+    ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
+    ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
+    ServiceNotRunning "service-not-running", exit: exit::UNREACHABLE, page: Some("docs/services.md");
+    Shrink "shrink", page: Some("docs/volumes.md");
+    SilencerEnded "silencer-ended";
+    Size "size";
+    StateLost "state-lost", exit: exit::STATE_LOST, page: Some("docs/lost-state.md");
+    TooFewNodes "too-few-nodes";
+    TooFewReplicas "too-few-replicas", page: Some("docs/replicas.md");
+    TooMany "too-many", page: Some("docs/limits.md");
+    TooManyNodes "too-many-nodes", page: Some("docs/limits.md");
+    TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md");
+    TooManyResources "too-many-resources", page: Some("docs/limits.md");
+    TooManyServices "too-many-services", page: Some("docs/limits.md");
+    UnknownNode "unknown-node", status: 404;
+    UnknownResource "unknown-resource", status: 404;
+    UnknownService "unknown-service", status: 404;
+    UnknownSnapshot "unknown-snapshot", page: Some("docs/snapshots.md");
+    UnknownVolume "unknown-volume", page: Some("docs/volumes.md");
+    Unreachable "unreachable";
+    UsersUnknown "users-unknown";
+    VolatileJournal "volatile-journal", page: Some("docs/journal-devices.md");
+    VolumeTooSmall "volume-too-small";
+    WaitOver "wait-over", exit: exit::UNREACHABLE;
+    WrongDisk "wrong-disk", page: Some("docs/replica-directories.md");
+    WrongJournal "wrong-journal", page: Some("docs/journal-devices.md");
+}
+
+impl Code {
+    /// Status of an HTTP answer that refuses a request with this code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.traits().status
+    }
+
+    /// Exit code of a command that fails with this code, from [`exit`].
+    #[must_use]
+    pub fn exit(&self) -> u8 {
+        self.traits().exit
+    }
+
+    /// Path of the page of the manual that says more, from the root of the source tree on.
+    #[must_use]
+    pub fn page(&self) -> Option<&'static str> {
+        self.traits().page
+    }
+}
+
+impl Default for Code {
+    fn default() -> Self {
+        Self::Unknown(String::new())
+    }
+}
+
+impl From<Code> for String {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Unknown(text) => text,
+            known => known.as_str().to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Code, exit};
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn texts_are_unique_well_formed_and_in_order() {
+        let texts: Vec<&str> = Code::ALL.iter().map(Code::as_str).collect();
+        assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
+        for code in Code::ALL {
+            let text = code.as_str();
+            assert!(text.split('-').all(|word| !word.is_empty()), "{text}");
+            assert!(text.bytes().all(|b| b == b'-' || b.is_ascii_lowercase()), "{text}");
+            let named = format!("{code:?}").to_lowercase();
+            assert_eq!(text.replace('-', ""), named, "a variant is named like its text");
+        }
+    }
+
+    #[test]
+    fn every_code_is_the_same_after_json() {
+        let unknown = Code::Unknown("of-a-newer-node".into());
+        for code in Code::ALL.iter().chain([&unknown, &Code::default()]) {
+            let text = serde_json::to_string(code).unwrap();
+            assert_eq!(text, format!("\"{code}\""));
+            assert_eq!(serde_json::from_str::<Code>(&text).unwrap(), *code);
+        }
+        assert_eq!((unknown.status(), unknown.exit(), unknown.page()), (422, exit::FAILED, None));
+    }
+
+    /// Scripts of operators rely on these.
+    #[test]
+    fn statuses_and_exit_codes_stay_as_they_are() {
+        let of = |wanted: &dyn Fn(&Code) -> bool| -> BTreeSet<&str> {
+            Code::ALL.iter().filter(|code| wanted(code)).map(Code::as_str).collect()
+        };
+        for (status, codes) in [
+            (404, &["not-found", "unknown-node", "unknown-resource", "unknown-service"][..]),
+            (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
+            (
+                503,
+                &[
+                    "control-plane-busy",
+                    "engine-unreachable",
+                    "metrics-busy",
+                    "metrics-timeout",
+                    "result-unknown",
+                ],
+            ),
+        ] {
+            assert_eq!(of(&|code| code.status() == status), codes.iter().copied().collect(), "{status}");
+        }
+        assert_eq!(of(&|code| ![404, 409, 422, 503].contains(&code.status())), BTreeSet::new());
+        for (exit, codes) in [
+            (
+                exit::USAGE,
+                &[
+                    "bad-directory",
+                    "bench-size",
+                    "lab-cut",
+                    "lab-disk-small",
+                    "lab-node-unknown",
+                    "lab-twice",
+                    "lab-witness",
+                    "not-confirmed",
+                    "nothing-to-change",
+                    "option-without-effect",
+                ][..],
+            ),
+            (
+                exit::UNREACHABLE,
+                &[
+                    "agent-forbidden",
+                    "agent-timeout",
+                    "agent-unreachable",
+                    "no-majority",
+                    "result-unknown",
+                    "service-not-running",
+                    "wait-over",
+                ],
+            ),
+            (exit::STATE_LOST, &["state-lost"]),
+        ] {
+            assert_eq!(of(&|code| code.exit() == exit), codes.iter().copied().collect(), "{exit}");
+        }
+        let known = [exit::FAILED, exit::USAGE, exit::UNREACHABLE, exit::STATE_LOST];
+        assert_eq!(of(&|code| !known.contains(&code.exit())), BTreeSet::new());
+    }
+
+    #[test]
+    fn every_page_of_the_manual_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for page in Code::ALL.iter().filter_map(Code::page) {
+            assert!(root.join(page).is_file(), "{page}");
+        }
+    }
+}
