@@ -210,7 +210,8 @@ pub enum CallReply {
         free_bytes: u64,
         /// Replicas that could not be made.
         failures: BTreeMap<ResourceId, Problem>,
-        /// What services that may run there need and it does not have, by name.
+        /// Needs of services that the node does not meet, by the service's name. Only services that
+        /// may run there count.
         #[serde(default)]
         lacks: BTreeMap<String, Vec<Lack>>,
         /// Directories in the pool that are not used, with the reason.

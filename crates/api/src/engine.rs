@@ -17,7 +17,9 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening, PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId, Code,
+    Code, ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening,
+    PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair,
+    ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

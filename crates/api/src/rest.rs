@@ -44,7 +44,8 @@
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
-    Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState, ServicePhase, Severity, SnapshotState, StoreState, size_words, Code, exit,
+    Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
+    ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
 use serde::{Deserialize, Serialize};
 

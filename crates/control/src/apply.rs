@@ -15,7 +15,8 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX, ResourceId, ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach, Code,
+    BLOCK_BYTES, Code, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX,
+    ResourceId, ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

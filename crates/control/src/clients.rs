@@ -20,7 +20,9 @@
 use crate::reconcile::{Action, Observed};
 use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Attachment, Code, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Severity, reach};
+use mainstay_types::{
+    Attachment, Code, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Severity, reach,
+};
 
 /// Bounds of how long a request of a client may wait, in milliseconds (R20).
 pub const WAIT_MS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;

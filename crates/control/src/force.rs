@@ -29,7 +29,8 @@
 use crate::state::{Forced, Loss, Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId, reach, size_words, Code,
+    Code, ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId,
+    reach, size_words,
 };
 
 /// Positions of the replica that the operator was told before a forced promotion: the end of its

@@ -2,7 +2,9 @@
 
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Code, ConfigVersion, Epoch, IssChange, Member, ResourceId, Severity, ShrinkReason, reach};
+use mainstay_types::{
+    Code, ConfigVersion, Epoch, IssChange, Member, ResourceId, Severity, ShrinkReason, reach,
+};
 
 impl State {
     pub(crate) fn change_iss(

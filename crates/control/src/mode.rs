@@ -30,7 +30,8 @@
 use crate::copies;
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach, size_words, Code,
+    BLOCK_BYTES, Code, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach,
+    size_words,
 };
 use std::collections::BTreeSet;
 

@@ -27,7 +27,8 @@ use crate::snapshots::{BEFORE_COPY, Snapshot};
 use crate::state::{Outcome, Resource, ResourceSpec, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Incarnation, Index, Member, NodeId, ResourceId, Severity, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach, Code,
+    Code, Incarnation, Index, Member, NodeId, ResourceId, Severity, SnapshotId, SnapshotOn, SnapshotState,
+    VolumeId, reach,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

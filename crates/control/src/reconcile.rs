@@ -13,7 +13,9 @@ use crate::snapshots::Keep;
 use crate::state::{Broken, Command, Links, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, NodeStatus, Opening, Position, ResourceId, ResourceRecord, Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, VolumeId, reach, Code,
+    Code, ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, NodeStatus, Opening, Position,
+    ResourceId, ResourceRecord, Role, ScrubState, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn,
+    VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

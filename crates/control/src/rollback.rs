@@ -18,7 +18,7 @@
 use crate::snapshots::{Snapshot, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::{
-    Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach, Code,
+    Code, Index, NodeId, ResourceId, SNAPSHOTS_MAX, Severity, SnapshotId, SnapshotOn, SnapshotState, reach,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

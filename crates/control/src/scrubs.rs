@@ -22,7 +22,8 @@ use crate::snapshots::unknown_resource;
 use crate::state::{Command, Outcome, Resource, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity, reach, Code,
+    Code, EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
+    Severity, reach,
 };
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,9 @@ use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn, VolumeId, Code,
+    Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies,
+    Mode, NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary,
+    ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -8,7 +8,10 @@ use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObse
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase, Severity};
+use mainstay_types::{
+    Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase,
+    Severity,
+};
 
 const REASON: &str = "version table page 3 is damaged";
 

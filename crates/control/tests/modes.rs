@@ -5,7 +5,9 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::state::{Command, Outcome, State};
-use mainstay_types::{Code, ConfigVersion, Epoch, Index, IssChange, LagLimits, Member, Mode, NodeId, Position};
+use mainstay_types::{
+    Code, ConfigVersion, Epoch, Index, IssChange, LagLimits, Member, Mode, NodeId, Position,
+};
 
 const LAG: LagLimits = LagLimits { bytes: 1 << 20, ms: 1000 };
 

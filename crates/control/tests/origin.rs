@@ -10,8 +10,8 @@ use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn, Code,
-    SnapshotState,
+    Code, Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId,
+    SnapshotOn, SnapshotState,
 };
 
 const COPY: ResourceId = ResourceId(2);

@@ -11,7 +11,8 @@ use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role, ServicePhase, Severity, ShrinkReason, Code,
+    Code, ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role,
+    ServicePhase, Severity, ShrinkReason,
 };
 use proptest::prelude::*;
 

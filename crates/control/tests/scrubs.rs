@@ -6,7 +6,8 @@ use common::*;
 use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_types::{
-    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity, Code,
+    Code, Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
+    Severity,
 };
 use std::collections::BTreeMap;
 

@@ -15,7 +15,10 @@ use mainstay_api::engine::{ClientStatus, Reply, Request};
 use mainstay_codec::virtio_blk::Kind;
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::DeviceOption;
-use mainstay_types::{Attachment, ClientOver, Code, ConfigVersion, FrontendKind, Index, NodeId, Opening, ResourceRecord, Role, SessionId};
+use mainstay_types::{
+    Attachment, ClientOver, Code, ConfigVersion, FrontendKind, Index, NodeId, Opening, ResourceRecord, Role,
+    SessionId,
+};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use std::fmt;
 pub struct Problem {
     pub code: Code,
     pub message: String,
-    /// What the operator can do about it; empty when there is nothing to say.
+    /// Advice for the operator, in words; empty when there is none.
     pub remedy: String,
 }
 

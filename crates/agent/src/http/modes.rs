@@ -99,7 +99,7 @@ pub(super) async fn set_min_copies(
     .await
 }
 
-/// What a forced promotion of `node` costs, if it is possible.
+/// Returns the cost of a forced promotion of `node`, if the promotion is possible.
 fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, Problem> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {

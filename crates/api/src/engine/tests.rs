@@ -1,5 +1,8 @@
 use super::*;
-use mainstay_types::{Attachment, ClientOver, Code, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal, ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason};
+use mainstay_types::{
+    Attachment, ClientOver, Code, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal,
+    ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason,
+};
 use std::io::Cursor;
 
 fn samples() -> Vec<RequestLine> {

@@ -13,7 +13,9 @@ use mainstay_codec::Pieces;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Effect, RequestId};
 use mainstay_store::{Area, Output};
-use mainstay_types::{Code, IssChange, NodeId, Proposal, ProposedChange, Role, ShrinkReason, SnapshotId, Time, VolumeId};
+use mainstay_types::{
+    Code, IssChange, NodeId, Proposal, ProposedChange, Role, ShrinkReason, SnapshotId, Time, VolumeId,
+};
 
 /// A replica's own parts and those of its shard, together for as long as its cores are driven.
 pub(super) struct World<'a, 's> {

@@ -7,7 +7,8 @@ use mainstay_api::engine::{
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ProposedChange, ResourceId, ResourceRecord, Role, Time, Code,
+    Code, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ProposedChange, ResourceId,
+    ResourceRecord, Role, Time,
 };
 use std::fs::{File, OpenOptions};
 use std::io::Read;

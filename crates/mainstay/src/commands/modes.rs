@@ -2,7 +2,7 @@
 //! entries that no replica has any more (R11).
 
 use crate::failure::{Code, Failure, Outcome};
-use crate::output::{Output, self};
+use crate::output::{self, Output};
 use crate::size;
 use mainstay_api::rest::{
     Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
