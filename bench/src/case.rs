@@ -77,8 +77,8 @@ impl Case {
         fio::LOADS.iter().map(Self::Fio).chain(sysbench::loads().map(Self::Sysbench))
     }
 
-    /// The cases that a list of words selects: names, beginnings of names that end with `*`, `fio`, `sysbench`. All
-    /// without a word.
+    /// The cases that a list of words selects: names, beginnings of names that end with `*`, `fio`,
+    /// `sysbench`. All without a word.
     ///
     /// # Errors
     /// [`Error::NoCase`] for a word that selects nothing.

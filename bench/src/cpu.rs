@@ -1,4 +1,5 @@
-//! Where the processor time goes: every process by its role, kernel threads by their family, and the machine as a whole.
+//! Where the processor time goes: every process by its role, kernel threads by their family, and
+//! the machine as a whole.
 //!
 //! Times of processes and kernel threads are exact sums that the kernel prints in hundredths of a
 //! second. A kernel worker serves every program that has work, so its time cannot be given to one
@@ -149,7 +150,8 @@ impl Snapshot {
     }
 }
 
-/// Kernel threads have names like `kworker/u4:1-loop3`, `ksoftirqd/0`, `xfsaild/loop3`, `jbd2/vda-8`, `loop3`.
+/// Kernel threads have names like `kworker/u4:1-loop3`, `ksoftirqd/0`, `xfsaild/loop3`,
+/// `jbd2/vda-8`, `loop3`.
 fn family(name: &str) -> String {
     match name.split_once(['/', ':']) {
         Some((front, _)) => front.to_owned(),
@@ -169,7 +171,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// Reads the line of `/proc/PID/stat`; see proc(5). The name may hold anything, so it ends at the last `)`.
+    /// Reads the line of `/proc/PID/stat`; see proc(5). The name may hold anything, so it ends at
+    /// the last `)`.
     fn parse(line: &str) -> Option<Self> {
         let (front, rest) = line.rsplit_once(')')?;
         let name = front.split_once('(')?.1.to_owned();
@@ -186,8 +189,8 @@ impl Stat {
     }
 }
 
-/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice, where the last
-/// two are counted in the first two already.
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal, guest,
+/// guest_nice, where the last two are counted in the first two already.
 fn machine(text: &str) -> Machine {
     let line = text.lines().next().unwrap_or_default();
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0)).collect();

@@ -13,7 +13,8 @@ pub struct Load {
     pub measure: Measure,
     engine: &'static str,
     options: &'static [&'static str],
-    /// A second job beside the first, by its options. The figures are those of the job called `read`.
+    /// A second job beside the first, by its options. The figures are those of the job called
+    /// `read`.
     beside: Option<&'static [&'static str]>,
 }
 
@@ -164,7 +165,8 @@ impl Run {
         words
     }
 
-    /// fio's clients of NBD and of Ceph know fsync only; with fdatasync they stop after one operation.
+    /// fio's clients of NBD and of Ceph know fsync only; with fdatasync they stop after one
+    /// operation.
     fn suited(&self, word: &str) -> String {
         match &self.target {
             Target::Path(_) => word.to_owned(),

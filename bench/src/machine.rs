@@ -56,8 +56,8 @@ fn mount_of(path: &Path) -> String {
 }
 
 impl Machine {
-    /// Asks the machine. `disk` is a path where the set-ups keep their disks; `programs` are asked for their versions
-    /// with the words given.
+    /// Asks the machine. `disk` is a path where the set-ups keep their disks; `programs` are asked
+    /// for their versions with the words given.
     #[must_use]
     pub fn describe(disk: &Path, programs: &[&[&str]]) -> Self {
         let info = read("/proc/cpuinfo");

@@ -40,7 +40,8 @@ impl Place {
     /// not wanted. In a directory, makes a file of `mib` MiB.
     ///
     /// # Errors
-    /// [`Error::Occupied`] when there is something on it, [`Error::Unusable`] when it is too small or in use.
+    /// [`Error::Occupied`] when there is something on it, [`Error::Unusable`] when it is too small
+    /// or in use.
     pub fn open(path: &Path, mib: u64, overwrite: bool) -> Result<Self> {
         let named = |path: &Path| path.display().to_string();
         let unusable = |why: &str| Error::Unusable { path: named(path), why: why.into() };

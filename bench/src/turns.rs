@@ -186,7 +186,8 @@ impl Log {
 /// to the log. It tells `told` of every run.
 ///
 /// # Errors
-/// When the baseline cannot be run, or the log not be written. The failure of another set-up is noted and the rest goes on.
+/// When the baseline cannot be run, or the log not be written. The failure of another set-up is
+/// noted and the rest goes on.
 pub fn run(plan: &Plan, set_ups: &[&dyn SetUp], log: &mut Log, told: &mut dyn FnMut(&str)) -> Result<()> {
     for round in 1..=plan.rounds {
         for case in &plan.cases {

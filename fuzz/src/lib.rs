@@ -93,8 +93,8 @@ fn mend_payload(header: &mut [u8], payload: &[u8]) {
     }
 }
 
-/// Writes the checksum of `block` without its own place `at` into that place; `at` is taken as zero, or left
-/// out when it is the end.
+/// Writes the checksum of `block` without its own place `at` into that place; `at` is taken as
+/// zero, or left out when it is the end.
 pub fn mend_block(block: &mut [u8], at: usize) {
     let crc = if at + 4 == block.len() {
         crc32c(&block[..at])

@@ -194,7 +194,8 @@ pub enum Out {
     Submit(Command),
     /// Tell the engine when the lease ends.
     Lease(Time),
-    /// Tell the engine which services to silence when the lease ends. Answered by [`In::GuardConfirmed`] with the number.
+    /// Tell the engine which services to silence when the lease ends. Answered by
+    /// [`In::GuardConfirmed`] with the number.
     Guard {
         number: u64,
         services: Vec<String>,
@@ -212,7 +213,8 @@ pub enum Out {
         name: String,
         effect: Effect,
     },
-    /// A process of an earlier agent process is watched: if it does not run, [`In::ProcessExited`] says so.
+    /// A process of an earlier agent process is watched: if it does not run, [`In::ProcessExited`]
+    /// says so.
     WatchProcess {
         name: String,
         process: usize,
@@ -253,7 +255,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// A process that starts on the machine's boot number `boot`, with the state after `log.applied` entries. `session` is random.
+    /// A process that starts on the machine's boot number `boot`, with the state after
+    /// `log.applied` entries. `session` is random.
     #[must_use]
     pub fn new(
         node: NodeId,
@@ -458,7 +461,8 @@ impl Agent {
         true
     }
 
-    /// Carries out what the lease machine wants; `true` if the reconciler hears of a lease for the first time.
+    /// Carries out what the lease machine wants; `true` if the reconciler hears of a lease for the
+    /// first time.
     fn run_lease(&mut self, now: Time) -> bool {
         let mut news = false;
         while let Some(effect) = self.lease.poll() {

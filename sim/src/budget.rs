@@ -280,7 +280,8 @@ fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
             Err(format!("the mode of resource {resource} is not to change"))
         }
         Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),
-        // A proposal to make it that is on its way for long would make it again, under another number.
+        // A proposal to make it that is on its way for long would make it again, under another
+        // number.
         Operator::DeleteResource { .. } if late => {
             Err(format!("resource {resource} is made late and deleted"))
         }

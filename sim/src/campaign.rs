@@ -254,7 +254,8 @@ pub fn hunt(info: &'static BugInfo, extent: Extent<'_>, enough: u64, runner: &Ru
     hunt
 }
 
-/// Hands out seeds in order. `each` says whether to go on; a thread that has begun a seed finishes it.
+/// Hands out seeds in order. `each` says whether to go on; a thread that has begun a seed finishes
+/// it.
 fn in_threads<T: Default + Send>(extent: Extent<'_>, each: &(dyn Fn(&mut T, u64) -> bool + Sync)) -> Vec<T> {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);

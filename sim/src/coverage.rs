@@ -17,7 +17,8 @@ const CRATES: [&str; 6] = ["codec", "control", "ha", "host", "replica", "store"]
 /// How a mark begins in the sources.
 const MARK: &str = "reach!(\"";
 
-/// Every mark in the sources, sorted. Empty where the sources are not at hand: the binary may run elsewhere.
+/// Every mark in the sources, sorted. Empty where the sources are not at hand: the binary may run
+/// elsewhere.
 #[must_use]
 pub fn known() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");

@@ -48,7 +48,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Room for the sums of any volume here, in bytes.
 const SUMS_BYTES: u64 = 16 * BLOCK_BYTES;
-/// Overwritten blocks whose older content is remembered, for writes that are lost and reads that are stale.
+/// Overwritten blocks whose older content is remembered, for writes that are lost and reads that
+/// are stale.
 const REMEMBERED_MAX: usize = 128;
 
 /// Sizes of the areas in bytes, all whole blocks.
@@ -213,7 +214,8 @@ impl Disk {
     /// Takes an operation in. Nothing happens to it before [`Disk::finish`].
     ///
     /// # Panics
-    /// On an output of the store that is no operation, and on ranges that are not whole blocks within their area.
+    /// On an output of the store that is no operation, and on ranges that are not whole blocks
+    /// within their area.
     pub fn submit(&mut self, operation: Operation) -> Ticket {
         let (who, work) = match operation {
             Operation::Read { token, area, offset, len } => {
@@ -299,7 +301,8 @@ impl Disk {
         Work::Read { region, offset, len, early }
     }
 
-    /// The operation ends now. `None`: a power cut or the end of the process has made the ticket void.
+    /// The operation ends now. `None`: a power cut or the end of the process has made the ticket
+    /// void.
     pub fn finish(&mut self, ticket: Ticket) -> Option<Finished> {
         let at = self.in_flight.iter().position(|&(t, _)| t == ticket)?;
         let (_, InFlight { who, work }) = self.in_flight.remove(at);
@@ -438,7 +441,8 @@ impl Disk {
         self.snapshots.contains_key(&snapshot)
     }
 
-    /// A block of a snapshot: no bytes are zeroes. `None`: it has no such block, or damage was copied into it.
+    /// A block of a snapshot: no bytes are zeroes. `None`: it has no such block, or damage was
+    /// copied into it.
     #[must_use]
     pub fn snapshot_block(
         &self,
@@ -499,8 +503,8 @@ impl Disk {
         }
     }
 
-    /// Each piece of the write is carried out with a chance of `keep` per mille; none of it is durable. Pieces are
-    /// sectors if `torn`, else blocks.
+    /// Each piece of the write is carried out with a chance of `keep` per mille; none of it is
+    /// durable. Pieces are sectors if `torn`, else blocks.
     fn write_some(&mut self, region: usize, first: u64, blocks: &Blocks, keep: u64, torn: bool) -> Fates {
         let mut fates = Fates::default();
         self.stamp += 1;
@@ -758,7 +762,8 @@ impl Disk {
         true
     }
 
-    /// Replaces the disk by an empty one, at once; it is there again if it had vanished. Nothing may be in flight.
+    /// Replaces the disk by an empty one, at once; it is there again if it had vanished. Nothing
+    /// may be in flight.
     pub fn wipe(&mut self) {
         self.void_all();
         self.snapshots.clear();

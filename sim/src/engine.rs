@@ -410,8 +410,8 @@ impl Engine {
         hosts.chain(clients).chain(guard).min()
     }
 
-    /// A member that commits of a serving primary here have waited for since [`PATIENCE_MS`], without a connection and
-    /// without a proposal to remove it.
+    /// A member that commits of a serving primary here have waited for since [`PATIENCE_MS`],
+    /// without a connection and without a proposal to remove it.
     #[must_use]
     pub fn waits(&self, now: Time, resource: ResourceId) -> Option<NodeId> {
         let hosted = self.hosts.get(&resource)?;
@@ -898,7 +898,8 @@ impl Engine {
                 self.touched.insert(resource);
                 return;
             }
-            // The world formats and recovers, because that takes time and needs the disk; files are the agent's.
+            // The world formats and recovers, because that takes time and needs the disk; files are
+            // the agent's.
             _ => {}
         }
         self.touched.insert(resource);

@@ -72,7 +72,8 @@ pub enum Op {
     Promise,
     /// Cuts what is not committed.
     Cut,
-    /// Restarts the log further on; the extent is installed at some later moment, and the copy ended.
+    /// Restarts the log further on; the extent is installed at some later moment, and the copy
+    /// ended.
     Copy,
 }
 

@@ -155,8 +155,8 @@ fn time(at_us: u64) -> String {
     format!("{:>3}.{:06}", at_us / 1_000_000, at_us % 1_000_000)
 }
 
-/// Pieces of at most `width` characters; the ones after the first are shorter by the depth at which they are shown.
-/// Cut at blanks where there are any.
+/// Pieces of at most `width` characters; the ones after the first are shorter by the depth at which
+/// they are shown. Cut at blanks where there are any.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut piece = String::new();

@@ -61,7 +61,8 @@ struct Runs {
     /// Print the run as columns, one for each node
     #[arg(long, requires = "seed")]
     explain: bool,
-    /// Make the plan of a seed that fails as small as possible; without --explain it is made smaller in any case
+    /// Make the plan of a seed that fails as small as possible; without --explain it is made
+    /// smaller in any case
     #[arg(long, requires = "seed")]
     shrink: bool,
     /// Say what went wrong, and leave the plan as it is
@@ -70,7 +71,8 @@ struct Runs {
     /// Leave a rule out: a planted bug's name, see `mainstay-sim bugs --list`
     #[arg(long, requires = "seed", value_name = "NAME", value_parser = bug_named)]
     bug: Option<&'static BugInfo>,
-    /// The seed's plan with damage that nobody survives: the only right end is correct data or a clear stop
+    /// The seed's plan with damage that nobody survives: the only right end is correct data or a
+    /// clear stop
     #[arg(long, requires = "seed")]
     unsurvivable: bool,
     /// The seed's plan with disks that lie, which is not promised to be survived
@@ -155,7 +157,8 @@ enum Command {
         #[arg(long, value_name = "YYYY-MM-DD")]
         date: Option<String>,
     },
-    /// Run plans with clients and faults on clusters of one size, one after the other, and say how fast that goes
+    /// Run plans with clients and faults on clusters of one size, one after the other, and say how
+    /// fast that goes
     Speed {
         /// Nodes of a cluster
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=5))]

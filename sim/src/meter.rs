@@ -24,7 +24,8 @@ impl Meter {
     }
 }
 
-/// User and system time of this process: fields 14 and 15 of proc(5) stat, counted after the name in brackets.
+/// User and system time of this process: fields 14 and 15 of proc(5) stat, counted after the name
+/// in brackets.
 fn ticks() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = stat.rsplit(") ").next()?.split(' ').skip(11);

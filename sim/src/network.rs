@@ -373,7 +373,8 @@ mod tests {
         Frame(vec![Bytes::from(vec![byte])])
     }
 
-    /// Two frames on a slow way. The first one meets a cut, which is healed before the second one is there.
+    /// Two frames on a slow way. The first one meets a cut, which is healed before the second one
+    /// is there.
     fn first_held() -> (Network, Flight, Flight) {
         let mut network = Network::new(1000, Random::new(1));
         network.open(0, PAIR);

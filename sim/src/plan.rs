@@ -8,14 +8,17 @@ use mainstay_types::{NodeId, ScrubRepair};
 /// See the top of this file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Feeds every random stream of the run that is not in the plan: latencies, which sectors a crash leaves.
+    /// Feeds every random stream of the run that is not in the plan: latencies, which sectors a
+    /// crash leaves.
     pub seed: u64,
     pub shape: Shape,
     /// Ordered by time.
     pub steps: Vec<Step>,
-    /// True time at which faults stop: everything is healed and must converge (L1 to L7), in milliseconds.
+    /// True time at which faults stop: everything is healed and must converge (L1 to L7), in
+    /// milliseconds.
     pub heal_at_ms: u64,
-    /// Damage that no system survives is among the steps: the only right end is a clear stop or correct data.
+    /// Damage that no system survives is among the steps: the only right end is a clear stop or
+    /// correct data.
     pub unsurvivable: bool,
 }
 
@@ -53,7 +56,8 @@ pub struct Shape {
     pub datagram_loss: u64,
     pub datagram_duplicate: u64,
     pub datagram_late: u64,
-    /// Share of proposals to the control plane that are lost before, or whose outcome is delayed; per mille.
+    /// Share of proposals to the control plane that are lost before, or whose outcome is delayed;
+    /// per mille.
     pub proposal_loss: u64,
     pub away: Away,
 }
@@ -396,9 +400,11 @@ pub enum DiskFault {
     ReadError,
     /// F12: every operation fails from now on.
     Vanish,
-    /// F11, F13: every write and flush fails from now on: there is no space, or the disk has become read-only.
+    /// F11, F13: every write and flush fails from now on: there is no space, or the disk has become
+    /// read-only.
     ReadOnly,
-    /// F11: the pool has no space for blocks of volumes that were never written or were discarded, and has some again.
+    /// F11: the pool has no space for blocks of volumes that were never written or were discarded,
+    /// and has some again.
     Full,
     Room,
     /// F16: one copy of the superblock is damaged at rest.
@@ -415,7 +421,8 @@ pub enum DiskFault {
     RotVersions {
         pick: u64,
     },
-    /// F2, F3: the write of a journal record that is still needed was lost, or landed elsewhere in the journal; `pick` chooses it.
+    /// F2, F3: the write of a journal record that is still needed was lost, or landed elsewhere in
+    /// the journal; `pick` chooses it.
     LostRecord {
         pick: u64,
     },
@@ -426,7 +433,8 @@ pub enum DiskFault {
     StaleRecord {
         pick: u64,
     },
-    /// F2, F3: the last write of a page of the version table was lost, or landed on another page; `pick` chooses it.
+    /// F2, F3: the last write of a page of the version table was lost, or landed on another page;
+    /// `pick` chooses it.
     LostVersions {
         pick: u64,
     },
@@ -492,7 +500,8 @@ pub enum ServiceFault {
     AddressByHand,
     /// An operator unmounts the file system under the service.
     Unmounted,
-    /// An operator unmounts it, if it is mounted, and mounts another file system there, until `Well`.
+    /// An operator unmounts it, if it is mounted, and mounts another file system there, until
+    /// `Well`.
     Replaced,
     /// Every fault of the service ends. An address or a file system that an operator has put there
     /// by hand is taken away again.
@@ -501,13 +510,14 @@ pub enum ServiceFault {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operator {
-    /// The service of resource number n is to run on another replica's node; the number chooses which.
+    /// The service of resource number n is to run on another replica's node; the number chooses
+    /// which.
     Move {
         resource: usize,
         pick: u64,
     },
-    /// The service's specification is applied again, or anew if it was deleted. With `prefer`: it is to run on the node of that
-    /// replica whenever it can, and goes back there.
+    /// The service's specification is applied again, or anew if it was deleted. With `prefer`: it
+    /// is to run on the node of that replica whenever it can, and goes back there.
     ApplyService {
         resource: usize,
         prefer: Option<u64>,
@@ -544,7 +554,8 @@ pub enum Operator {
         interval_ms: u64,
         repair: ScrubRepair,
     },
-    /// A node that holds no replica of the resource gets one; the number chooses which, here and below.
+    /// A node that holds no replica of the resource gets one; the number chooses which, here and
+    /// below.
     AddReplica {
         resource: usize,
         pick: u64,
@@ -585,7 +596,8 @@ pub enum Operator {
         copies: u32,
         suspend_ms: u64,
     },
-    /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover; or mode C.
+    /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover;
+    /// or mode C.
     SetMode {
         resource: usize,
         a: Option<(u64, u64, bool)>,
@@ -593,13 +605,14 @@ pub enum Operator {
     ModeB {
         resource: usize,
     },
-    /// A promotion outside the in-sync set is forced, when one is possible in the next few seconds; the number chooses of which
-    /// replica.
+    /// A promotion outside the in-sync set is forced, when one is possible in the next few seconds;
+    /// the number chooses of which replica.
     Force {
         resource: usize,
         pick: u64,
     },
-    /// A node without a replica gets the devices, even from another one if it is to take over; the number chooses which.
+    /// A node without a replica gets the devices, even from another one if it is to take over; the
+    /// number chooses which.
     Attach {
         resource: usize,
         pick: u64,

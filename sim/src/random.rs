@@ -55,7 +55,8 @@ impl Random {
         if of.is_empty() { None } else { of.get(self.below(of.len() as u64) as usize) }
     }
 
-    /// Mostly near `mean`, at times many times it, never 0: the sum of it over many draws is about `mean` each.
+    /// Mostly near `mean`, at times many times it, never 0: the sum of it over many draws is about
+    /// `mean` each.
     pub fn around(&mut self, mean: u64) -> u64 {
         // Geometric over 16 steps: an exponential distribution in integers.
         let mut value = 1 + self.below(mean.max(1));

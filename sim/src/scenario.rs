@@ -20,13 +20,15 @@ use mainstay_control::state::Command;
 use mainstay_replica::{BackgroundLimits, PeerStatus, SlowLimits};
 use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, ResourceId, ResourceRecord, ServicePhase};
 
-/// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
+/// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said
+/// otherwise.
 pub struct Scenario {
     pub world: World,
 }
 
 impl Shape {
-    /// `nodes` nodes with one resource on the first `replicas` of them, a service on top if asked for.
+    /// `nodes` nodes with one resource on the first `replicas` of them, a service on top if asked
+    /// for.
     #[must_use]
     pub fn small(nodes: u32, replicas: u32, service: bool) -> Self {
         Self {
@@ -75,7 +77,8 @@ pub fn n(node: u32) -> Target {
 }
 
 impl Scenario {
-    /// Runs until the resource is served for the first time, by a primary whose in-sync set has all replicas.
+    /// Runs until the resource is served for the first time, by a primary whose in-sync set has all
+    /// replicas.
     ///
     /// # Panics
     /// When it is not within 20 simulated seconds.
@@ -144,7 +147,8 @@ impl Scenario {
     /// Runs until `condition` holds, which is asked after every event.
     ///
     /// # Panics
-    /// When it does not within `ms`, or when an oracle finds something wrong; the trace's end is in the message.
+    /// When it does not within `ms`, or when an oracle finds something wrong; the trace's end is in
+    /// the message.
     pub fn until(&mut self, what: &str, ms: u64, condition: impl Fn(&World) -> bool) {
         let end = self.world.now_us() + ms * 1000;
         while !condition(&self.world) {
@@ -225,7 +229,8 @@ impl Scenario {
         self.read_volume(0, block);
     }
 
-    /// The same of any volume. Returns the number of the write that the block is from, 0 if there was none.
+    /// The same of any volume. Returns the number of the write that the block is from, 0 if there
+    /// was none.
     pub fn read_volume(&mut self, volume: u16, block: u64) -> u64 {
         self.until("there is a device", 15_000, |world| !world.devices(0).is_empty());
         let refused = self.world.refused;
@@ -359,7 +364,8 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::Move { resource: 0, pick }));
     }
 
-    /// The operator attaches the resource to this node, which has no replica. Waits until its device is there.
+    /// The operator attaches the resource to this node, which has no replica. Waits until its
+    /// device is there.
     pub fn attach(&mut self, node: u32) {
         self.attach_for(node, 60_000);
     }
@@ -529,7 +535,8 @@ impl Scenario {
         self.until("the service is deleted", ms, |world| world.state().services.is_empty());
     }
 
-    /// Keeps a replica away for longer than a journal reaches back, and lets it return: it has to be copied.
+    /// Keeps a replica away for longer than a journal reaches back, and lets it return: it has to
+    /// be copied.
     pub fn leave_far_behind(&mut self, node: u32) {
         self.power_cut(node);
         for block in 0..80 {
@@ -648,7 +655,8 @@ impl Scenario {
         self.until(&format!("the in-sync set is {want:?}"), ms, |world| iss(world) == want);
     }
 
-    /// Waits until the service is complete on `node`: process, address, and the control plane knows.
+    /// Waits until the service is complete on `node`: process, address, and the control plane
+    /// knows.
     pub fn expect_service_on_within_ms(&mut self, node: u32, ms: u64) {
         self.until(&format!("the service runs on n{node}"), ms, |world| {
             let presence = world.machines[&NodeId(node)].services.presence("s0");
@@ -666,8 +674,8 @@ impl Scenario {
         });
     }
 
-    /// Heals everything and waits until the cluster is whole; then all replicas must be equal and every acknowledged write
-    /// must be there.
+    /// Heals everything and waits until the cluster is whole; then all replicas must be equal and
+    /// every acknowledged write must be there.
     pub fn settle(&mut self) {
         self.world.settle();
         self.check();

@@ -25,7 +25,8 @@ const PROBE_US: u64 = 150 * MS;
 /// Time that the runner still has to kill after the stop signal's time limit, out of the time that
 /// the machine gives it.
 const KILL_RESERVE_US: u64 = 10_000 * MS;
-/// How long the runner waits for a killed process to vanish before it says that it cannot be killed.
+/// How long the runner waits for a killed process to vanish before it says that it cannot be
+/// killed.
 const STOP_KILL_PATIENCE_US: u64 = 5_000 * MS;
 const KILL_PATIENCE_US: u64 = 8_000 * MS;
 /// The runner gives a busy mount up this much earlier than the machine does.
@@ -312,8 +313,9 @@ impl Services {
         Some(StepResult { service: job.service, ticket: job.ticket, result })
     }
 
-    /// The engine's guard: the address is gone, the processes are killed, the mount is detached, at once (R19). True when
-    /// a process was ended, of which the agent hears as of one that ended by itself.
+    /// The engine's guard: the address is gone, the processes are killed, the mount is detached, at
+    /// once (R19). True when a process was ended, of which the agent hears as of one that ended by
+    /// itself.
     pub fn silence(&mut self, service: &str) -> bool {
         let Some(known) = self.services.get_mut(service) else { return false };
         let killed = known.processes.values().any(|process| process.started);

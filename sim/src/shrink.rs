@@ -330,7 +330,8 @@ mod tests {
         plan.steps.iter().any(|step| matches!(&step.action, Action::Fault(fault) if wanted(fault)))
     }
 
-    /// Fails when a write comes while all is off, and a disk of the same resource had stalled before.
+    /// Fails when a write comes while all is off, and a disk of the same resource had stalled
+    /// before.
     fn fails(plan: &Plan) -> Option<Violation> {
         let mut stalled = false;
         let mut off = false;

@@ -321,7 +321,8 @@ fn step_clock(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(at, Fault::StepClock { target, by_ms: if random.coin() { ms } else { -ms } });
 }
 
-/// F24: a process or a machine stands still for minutes, a few times in a run that is long enough for it.
+/// F24: a process or a machine stands still for minutes, a few times in a run that is long enough
+/// for it.
 pub fn pause_for_minutes(draw: &mut Draw, random: &mut Random) {
     for _ in 0..random.between(1, 4) {
         let at = random.between(draw.from_ms, draw.end_ms * 3 / 4);

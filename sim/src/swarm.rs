@@ -18,7 +18,8 @@ use crate::storm;
 use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
 
-/// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
+/// Clients go on for this long after faults have ended, so that progress under load can be seen
+/// (L1, L6).
 pub const CLIENTS_AFTER_HEAL_MS: u64 = 10_000;
 /// Number of runs in a thousand that last for minutes, as pauses in them do (F24).
 const LONG_RUNS: u64 = 20;
@@ -45,8 +46,8 @@ pub fn plan(seed: u64) -> Plan {
     draw.finish(false)
 }
 
-/// A run in which all replicas of a resource are damaged, in ways that the store notices: the only right end is correct
-/// data or a clear stop.
+/// A run in which all replicas of a resource are damaged, in ways that the store notices: the only
+/// right end is correct data or a clear stop.
 #[must_use]
 pub fn unsurvivable_plan(seed: u64) -> Plan {
     let (mut draw, mut random) = Draw::new(seed, "unsurvivable");
@@ -86,7 +87,8 @@ pub struct Draw {
     pub end_ms: u64,
     /// The run lasts for minutes.
     long: bool,
-    /// The replica of each resource whose disk may be damaged; `None` if it is the only one, or if replicas move.
+    /// The replica of each resource whose disk may be damaged; `None` if it is the only one, or if
+    /// replicas move.
     pub victims: Vec<Option<NodeId>>,
     steps: Vec<Step>,
 }
@@ -168,7 +170,8 @@ impl Draw {
         }
     }
 
-    /// Adds a step; one that would come after the healing has begun is left out, as healing ends everything.
+    /// Adds a step; one that would come after the healing has begun is left out, as healing ends
+    /// everything.
     pub fn add(&mut self, at_ms: u64, action: Action) {
         if at_ms < self.end_ms {
             self.steps.push(Step { at_ms, action });

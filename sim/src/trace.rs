@@ -56,7 +56,8 @@ impl Trace {
         Self { lines: keep_lines.then(Vec::new), ..Self::default() }
     }
 
-    /// Something happened. `numbers` go into the hash and must say what it was; `text` is made only if lines are kept.
+    /// Something happened. `numbers` go into the hash and must say what it was; `text` is made only
+    /// if lines are kept.
     pub fn event(
         &mut self,
         at_us: u64,

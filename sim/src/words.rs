@@ -8,7 +8,8 @@ use mainstay_types::{
     SnapshotOn,
 };
 
-/// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
+/// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids
+/// count from 1.
 #[must_use]
 pub fn resource(id: ResourceId) -> String {
     format!("r{}", id.0.saturating_sub(1))

@@ -254,7 +254,8 @@ pub(crate) struct Machine {
     pub(crate) late: Vec<(ResourceId, DiskOp, u64)>,
     /// Replicas that could not be recovered, and why.
     pub(crate) broken: BTreeMap<ResourceId, String>,
-    /// Replicas whose disk was damaged, by incarnation, and that are not whole again with a new disk.
+    /// Replicas whose disk was damaged, by incarnation, and that are not whole again with a new
+    /// disk.
     pub(crate) damaged: BTreeMap<ResourceId, Incarnation>,
     pub(crate) services: Services,
     pub(crate) silencer: Silencer,
@@ -495,7 +496,8 @@ impl World {
         self.at(self.now_us + delay_us, what);
     }
 
-    /// Lets the next thing happen that is due by then. `false`: there is none, or something is wrong.
+    /// Lets the next thing happen that is due by then. `false`: there is none, or something is
+    /// wrong.
     pub(crate) fn step(&mut self, until_us: u64) -> bool {
         if self.oracle.violation().is_some() {
             return false;

@@ -27,8 +27,8 @@ pub struct Outcome {
     pub found: Option<Counterexample>,
 }
 
-/// Explores everything within the bounds, or up to about `states_max` generated states, and stops at the first violation.
-/// Writes the checker's progress to `log`.
+/// Explores everything within the bounds, or up to about `states_max` generated states, and stops
+/// at the first violation. Writes the checker's progress to `log`.
 pub fn run(spec: Spec, states_max: Option<usize>, log: Option<&mut (dyn Write + Send)>) -> Outcome {
     explore(spec, states_max, None, log)
 }

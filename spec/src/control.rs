@@ -23,7 +23,8 @@ impl Spec {
         Some(self.promoted(state, to, with(without(r.iss, r.primary), to)))
     }
 
-    /// `NodeDead` of the primary while no other member is alive: it stays in the ISS, and there is no primary.
+    /// `NodeDead` of the primary while no other member is alive: it stays in the ISS, and there is
+    /// no primary.
     pub(crate) fn vacate(&self, state: &State) -> Option<State> {
         if state.record.primary == NOBODY || state.record.epoch >= self.bounds.epochs {
             return None;
@@ -98,7 +99,8 @@ impl Spec {
         Some(next)
     }
 
-    /// `ReplicaReady` with a new incarnation: out of the ISS, unless that would lose the last complete copy (R9, R11).
+    /// `ReplicaReady` with a new incarnation: out of the ISS, unless that would lose the last
+    /// complete copy (R9, R11).
     pub(crate) fn register(&self, state: &State, node: u8) -> Option<State> {
         let r = state.record;
         let replica = state.node(node);

@@ -5,8 +5,8 @@
 //! results of compare-and-sets late or never. The checker walks through every order of events
 //! within the bounds and looks at every state. See `README.md`.
 //!
-//! Read in this order: `log.rs`, `state.rs`, `primary.rs`, `secondary.rs`, `control.rs`, `model.rs`; then `rules.rs`
-//! (the rules that can be left out), `check.rs`, `prose.rs`.
+//! Read in this order: `log.rs`, `state.rs`, `primary.rs`, `secondary.rs`, `control.rs`,
+//! `model.rs`; then `rules.rs` (the rules that can be left out), `check.rs`, `prose.rs`.
 
 pub mod check;
 mod control;

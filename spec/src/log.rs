@@ -1,5 +1,5 @@
-//! A log as the model sees it: which epoch each index was sequenced in. With one sequencer per epoch (S7) that
-//! is the whole identity of an entry, so contents need not be modelled.
+//! A log as the model sees it: which epoch each index was sequenced in. With one sequencer per
+//! epoch (S7) that is the whole identity of an entry, so contents need not be modelled.
 
 use std::fmt;
 

@@ -28,8 +28,8 @@ pub struct Bounds {
 pub struct Spec {
     pub bounds: Bounds,
     pub mutation: Option<Mutation>,
-    /// Whether states that differ in the names of nodes only are one. Steps then name nodes that change from state to
-    /// state, so this is for runs that are not expected to find anything.
+    /// Whether states that differ in the names of nodes only are one. Steps then name nodes that
+    /// change from state to state, so this is for runs that are not expected to find anything.
     pub symmetry: bool,
     steps: Vec<Step>,
 }

@@ -265,8 +265,8 @@ impl Spec {
         Some(next)
     }
 
-    /// The journal does not reach back far enough: the target's log is begun anew at the commit index (R16). Source and
-    /// target act in one step.
+    /// The journal does not reach back far enough: the target's log is begun anew at the commit
+    /// index (R16). Source and target act in one step.
     pub(crate) fn begin_copy(&self, state: &State, node: u8, peer: u8) -> Option<State> {
         let replica = state.node(node);
         let epoch = replica.leads;

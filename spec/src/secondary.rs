@@ -1,4 +1,5 @@
-//! A replica as secondary: promise, cut, append, acknowledge (R1, R7). Code: `replica/src/secondary.rs`.
+//! A replica as secondary: promise, cut, append, acknowledge (R1, R7). Code:
+//! `replica/src/secondary.rs`.
 //!
 //! To make something durable and to answer are one step: a crash between the two has the effect of
 //! a lost answer.

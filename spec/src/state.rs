@@ -47,8 +47,8 @@ pub struct Record {
     pub once: Nodes,
 }
 
-/// The versions of the record within one epoch that its primary may still learn. While it leads, the first of them is
-/// the one that it knows.
+/// The versions of the record within one epoch that its primary may still learn. While it leads,
+/// the first of them is the one that it knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Era {
     pub node: u8,
@@ -469,7 +469,8 @@ fn pack(fields: &[(u8, u32)]) -> u64 {
 }
 
 impl Hash for State {
-    /// A few words instead of some hundred fields: the checker hashes every state that it generates.
+    /// A few words instead of some hundred fields: the checker hashes every state that it
+    /// generates.
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for word in self.words() {
             hasher.write_u64(word);

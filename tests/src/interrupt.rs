@@ -13,8 +13,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Whether the user has interrupted the program, and the labs are being removed.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Removes these labs when the program is interrupted, then ends it. `again` is the command that tries once more. A second
-/// interrupt ends at once.
+/// Removes these labs when the program is interrupted, then ends it. `again` is the command that
+/// tries once more. A second interrupt ends at once.
 ///
 /// # Errors
 /// When the signal cannot be caught.

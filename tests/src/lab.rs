@@ -26,7 +26,8 @@ pub struct Lab {
     dir: PathBuf,
 }
 
-/// A program of this workspace, built beside the one that runs (tests run one directory further down).
+/// A program of this workspace, built beside the one that runs (tests run one directory further
+/// down).
 ///
 /// # Errors
 /// When it was not built.
@@ -370,8 +371,9 @@ impl Lab {
         Ok(bytes)
     }
 
-    /// Keeps connections of the client from waiting for a dead server for ever: a peer that does not
-    /// answer for three seconds is gone. Applies to programs that ask for keep-alive, as sysbench does.
+    /// Keeps connections of the client from waiting for a dead server for ever: a peer that does
+    /// not answer for three seconds is gone. Applies to programs that ask for keep-alive, as
+    /// sysbench does.
     ///
     /// # Errors
     /// When the setting is refused.

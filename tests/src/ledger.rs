@@ -75,7 +75,8 @@ pub fn parse_notes(text: &str) -> Result<Vec<Note>> {
     whole.lines().map(|line| Note::parse(line).with_context(|| format!("note `{line}`"))).collect()
 }
 
-/// The first acknowledgement of a row that was sent after `after_us`, in microseconds of wall clock.
+/// The first acknowledgement of a row that was sent after `after_us`, in microseconds of wall
+/// clock.
 #[must_use]
 pub fn first_commit_after(notes: &[Note], after_us: u64) -> Option<u64> {
     let times = notes.iter().filter_map(|note| match note {

@@ -21,8 +21,8 @@ pub use mainstay_bench::command;
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Microseconds of wall clock since 1970. All processes of a lab run on one machine, so their clocks are
-/// one clock; nothing but reports depends on it.
+/// Microseconds of wall clock since 1970. All processes of a lab run on one machine, so their
+/// clocks are one clock; nothing but reports depends on it.
 #[must_use]
 pub fn now_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)

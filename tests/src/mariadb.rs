@@ -7,18 +7,20 @@ use mainstay_bench::database::SETTINGS;
 pub const USER: &str = "mainstay";
 pub const PASSWORD: &str = "mainstay";
 
-/// How every file system under a database is mounted, with or without replication. Without `lazytime` each write of a
-/// page logs the time of its file, and the file system's log is what a mount after a power cut has to read.
+/// How every file system under a database is mounted, with or without replication. Without
+/// `lazytime` each write of a page logs the time of its file, and the file system's log is what a
+/// mount after a power cut has to read.
 pub const MOUNT_OPTIONS: &str = "noatime,lazytime";
 
-/// The whole command of a server whose data lies in `<root>/data`. It listens on all addresses of its
-/// node, so that it need not know which one floats.
+/// The whole command of a server whose data lies in `<root>/data`. It listens on all addresses of
+/// its node, so that it need not know which one floats.
 #[must_use]
 pub fn command(root: &str, port: u16) -> Vec<String> {
     let data = format!("{root}/data");
     let own = [
         format!("--datadir={data}"),
-        // The nodes of a lab share the machine's /tmp, and servers with the same process id there share names.
+        // The nodes of a lab share the machine's /tmp, and servers with the same process id there
+        // share names.
         format!("--tmpdir={root}/tmp"),
         format!("--socket={data}/mariadb.sock"),
         format!("--pid-file={data}/mariadb.pid"),
@@ -28,8 +30,8 @@ pub fn command(root: &str, port: u16) -> Vec<String> {
     first.iter().chain(SETTINGS).map(|&word| word.to_owned()).chain(own).collect()
 }
 
-/// A script that makes an empty data directory with the tests' user and tables, unless there is one. A
-/// data directory appears under its name only when it is whole and on disk.
+/// A script that makes an empty data directory with the tests' user and tables, unless there is
+/// one. A data directory appears under its name only when it is whole and on disk.
 #[must_use]
 pub fn prepare_script(root: &str) -> String {
     format!(

@@ -1,5 +1,5 @@
-//! The yardstick: the same MariaDB on the same node's own disk, by way of a loop device and XFS as on a
-//! replicated volume, with no Mainstay in between.
+//! The yardstick: the same MariaDB on the same node's own disk, by way of a loop device and XFS as
+//! on a replicated volume, with no Mainstay in between.
 
 use crate::lab::Lab;
 use crate::local::{self, DISK, Server};

@@ -19,7 +19,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Starts inserting into the database at `address`; goes on with the numbers after those in `notes`.
+    /// Starts inserting into the database at `address`; goes on with the numbers after those in
+    /// `notes`.
     ///
     /// # Errors
     /// When the client cannot be started.

@@ -82,7 +82,8 @@ pub struct Report {
     pub compared_at_index: u64,
     pub failover_ms: Failover,
     pub lease_ms: u64,
-    /// The same database after kill -9 on the plain device: start of the server to the first commit.
+    /// The same database after kill -9 on the plain device: start of the server to the first
+    /// commit.
     pub db_recovery_ms: f64,
     /// From the return of the lost node's power until it was in sync again.
     pub resync_ms: f64,

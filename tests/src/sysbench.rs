@@ -126,7 +126,8 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// Reads the lines `[ 3s ] thds: 10 tps: 812.97 qps: … lat (ms,95%): 17.63 err/s: 0.00 reconn/s: 0.00`.
+/// Reads the lines `[ 3s ] thds: 10 tps: 812.97 qps: … lat (ms,95%): 17.63 err/s: 0.00 reconn/s:
+/// 0.00`.
 #[must_use]
 pub fn parse_seconds(text: &str) -> Vec<Second> {
     let after = |line: &str, label: &str| -> Option<f64> {

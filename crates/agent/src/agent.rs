@@ -472,7 +472,8 @@ impl Agent {
         devices.into_iter().flat_map(|device| device.users).filter(|user| !moves || !user.follows).collect()
     }
 
-    /// Ends the threads that decide, as a crash of the process would. Services and the engine go on.
+    /// Ends the threads that decide, as a crash of the process would. Services and the engine go
+    /// on.
     pub fn stop(&self) {
         if let Some(member) = read(&self.member).as_ref() {
             member.stop();

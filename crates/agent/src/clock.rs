@@ -1,4 +1,5 @@
-//! The two clocks of an agent: boot time for decisions, wall time for display, and for when scrubs are due.
+//! The two clocks of an agent: boot time for decisions, wall time for display, and for when scrubs
+//! are due.
 
 use mainstay_types::Time;
 use nix::time::{ClockId, clock_gettime};

@@ -30,11 +30,13 @@ use std::time::Duration;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// After the engine has refused the greeting.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
-/// The engine's reader is its own thread; a line that it does not take within this time means that it hangs.
+/// The engine's reader is its own thread; a line that it does not take within this time means that
+/// it hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Requests whose replies are outstanding.
 const PENDING_MAX: usize = 1024;
-/// Id of the request whose reply says what the engine has and does; until then the connection does not count.
+/// Id of the request whose reply says what the engine has and does; until then the connection does
+/// not count.
 const FIRST_STATUS_ID: u64 = u64::MAX;
 /// Id of the greeting: an engine that refuses it does nothing else.
 const GREETING_ID: u64 = u64::MAX - 1;
@@ -108,12 +110,14 @@ struct Shared {
     synced: AtomicBool,
     /// Process at the other end; 0 if that is not known.
     pid: AtomicU32,
-    /// When the oldest request was made since which nothing was heard, on the boot-time clock in microseconds; 0 if there is none.
+    /// When the oldest request was made since which nothing was heard, on the boot-time clock in
+    /// microseconds; 0 if there is none.
     asked_since: AtomicU64,
 }
 
 impl EngineLink {
-    /// Starts connecting to `socket`; `input` is called on the connection's thread and must not wait.
+    /// Starts connecting to `socket`; `input` is called on the connection's thread and must not
+    /// wait.
     #[must_use]
     pub fn start(socket: &Path, input: impl Fn(EngineInput) + Send + 'static) -> Self {
         let shared = Arc::new(Shared {
@@ -163,7 +167,8 @@ impl EngineLink {
         }
     }
 
-    /// Tells the engine how long the lease lasts, now and on every new connection. Never waits for an answer.
+    /// Tells the engine how long the lease lasts, now and on every new connection. Never waits for
+    /// an answer.
     pub fn lease(&self, until: Time) {
         self.shared.lease_until.store(until.0, Ordering::SeqCst);
         self.post(Request::Lease { until_us: until });
@@ -211,8 +216,8 @@ impl EngineLink {
         self.shared.synced.load(Ordering::SeqCst)
     }
 
-    /// For how long the engine has owed an answer and said nothing, in milliseconds. Every lease asks for one. 0 while there is no
-    /// engine to be asked.
+    /// For how long the engine has owed an answer and said nothing, in milliseconds. Every lease
+    /// asks for one. 0 while there is no engine to be asked.
     #[must_use]
     pub fn silent_ms(&self, now: Time) -> u64 {
         match self.shared.asked_since.load(Ordering::SeqCst) {
@@ -275,7 +280,8 @@ impl Shared {
         if stream.write_all(&line).is_ok() {
             return true;
         }
-        // A line may have been cut: the connection is of no use any more. Its reader notices and reconnects.
+        // A line may have been cut: the connection is of no use any more. Its reader notices and
+        // reconnects.
         if let Some(stream) = writer.take() {
             drop(stream.shutdown(std::net::Shutdown::Both));
         }
@@ -300,7 +306,8 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended
     if let Some(greeting) = greeting {
         shared.write(GREETING_ID, greeting);
         let until_us = Time(shared.lease_until.load(Ordering::SeqCst));
-        // An agent that has just started knows of no lease; the engine may still have one of its predecessor.
+        // An agent that has just started knows of no lease; the engine may still have one of its
+        // predecessor.
         if until_us != Time(0) {
             shared.write(0, Request::Lease { until_us });
         }
@@ -385,7 +392,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::channel;
 
-    /// Reads what the agent says up to its first request for status, and answers its greeting so, and that request.
+    /// Reads what the agent says up to its first request for status, and answers its greeting so,
+    /// and that request.
     fn serve(listener: &UnixListener, to_greeting: Reply) -> BufReader<UnixStream> {
         let (mut stream, _) = listener.accept().expect("the agent connects");
         let mut lines = BufReader::new(stream.try_clone().expect("a descriptor"));
@@ -407,7 +415,8 @@ mod tests {
         }
     }
 
-    /// An engine that was killed and started again at once could not listen: its address was still in use. It must be greeted again.
+    /// An engine that was killed and started again at once could not listen: its address was still
+    /// in use. It must be greeted again.
     #[test]
     fn an_engine_that_refuses_the_greeting_is_greeted_again() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -56,8 +56,8 @@ mod calls {
 /// Fills in the extents from `start` on; how many there are.
 fn extents_from(file: &File, start: u64, map: &mut Map) -> Result<usize, Errno> {
     map.head = Head { start, length: u64::MAX - start, count: AT_ONCE as u32, ..Head::default() };
-    // SAFETY: FS_IOC_FIEMAP reads the head and writes at most `count` extents behind it; `map` has room for them, and its address is taken as
-    // a whole.
+    // SAFETY: FS_IOC_FIEMAP reads the head and writes at most `count` extents behind it; `map` has
+    // room for them, and its address is taken as a whole.
     unsafe { calls::fiemap(file.as_raw_fd(), (&raw mut *map).cast::<Head>()) }?;
     Ok((map.head.mapped as usize).min(AT_ONCE))
 }

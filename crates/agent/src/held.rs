@@ -148,7 +148,8 @@ impl Held {
         }
     }
 
-    /// Makes what is known durable, unless it is. A failure is said once, and tried again with the next call.
+    /// Makes what is known durable, unless it is. A failure is said once, and tried again with the
+    /// next call.
     pub fn save(&self) -> io::Result<()> {
         self.save_by(write_durable)
     }

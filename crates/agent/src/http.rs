@@ -1,7 +1,7 @@
 //! The HTTP API on `<run>/agent.sock`. See `mainstay_api::rest` for its routes.
 //!
-//! Handlers run on a thread pool for blocking work: they wait for the control plane and for other nodes. Lease, log
-//! and reconciler have threads of their own and are not delayed by any request.
+//! Handlers run on a thread pool for blocking work: they wait for the control plane and for other
+//! nodes. Lease, log and reconciler have threads of their own and are not delayed by any request.
 
 mod clients;
 mod existing;
@@ -610,8 +610,8 @@ async fn resize_volume(
     .await
 }
 
-/// Waits until every replica exists and the devices are there. If some node cannot make its replica, the
-/// whole creation is undone.
+/// Waits until every replica exists and the devices are there. If some node cannot make its
+/// replica, the whole creation is undone.
 fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result<(), Problem> {
     let deadline = Instant::now() + CREATE_TIMEOUT;
     loop {

@@ -1,4 +1,5 @@
-//! Journals that lie outside of the pool, `--journal-dir`. docs/internals/journals.md has the whole story.
+//! Journals that lie outside of the pool, `--journal-dir`. docs/internals/journals.md has the whole
+//! story.
 //!
 //! Guarantees
 //! - A journal elsewhere is removed only through the link of a directory that is being removed. Its
@@ -29,7 +30,8 @@ pub struct Journals {
 }
 
 impl Journals {
-    /// Where the journal of an incarnation of a replica goes; `replica` is the directory of the latter.
+    /// Where the journal of an incarnation of a replica goes; `replica` is the directory of the
+    /// latter.
     #[must_use]
     pub fn place(&self, replica: &Path, incarnation: Incarnation) -> Option<JournalPlace> {
         let name = format!("{}.{:016x}{SUFFIX}", pool::replica_name(replica)?, incarnation.0);
@@ -89,7 +91,8 @@ fn forgotten(pool: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(forgotten)
 }
 
-/// Removes the journal that a directory names which is being removed, durably. None there is success.
+/// Removes the journal that a directory names which is being removed, durably. None there is
+/// success.
 ///
 /// # Errors
 /// When it could not be removed; the directory must stay then.

@@ -82,7 +82,8 @@ pub fn start(
     let until = keeper.until.clone();
     let views = queue;
     let voters_log = log.clone();
-    // A view must not get lost. The thread takes it soon: it waits for nothing but the engine's socket, and there not long.
+    // A view must not get lost. The thread takes it soon: it waits for nothing but the engine's
+    // socket, and there not long.
     log.subscribe(Box::new(move |view: &View| drop(views.send(Input::View(Box::new(view.clone()))))));
     spawn("agent-lease", move || {
         let runner = Runner {

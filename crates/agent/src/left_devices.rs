@@ -36,7 +36,8 @@ impl LeftDevices {
         Self { run_dir, fail, absent: None }
     }
 
-    /// To be called now and then, and when the engine comes or goes. `in_use`: a service runs that is not silent.
+    /// To be called now and then, and when the engine comes or goes. `in_use`: a service runs that
+    /// is not silent.
     pub fn look(&mut self, connected: bool, in_use: bool) {
         if self.is_due(Instant::now(), connected, in_use) {
             tracing::warn!(in_use, "the engine is gone: what it has left of its devices fails from now on");

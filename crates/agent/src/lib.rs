@@ -1,7 +1,8 @@
-//! The control-plane runtime: it drives the pure cores of `mainstay_control` and `mainstay_ha`, and is the
-//! only crate but the engine's that touches the operating system.
+//! The control-plane runtime: it drives the pure cores of `mainstay_control` and `mainstay_ha`, and
+//! is the only crate but the engine's that touches the operating system.
 //!
-//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`, `service/`, `http.rs`, `metrics/`.
+//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`,
+//! `service/`, `http.rs`, `metrics/`.
 
 pub mod agent;
 pub mod clock;
@@ -62,11 +63,11 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
-    /// Makes devices fail that a dead engine has left in the run directory and that the kernel keeps waiting; kills the services on them
-    /// first.
+    /// Makes devices fail that a dead engine has left in the run directory and that the kernel
+    /// keeps waiting; kills the services on them first.
     pub fail_left_devices: fn(&Path),
-    /// Holds what engines of this run directory hand over so that their devices hang when they die; then kills the services on them and
-    /// lets go. Begins this in the background.
+    /// Holds what engines of this run directory hand over so that their devices hang when they die;
+    /// then kills the services on them and lets go. Begins this in the background.
     pub keep_devices: fn(&Path) -> io::Result<()>,
 }
 

@@ -20,7 +20,8 @@ pub struct Greeting {
     pub cluster: u64,
     pub node: NodeId,
     pub lane: LaneKind,
-    /// Random per start of the sender's agent, to tell two machines with one identity apart; 0 from one that does not say.
+    /// Random per start of the sender's agent, to tell two machines with one identity apart; 0 from
+    /// one that does not say.
     #[serde(default)]
     pub run: u64,
     /// Address on which the sender listens; `None` for all addresses of its machine.
@@ -85,7 +86,8 @@ pub struct JoinRequest {
     /// Votes and holds no data.
     #[serde(default)]
     pub witness: bool,
-    /// Random per joiner, to recognise a repeated request, and the joiner at the addresses that it states.
+    /// Random per joiner, to recognise a repeated request, and the joiner at the addresses that it
+    /// states.
     pub nonce: u64,
 }
 
@@ -122,7 +124,8 @@ pub enum Call {
     /// [`engine::Request::Promise`] and those about scrubs are passed on.
     Engine(engine::Request),
     Pool,
-    /// Everything on the asked node that uses the devices of this resource, but for its own service.
+    /// Everything on the asked node that uses the devices of this resource, but for its own
+    /// service.
     Users {
         resource: String,
         service: Option<ServiceSpec>,

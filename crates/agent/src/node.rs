@@ -187,7 +187,8 @@ impl Node {
         }
     }
 
-    /// Takes an input in; `true` if everything is to be looked at. The simulator does the same (`sim/src/agent.rs`).
+    /// Takes an input in; `true` if everything is to be looked at. The simulator does the same
+    /// (`sim/src/agent.rs`).
     fn take(&mut self, input: Input) -> bool {
         match input {
             Input::State(view) => {
@@ -504,8 +505,8 @@ fn snapshot_seen(snapshot: &engine::SnapshotStatus) -> (SnapshotId, SnapshotOn) 
     (snapshot.id, SnapshotOn { at: snapshot.at, state: snapshot.state })
 }
 
-/// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an
-/// address instead of a path, has none.
+/// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is
+/// only an export, with an address instead of a path, has none.
 fn link_devices(run_dir: &Path, name: &str, devices: &[DeviceStatus]) {
     let directory = run_dir.join("dev").join(name);
     let link = || -> std::io::Result<()> {

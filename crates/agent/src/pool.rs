@@ -6,7 +6,8 @@ use nix::sys::statvfs::statvfs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a pool that are never promised to a replica: metadata of the file system and the cluster state.
+/// Bytes of a pool that are never promised to a replica: metadata of the file system and the
+/// cluster state.
 const HEADROOM_BYTES: u64 = 64 << 20;
 
 /// A pool with less does not count as one that has space again.
@@ -176,7 +177,8 @@ fn is_replica_name_of(directory: &Path) -> bool {
     directory.file_name().and_then(|name| name.to_str()).is_some_and(is_replica_name)
 }
 
-/// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it but what belongs to a replica.
+/// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it
+/// but what belongs to a replica.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -198,7 +200,8 @@ fn is_area(file: &str) -> bool {
     ["vol", "sums"].iter().any(|kind| file.strip_prefix(kind).is_some_and(is_digits))
 }
 
-/// Whether a file is named as one of a snapshot, half-made or whole, or of one that was deleted and had put something aside.
+/// Whether a file is named as one of a snapshot, half-made or whole, or of one that was deleted and
+/// had put something aside.
 fn is_snapshot(file: &str) -> bool {
     let file = file.strip_suffix(".new").unwrap_or(file);
     let rest = file.strip_prefix("snap").or_else(|| file.strip_prefix("gone"));
@@ -262,7 +265,8 @@ pub fn available_bytes(state_dir: &Path) -> io::Result<u64> {
 /// Bytes that a replica takes at most: volumes, journal, and the store's own areas.
 #[must_use]
 pub fn replica_bytes(volumes: &[u64], journal_bytes: u64) -> u64 {
-    // The version tables are two slots of 8 bytes for each extent, with room for as much again; then the superblocks.
+    // The version tables are two slots of 8 bytes for each extent, with room for as much again;
+    // then the superblocks.
     let sum = |sum: u64, bytes: &u64| {
         let table = bytes.div_ceil(EXTENT_BYTES).saturating_mul(32);
         sum.saturating_add(*bytes).saturating_add(table)

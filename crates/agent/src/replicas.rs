@@ -152,7 +152,8 @@ impl Replicas {
         for replica in &status.replicas {
             let label = stored.get(&replica.resource).map(|(label, _)| label.incarnation);
             let ours = label == Some(replica.incarnation);
-            // What is being copied to may begin its log anew, and does not lead before it is whole (R16).
+            // What is being copied to may begin its log anew, and does not lead before it is whole
+            // (R16).
             if ours && replica.data == StoreState::Consistent {
                 let index = replica.commit.min(replica.durable);
                 self.held.note(replica.resource, replica.incarnation, index);
@@ -658,8 +659,9 @@ fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Probl
     )
 }
 
-/// Whether an error of [`Replicas::carry_out`] is about what is on the disk, or about the disk (R12, R13), and not about
-/// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
+/// Whether an error of [`Replicas::carry_out`] is about what is on the disk, or about the disk
+/// (R12, R13), and not about an engine that is not ready or does not answer. Only the former is
+/// told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &Problem) -> bool {
     matches!(
@@ -835,7 +837,8 @@ mod tests {
         assert_eq!(names(directory.parent().unwrap()), ["db-1.removed"]);
     }
 
-    /// A directory of the pool whose journal is elsewhere, with that or with a link that leads nowhere.
+    /// A directory of the pool whose journal is elsewhere, with that or with a link that leads
+    /// nowhere.
     fn linked(directory: &Path, journal: &Path, exists: bool) {
         std::fs::create_dir_all(directory).unwrap();
         std::os::unix::fs::symlink(journal, directory.join("journal")).unwrap();
@@ -1192,7 +1195,8 @@ mod tests {
         assert!(!directory.exists());
     }
 
-    /// R27: a copy has the name that a replica gets when it goes. The replica goes all the same, and the copy stays.
+    /// R27: a copy has the name that a replica gets when it goes. The replica goes all the same,
+    /// and the copy stays.
     #[test]
     fn a_copy_is_not_in_the_way_of_a_removal() {
         let root = tempfile::tempdir().unwrap();

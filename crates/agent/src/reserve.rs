@@ -53,7 +53,8 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Reserves space again if the file has another length, to be called after each commit. Costs one `fstat` otherwise.
+    /// Reserves space again if the file has another length, to be called after each commit. Costs
+    /// one `fstat` otherwise.
     pub fn keep(&self) {
         let waits = self.failed.get().is_some_and(|at| at.elapsed() < AGAIN);
         let Ok(bytes) = self.file.metadata().map(|metadata| metadata.len()) else { return };

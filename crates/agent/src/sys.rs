@@ -35,16 +35,17 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may hold
-    // copies of locks of other threads. The closure makes the system calls write, pread, statx,
-    // setsid, setgroups, setgid and setuid on values made before the fork; it neither allocates nor
-    // takes a lock (an error from the operating system is carried as its number).
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may
+    // hold copies of locks of other threads. The closure makes the system calls write, pread,
+    // statx, setsid, setgroups, setgid and setuid on values made before the fork; it neither
+    // allocates nor takes a lock (an error from the operating system is carried as its number).
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Ignores the signals that end a process by default and that others may send by mistake, to a whole session or group.
+/// Ignores the signals that end a process by default and that others may send by mistake, to a
+/// whole session or group.
 pub fn ignore_signals() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     for name in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGPIPE] {
@@ -60,8 +61,8 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
     let mut storage = socket2::SockAddrStorage::zeroed();
     let mut address = [0; 8];
     address[..6].copy_from_slice(&mac);
-    // SAFETY: `SockAddrStorage` is at least as large and as aligned as every socket address of the kernel,
-    // `sockaddr_ll` among them, and all bit patterns of its fields are valid.
+    // SAFETY: `SockAddrStorage` is at least as large and as aligned as every socket address of the
+    // kernel, `sockaddr_ll` among them, and all bit patterns of its fields are valid.
     let link = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     link.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
     link.sll_protocol = ARP_PROTOCOL.to_be();
@@ -112,8 +113,8 @@ pub fn try_options(fstype: &str, options: &str) -> Result<(), Refusal> {
             Some(value) => (FSCONFIG_SET_STRING, value.as_ptr()),
             None => (FSCONFIG_SET_FLAG, std::ptr::null()),
         };
-        // SAFETY: fsconfig(2) reads two strings that end with a zero and outlive the call, the second one only with a command
-        // that has one; the descriptor is open.
+        // SAFETY: fsconfig(2) reads two strings that end with a zero and outlive the call, the
+        // second one only with a command that has one; the descriptor is open.
         let answer = unsafe {
             libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key.as_ptr(), value, 0)
         };

@@ -55,8 +55,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often a listener that lasts for a while looks whether it is to end.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
-/// Unacknowledged data breaks a connection after this time. After a healed cut the next message then starts
-/// on a new connection at once, instead of waiting for a retransmission that has backed off for seconds.
+/// Unacknowledged data breaks a connection after this time. After a healed cut the next message
+/// then starts on a new connection at once, instead of waiting for a retransmission that has backed
+/// off for seconds.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(1000);
 
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +108,8 @@ pub trait Inbound: Send + Sync + 'static {
     fn propose(&self, from: NodeId, proposal: Proposal);
     /// May wait; runs on the thread of the caller's own connection.
     fn call(&self, call: Call) -> CallReply;
-    /// A second process speaks as `node` while the first one, at `holder`, is heard. Its connection is refused.
+    /// A second process speaks as `node` while the first one, at `holder`, is heard. Its connection
+    /// is refused.
     fn twin(&self, node: NodeId, holder: &str, other: &str);
     /// Two processes at one address speak as `node` by turns.
     fn twin_in_place(&self, node: NodeId, address: &str);
@@ -195,8 +197,8 @@ impl Transport {
         Ok(bound)
     }
 
-    /// Serves connections on an address where an engine will listen later, until the guard is dropped: so that another node can
-    /// see that the address leads here.
+    /// Serves connections on an address where an engine will listen later, until the guard is
+    /// dropped: so that another node can see that the address leads here.
     ///
     /// # Errors
     /// When the address cannot be bound.
@@ -233,7 +235,8 @@ impl Transport {
         self.set_peers(&BTreeMap::new());
     }
 
-    /// The address of a process that some of these agents hear as this node, and that is not this one.
+    /// The address of a process that some of these agents hear as this node, and that is not this
+    /// one.
     #[must_use]
     pub fn twin(&self, identity: (u64, NodeId), agents: &[String]) -> Option<String> {
         let (sender, answers) = sync_channel(agents.len());
@@ -373,8 +376,8 @@ impl Drop for Listening {
     }
 }
 
-/// Asks the agent at `address` and waits for its answer. `identity` is `None` before this agent is a
-/// member; only a request to join is answered then.
+/// Asks the agent at `address` and waits for its answer. `identity` is `None` before this agent is
+/// a member; only a request to join is answered then.
 ///
 /// # Errors
 /// When no agent answers there within `timeout`.

@@ -79,8 +79,8 @@ fn crash(child: &mut Child, time: Duration, power_cut: Option<&Disk>) -> (u64, u
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(out).lines() {
             let Ok(line) = line else { break };
-            // A torn last line is no acknowledgement; every complete one has the marker at its start or
-            // behind what the test harness wrote.
+            // A torn last line is no acknowledgement; every complete one has the marker at its
+            // start or behind what the test harness wrote.
             let Some((_, numbers)) = line.split_once("durable ") else { continue };
             if let Some((index, term)) = numbers.split_once(' ')
                 && let (Ok(index), Ok(term)) = (index.parse(), term.parse())

@@ -55,7 +55,8 @@ pub enum Request {
         cluster: u64,
         generation: u64,
     },
-    /// All engines of the cluster, this node's own included or not. Replaces what was stated before.
+    /// All engines of the cluster, this node's own included or not. Replaces what was stated
+    /// before.
     Peers {
         peers: Vec<Peer>,
     },
@@ -86,7 +87,8 @@ pub enum Request {
         /// another label. `None`: the engine opens the replica that is there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         incarnation: Option<Incarnation>,
-        /// The last entry that this replica is known to have held, durable and committed. A log that ends earlier is not opened.
+        /// The last entry that this replica is known to have held, durable and committed. A log
+        /// that ends earlier is not opened.
         #[serde(default)]
         held: Index,
     },
@@ -94,11 +96,13 @@ pub enum Request {
     Drop {
         resource: ResourceId,
     },
-    /// The control plane's record, whenever it changed. Older versions than the known one are ignored.
+    /// The control plane's record, whenever it changed. Older versions than the known one are
+    /// ignored.
     Record {
         record: ResourceRecord,
     },
-    /// The node's lease ends at `until_us` on this machine's boot-time clock (R10). Answered by [`Reply::Lease`].
+    /// The node's lease ends at `until_us` on this machine's boot-time clock (R10). Answered by
+    /// [`Reply::Lease`].
     Lease {
         until_us: Time,
     },
@@ -156,7 +160,8 @@ pub enum Request {
     Resume {
         resource: ResourceId,
     },
-    /// Digests of the volumes as of the commit index, which must not move meanwhile. Answered by [`Reply::Digest`].
+    /// Digests of the volumes as of the commit index, which must not move meanwhile. Answered by
+    /// [`Reply::Digest`].
     Digest {
         resource: ResourceId,
     },
@@ -164,7 +169,8 @@ pub enum Request {
     StopScrub {
         resource: ResourceId,
     },
-    /// The last scrub that this replica led, or the one that is under way. Answered by [`Reply::Scrub`].
+    /// The last scrub that this replica led, or the one that is under way. Answered by
+    /// [`Reply::Scrub`].
     ScrubStatus {
         resource: ResourceId,
     },
@@ -237,7 +243,8 @@ pub struct GuardEntry {
     /// Absolute paths of cgroups (version 2) whose processes are killed, nested ones included.
     #[serde(default)]
     pub cgroups: Vec<String>,
-    /// Addresses that are removed before anything is killed, on whichever interface they are, if Mainstay has added them.
+    /// Addresses that are removed before anything is killed, on whichever interface they are, if
+    /// Mainstay has added them.
     #[serde(default)]
     pub addresses: Vec<GuardAddress>,
     /// Mount points, without links in them, that are detached after the kill, if their file system
@@ -251,7 +258,8 @@ pub struct GuardEntry {
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct GuardAddress {
-    /// The interface that the service names, for people; empty if it names none. The guard looks on all of them.
+    /// The interface that the service names, for people; empty if it names none. The guard looks on
+    /// all of them.
     #[serde(default)]
     pub interface: String,
     /// An IPv4 or IPv6 address with its prefix length, for example `10.0.0.7/24`.
@@ -401,8 +409,8 @@ pub enum EngineEvent {
     Proposal(ProposalEvent),
     /// The replica has stopped using its store or its devices (R13).
     Failed { resource: ResourceId, reason: String },
-    /// The guard has silenced this node's services: the lease ran out at `until_us` (R19). `silenced_us` as in
-    /// [`EngineStatus`].
+    /// The guard has silenced this node's services: the lease ran out at `until_us` (R19).
+    /// `silenced_us` as in [`EngineStatus`].
     LeaseLost { until_us: Time, silenced_us: Time },
 }
 
@@ -458,7 +466,8 @@ pub struct ReplicaStatus {
     pub heard: Index,
     pub data: StoreState,
     pub paused: bool,
-    /// When the current promotion was complete, on this machine's boot-time clock; 0 unless primary.
+    /// When the current promotion was complete, on this machine's boot-time clock; 0 unless
+    /// primary.
     pub promoted_at_us: Time,
     pub journal_bytes_used: u64,
     pub journal_bytes: u64,
@@ -474,7 +483,8 @@ pub struct ReplicaStatus {
     /// again by itself.
     #[serde(default)]
     pub no_space: Option<String>,
-    /// The store is no longer used because the pool had no space. It can be opened again when there is room.
+    /// The store is no longer used because the pool had no space. It can be opened again when there
+    /// is room.
     #[serde(default)]
     pub full: bool,
     /// Whether the replica's files are an older copy: it led, and another replica holds

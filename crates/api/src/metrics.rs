@@ -220,7 +220,8 @@ pub struct PeerCounts {
     /// Extents that were copied to it, and their bytes; zeroes have none.
     pub copied_extents: u64,
     pub copied_bytes: u64,
-    /// From when a batch was sent to the acknowledgement that covers it, since this node became primary.
+    /// From when a batch was sent to the acknowledgement that covers it, since this node became
+    /// primary.
     pub acknowledged_us: Histogram,
     /// How often it left the in-sync set for being slow, since this node became primary.
     pub times_slow: u64,

@@ -91,7 +91,8 @@ pub struct ClusterJoin {
     /// Address of the agent of any member.
     pub peer: String,
     pub node: String,
-    /// See [`ClusterInit::address`]; if none, that on which the agent listens, or, if it listens on all, the local one of a connection to `peer`.
+    /// See [`ClusterInit::address`]; if none, that on which the agent listens, or, if it listens on
+    /// all, the local one of a connection to `peer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -279,8 +280,9 @@ pub struct RolledBackView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotFiles {
     pub snapshot: SnapshotView,
-    /// One for each volume, absolute. They are only to be read. Where the pool cannot clone files each is the map of what was put aside of the volume,
-    /// `snapN-mapV`; `mainstay snapshot clone` makes files of the content. Empty if this node does not hold it.
+    /// One for each volume, absolute. They are only to be read. Where the pool cannot clone files
+    /// each is the map of what was put aside of the volume, `snapN-mapV`; `mainstay snapshot clone`
+    /// makes files of the content. Empty if this node does not hold it.
     pub files: Vec<String>,
     /// Space of the snapshot on this node. `None` if the node does not hold the snapshot, or its
     /// file system does not tell.
@@ -371,7 +373,8 @@ pub struct ClientView {
     /// Requests that are not answered, and for how long the oldest of them has waited.
     pub requests: u64,
     pub waits_ms: u64,
-    /// How often it was connected to a primary: once, and once more after each failover or broken connection.
+    /// How often it was connected to a primary: once, and once more after each failover or broken
+    /// connection.
     pub streams: u64,
     /// Why it is of no use any more; it is opened anew.
     pub over: Option<String>,
@@ -637,7 +640,8 @@ pub struct ScrubSchedule {
     pub rate: Option<u64>,
 }
 
-/// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks, in milliseconds since 1970.
+/// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks,
+/// in milliseconds since 1970.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubsView {
     /// Present time of the node that answers.
@@ -731,7 +735,8 @@ pub struct ScrubFindingView {
     pub outcome: ScrubOutcome,
 }
 
-/// A service file (TOML). Applying the same file again changes nothing, unless there are failures to clear.
+/// A service file (TOML). Applying the same file again changes nothing, unless there are failures
+/// to clear.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceApply {
     pub toml: String,

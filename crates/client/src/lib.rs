@@ -1,4 +1,5 @@
-//! A blocking client of the agent's HTTP API over its unix socket, for the command line and for tests.
+//! A blocking client of the agent's HTTP API over its unix socket, for the command line and for
+//! tests.
 //!
 //! One connection per request: the socket is local and requests are rare.
 

@@ -46,7 +46,8 @@ pub enum EntryKind {
     WriteZeroes,
     /// First entry of an epoch; touches no block (R6).
     EpochStart,
-    /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones read as zeroes.
+    /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones
+    /// read as zeroes.
     Resize,
     /// All volumes keep their content at this entry as the snapshot whose number the range's offset
     /// gives (R17). Always the last entry of its batch.
@@ -169,8 +170,8 @@ pub struct EntryDesc {
     pub request: u64,
 }
 
-/// A sealed batch. Cheap to share behind an `Arc`; never changed after it was made. One of a single entry, as a lone writer
-/// causes, takes no memory beyond itself and the payload.
+/// A sealed batch. Cheap to share behind an `Arc`; never changed after it was made. One of a single
+/// entry, as a lone writer causes, takes no memory beyond itself and the payload.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub resource: ResourceId,
@@ -493,8 +494,8 @@ fn snapshot_within(entries: &[EntryDesc]) -> bool {
     before_last.iter().any(|entry| matches!(entry.kind, EntryKind::Snapshot | EntryKind::Rollback))
 }
 
-/// The limit that a range breaks for an entry of this kind, as the field's name and its value. Sealing
-/// asserts what decoding checks, so that nothing is sealed that a peer would refuse.
+/// The limit that a range breaks for an entry of this kind, as the field's name and its value.
+/// Sealing asserts what decoding checks, so that nothing is sealed that a peer would refuse.
 fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
     let Range { volume: VolumeId(volume), offset, len } = range;
     if usize::from(volume) >= VOLUMES_MAX {
@@ -570,7 +571,8 @@ impl LocalHeader {
         out
     }
 
-    /// Decodes the local area of a header block; fails when it does not belong to the batch with `chain`.
+    /// Decodes the local area of a header block; fails when it does not belong to the batch with
+    /// `chain`.
     pub fn decode(block: &[u8], chain: Chain) -> Result<Self, DecodeError> {
         let what = "local header";
         let mut whole = Reader::new(what, block);

@@ -130,7 +130,8 @@ impl FrameHeader {
     }
 }
 
-/// Encodes a message as pieces to be sent in order: header and meta in the first, payload in the rest.
+/// Encodes a message as pieces to be sent in order: header and meta in the first, payload in the
+/// rest.
 #[must_use]
 pub fn encode(envelope: &Envelope) -> Vec<Bytes> {
     let mut head = BytesMut::with_capacity(ENCODED_HEAD_BYTES);
@@ -141,7 +142,8 @@ pub fn encode(envelope: &Envelope) -> Vec<Bytes> {
     pieces
 }
 
-/// Appends header and meta of a message to `out`, and returns the payload, which follows them on the stream.
+/// Appends header and meta of a message to `out`, and returns the payload, which follows them on
+/// the stream.
 pub fn encode_head<'a>(envelope: &'a Envelope, out: &mut BytesMut) -> &'a [Bytes] {
     let start = out.len();
     out.put_bytes(0, FRAME_HEADER_BYTES);
@@ -169,7 +171,8 @@ pub fn encode_head<'a>(envelope: &'a Envelope, out: &mut BytesMut) -> &'a [Bytes
     payload
 }
 
-/// Appends the meta of a message without its checksum; returns the kind of the message and its payload.
+/// Appends the meta of a message without its checksum; returns the kind of the message and its
+/// payload.
 fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes]) {
     let mut payload: &[Bytes] = &[];
     let kind = match message {

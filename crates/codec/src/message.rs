@@ -88,7 +88,8 @@ pub enum Message {
     Attach,
     /// R→P.
     AttachReply(LogState),
-    /// P→R: cut your log after `to` (R7). `chain` is the primary's chain at `to` where it still has it.
+    /// P→R: cut your log after `to` (R7). `chain` is the primary's chain at `to` where it still has
+    /// it.
     Cut {
         to: Position,
         chain: Option<Chain>,
@@ -103,7 +104,8 @@ pub enum Message {
     Ack {
         durable: Index,
     },
-    /// R→P: everything up to `index` is in memory here and given to the journal, in this opening. Cumulative; in mode B only.
+    /// R→P: everything up to `index` is in memory here and given to the journal, in this opening.
+    /// Cumulative; in mode B only.
     Received {
         opening: Opening,
         index: Index,
@@ -112,9 +114,8 @@ pub enum Message {
     Commit {
         commit: Index,
     },
-    /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16), where the volumes have these
-    /// sizes in bytes
-    /// and there are these snapshots, in ascending order.
+    /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16), where
+    /// the volumes have these sizes in bytes and there are these snapshots, in ascending order.
     CopyBegin {
         at: Position,
         chain: Chain,
@@ -129,7 +130,8 @@ pub enum Message {
         /// Whether the replica has checksums of its blocks, so that it can hold a block as damaged.
         sums: bool,
     },
-    /// P→R: say what you hold of this extent in the copy that began at `at`; it may be that little of it must be sent.
+    /// P→R: say what you hold of this extent in the copy that began at `at`; it may be that little
+    /// of it must be sent.
     CopyAsk {
         at: Position,
         volume: VolumeId,
@@ -142,8 +144,8 @@ pub enum Message {
         extent: u32,
         held: BlockSums,
     },
-    /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is the
-    /// version-table entry that belongs to the content.
+    /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is
+    /// the version-table entry that belongs to the content.
     CopyExtent {
         volume: VolumeId,
         extent: u32,

@@ -21,8 +21,8 @@ pub mod transmission;
 pub use handshake::{End, Export, Handshake, Negotiated, Tls};
 pub use transmission::{Command, NbdError, REQUEST_BYTES, Request};
 
-/// The smallest payload limit that a client may rely on without having asked, in bytes. A longer one is
-/// taken for an attack.
+/// The smallest payload limit that a client may rely on without having asked, in bytes. A longer
+/// one is taken for an attack.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// Longest string of the protocol, in bytes.

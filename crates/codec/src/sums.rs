@@ -28,7 +28,8 @@ pub static DAMAGED_BLOCK: [u8; BLOCK_BYTES as usize] = {
 /// The sum beside it, which fits neither it nor zeroes.
 pub const DAMAGED_SUM: u32 = u32::MAX;
 
-/// The CRC-32C of a block, arranged so that the sum of zeroes is zero: a file of holes is right for a volume of holes.
+/// The CRC-32C of a block, arranged so that the sum of zeroes is zero: a file of holes is right for
+/// a volume of holes.
 #[must_use]
 pub fn block_sum(block: &[u8]) -> u32 {
     crc32c(block) ^ CRC_OF_ZEROES

@@ -27,8 +27,8 @@ pub const CLIENT_OFFSET: usize = SUPERBLOCK_BYTES - 4 - 16;
 const _: () =
     assert!(160 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 <= CLIENT_OFFSET);
 
-/// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
-/// recovery ended the log there.
+/// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut
+/// or a recovery ended the log there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Void {
     pub generation: u64,
@@ -61,7 +61,8 @@ pub struct TablePlace {
     /// First page of slot 0, in pages after the superblocks. Slot 1 follows behind the room of slot
     /// 0.
     pub first_page: u32,
-    /// Extents that it tells of. Those of the volume beyond were changed by nothing before the checkpoint.
+    /// Extents that it tells of. Those of the volume beyond were changed by nothing before the
+    /// checkpoint.
     pub extents: u32,
 }
 
@@ -69,7 +70,8 @@ pub struct TablePlace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotRecord {
     pub id: SnapshotId,
-    /// Whether its files are here, whole and durable. Otherwise it could not be taken here, or before this replica was copied.
+    /// Whether its files are here, whole and durable. Otherwise it could not be taken here, or
+    /// before this replica was copied.
     pub held: bool,
     /// The entry that it is as of.
     pub at: Index,
@@ -90,7 +92,8 @@ pub struct Superblock {
     pub sums: bool,
     /// R1.
     pub promised: Epoch,
-    /// Goes into the local area of every journal record; rises with every recovery, cut and restart.
+    /// Goes into the local area of every journal record; rises with every recovery, cut and
+    /// restart.
     pub generation: u64,
     /// Ascending in both fields.
     pub voids: Vec<Void>,

@@ -198,7 +198,8 @@ pub fn ring_base(ring: u32, base: u32) -> [u8; 8] {
     out
 }
 
-/// The body of an answer to [`Message::GetConfig`]; with no bytes it says that this cannot be asked for.
+/// The body of an answer to [`Message::GetConfig`]; with no bytes it says that this cannot be asked
+/// for.
 #[must_use]
 pub fn config(offset: u32, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + bytes.len());
@@ -212,8 +213,8 @@ pub fn config(offset: u32, bytes: &[u8]) -> Vec<u8> {
 impl InflightArea {
     const BYTES: usize = 20;
 
-    /// The body of an answer to [`Message::GetInflight`], as long as the question's: some send what their compiler
-    /// has put behind the last field.
+    /// The body of an answer to [`Message::GetInflight`], as long as the question's: some send what
+    /// their compiler has put behind the last field.
     #[must_use]
     pub fn encode(&self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len.max(Self::BYTES));

@@ -4,7 +4,8 @@
 //! Layouts and numbers are those of section 5.2 of the virtio specification, version 1.2. No
 //! request of a guest makes this panic or allocate (R25).
 
-/// Unit of offsets and lengths, in bytes; also the logical block size, which firmware wants to boot from.
+/// Unit of offsets and lengths, in bytes; also the logical block size, which firmware wants to boot
+/// from.
 pub const SECTOR_BYTES: u64 = 512;
 /// Length of a request's header, which comes before its data.
 pub const HEADER_BYTES: usize = 16;

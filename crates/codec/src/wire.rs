@@ -65,8 +65,8 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Takes `len` reserved bytes and refuses any that is not zero: one message has one encoding, and
-    /// a later version may give these bytes a meaning without being misread by this one.
+    /// Takes `len` reserved bytes and refuses any that is not zero: one message has one encoding,
+    /// and a later version may give these bytes a meaning without being misread by this one.
     pub fn zeroes(&mut self, len: usize) -> Result<(), DecodeError> {
         // All of them together first: that is done many at a time, a search byte by byte.
         let bytes = self.take(len)?;

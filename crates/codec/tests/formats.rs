@@ -2,7 +2,8 @@
 //! compared field by field with the encoded bytes. The test fails if a field moves, grows or gets
 //! another meaning. It also fails if the page says anything else.
 //!
-//! `MAINSTAY_BLESS=1 cargo test -p mainstay-codec --test formats` writes the tables anew; see the head of golden.rs first.
+//! `MAINSTAY_BLESS=1 cargo test -p mainstay-codec --test formats` writes the tables anew; see the
+//! head of golden.rs first.
 
 #![allow(clippy::disallowed_methods, reason = "the page is a file")]
 
@@ -415,7 +416,8 @@ fn range_of(t: &mut Table<'_>, range: Range) {
     t.u64("offset in bytes", range.offset);
 }
 
-/// The fields of a message's meta, each compared with the bytes; `None` for the batch, which has a table of its own.
+/// The fields of a message's meta, each compared with the bytes; `None` for the batch, which has a
+/// table of its own.
 fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
     let mut t = Table::from("meta", frame, FRAME_HEADER_BYTES);
     let mut payload = 0;

@@ -202,7 +202,8 @@ fn round(seed: u64) -> usize {
     accepted + metadata(&mut random, seed) + nbd(&mut random, seed) + vhost_user(&mut random, seed)
 }
 
-/// A virtual machine monitor: messages of every kind, mutated, and what its guest's driver asks for.
+/// A virtual machine monitor: messages of every kind, mutated, and what its guest's driver asks
+/// for.
 fn vhost_user(random: &mut Random, seed: u64) -> usize {
     let mut accepted = 0;
     for _ in 0..32 {
@@ -276,7 +277,8 @@ fn nbd(random: &mut Random, seed: u64) -> usize {
     accepted
 }
 
-/// The superblock, the label of a journal, the map of a snapshot and a page of the version table, mutated and with their checksums mended.
+/// The superblock, the label of a journal, the map of a snapshot and a page of the version table,
+/// mutated and with their checksums mended.
 fn metadata(random: &mut Random, seed: u64) -> usize {
     let mut accepted = 0;
     let good = sample(random, &superblock()).encode();

@@ -1,6 +1,6 @@
-//! The bytes of every message and record, as files. A change of them is a change of the protocol or of
-//! what lies on users' disks, so it must be meant: raise the version, keep the old decoder, and run
-//! `MAINSTAY_BLESS=1 cargo test -p mainstay-codec --test golden` to write the files anew.
+//! The bytes of every message and record, as files. A change of them is a change of the protocol or
+//! of what lies on users' disks, so it must be meant: raise the version, keep the old decoder, and
+//! run `MAINSTAY_BLESS=1 cargo test -p mainstay-codec --test golden` to write the files anew.
 
 #![allow(clippy::disallowed_methods, reason = "the golden bytes are files")]
 
@@ -37,7 +37,8 @@ fn unhex(text: &str) -> Bytes {
     digits.chunks(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
 }
 
-/// Compares with the file, and returns the file's bytes so that decoding is tested on what is checked in.
+/// Compares with the file, and returns the file's bytes so that decoding is tested on what is
+/// checked in.
 fn golden(name: &str, bytes: &[u8]) -> Bytes {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.hex"));
     if std::env::var_os("MAINSTAY_BLESS").is_some() {

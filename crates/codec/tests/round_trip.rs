@@ -57,7 +57,8 @@ proptest! {
         prop_assert!(LocalHeader::decode(&block, Chain(found.chain.0 ^ 1)).is_err());
     }
 
-    /// Every single flipped bit of a batch is noticed: in the header, in a payload, in the local area.
+    /// Every single flipped bit of a batch is noticed: in the header, in a payload, in the local
+    /// area.
     #[test]
     fn a_flipped_bit_is_noticed(sealed in batch(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
         let mut record = sealed.header_block(LocalHeader::default()).to_vec();

@@ -20,8 +20,8 @@
 //! | broken | [`Command::ReplicaReady`] with another incarnation | whole | the new disk is empty and is filled (R9) |
 //! | broken | [`Command::DeleteResource`] | forgotten | |
 //!
-//! A broken member that had to stay leaves as soon as a living whole member is there: one that rejoins, is opened after
-//! all, or is new while nothing was written yet.
+//! A broken member that had to stay leaves as soon as a living whole member is there: one that
+//! rejoins, is opened after all, or is new while nothing was written yet.
 //!
 //! Each node keeps the mark of its own replica true. It compares what it sees with what the state
 //! says, and proposes the other command when they differ (`reconcile::plan`).
@@ -57,7 +57,8 @@ impl Resource {
         self.record.iss.iter().copied().find(|member| written && made(member.incarnation))
     }
 
-    /// Whether `node` is the only member of the in-sync set, has said that its disk is new, and was refused because the old one had the only complete copy.
+    /// Whether `node` is the only member of the in-sync set, has said that its disk is new, and was
+    /// refused because the old one had the only complete copy.
     #[must_use]
     pub fn lost_the_last_copy(&self, node: NodeId) -> bool {
         let [only] = self.record.iss[..] else { return false };
@@ -67,8 +68,8 @@ impl Resource {
 }
 
 impl State {
-    /// Whether this member of the in-sync set could serve now: its node lives, its replica can be used, and it has not lost what it had
-    /// in memory (`memory.rs`).
+    /// Whether this member of the in-sync set could serve now: its node lives, its replica can be
+    /// used, and it has not lost what it had in memory (`memory.rs`).
     #[must_use]
     pub(crate) fn lives_whole(&self, resource: &Resource, node: NodeId) -> bool {
         self.lives_usable(resource, node) && Self::proven(resource, node)
@@ -159,8 +160,9 @@ impl State {
         Outcome::Done
     }
 
-    /// Takes broken members out of the in-sync set, if a living whole one remains (R11, R12). The primary learns it from
-    /// the record, as when a node dies. A broken primary is the caller's to replace.
+    /// Takes broken members out of the in-sync set, if a living whole one remains (R11, R12). The
+    /// primary learns it from the record, as when a node dies. A broken primary is the caller's to
+    /// replace.
     pub(crate) fn drop_broken(&mut self, at_ms: u64, id: ResourceId) {
         let Some(resource) = self.resources.get(&id) else { return };
         let iss = &resource.record.iss;

@@ -1,4 +1,5 @@
-//! Where the devices of a resource are, if not on its primary ([ADR 13](../../../docs/adr/0013-clients.md)).
+//! Where the devices of a resource are, if not on its primary ([ADR
+//! 13](../../../docs/adr/0013-clients.md)).
 //!
 //! | the record names | command | it names then |
 //! |---|---|---|
@@ -8,10 +9,13 @@
 //! | a node | [`Command::DetachResource`] | nobody |
 //!
 //! What is guaranteed, after every command:
-//! - a session is the version of the record that began it, so it is higher than every one before; it is of one opening of a client;
-//! - a node that is attached holds no replica of the resource, no service runs on it, and it is not rolled back.
+//! - a session is the version of the record that began it, so it is higher than every one before;
+//!   it is of one opening of a client;
+//! - a node that is attached holds no replica of the resource, no service runs on it, and it is not
+//!   rolled back.
 //!
-//! Nothing here waits for the node that loses the devices: the primary admits nothing of an older session (S18).
+//! Nothing here waits for the node that loses the devices: the primary admits nothing of an older
+//! session (S18).
 //!
 //! [`Command::AttachResource`]: crate::state::Command::AttachResource
 //! [`Command::ClaimAttachment`]: crate::state::Command::ClaimAttachment

@@ -96,7 +96,8 @@ impl State {
         self.note(at_ms, Severity::Warning, subject, format!("{name} left the in-sync set: {why}"));
     }
 
-    /// Promotes the best other candidate, or records that there is none and what is missing. The present primary is dead or silent.
+    /// Promotes the best other candidate, or records that there is none and what is missing. The
+    /// present primary is dead or silent.
     pub(crate) fn replace_primary(&mut self, at_ms: u64, id: ResourceId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
         let old = resource.record.primary;

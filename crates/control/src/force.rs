@@ -126,7 +126,8 @@ impl State {
         Outcome::Done
     }
 
-    /// The next promotion goes on from what `to` has, and from nothing else. `told`: see [`Forced::told`].
+    /// The next promotion goes on from what `to` has, and from nothing else. `told`: see
+    /// [`Forced::told`].
     pub(crate) fn begin_history(
         &mut self,
         at_ms: u64,
@@ -178,8 +179,8 @@ impl State {
         self.note(at_ms, Severity::Critical, subject, text);
     }
 
-    /// The primary has seen the log of a doubtful replica. `differs`: the last position that both hold, and its end. The caller has
-    /// compared the version.
+    /// The primary has seen the log of a doubtful replica. `differs`: the last position that both
+    /// hold, and its end. The caller has compared the version.
     pub(crate) fn judge_replica(
         &mut self,
         at_ms: u64,

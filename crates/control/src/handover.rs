@@ -18,7 +18,8 @@
 //!   than the one before, until the leader hears every voter. So the lead does not circulate when
 //!   no voter hears the silent one.
 //!
-//! Pure; the time is in milliseconds of any clock of this node. Safety does not depend on any of this.
+//! Pure; the time is in milliseconds of any clock of this node. Safety does not depend on any of
+//! this.
 
 use crate::state::Settings;
 use mainstay_types::{NodeId, reach};

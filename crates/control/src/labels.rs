@@ -1,4 +1,5 @@
-//! Which directories of a node's pool are its replicas. The agent reads the pool; this says what counts.
+//! Which directories of a node's pool are its replicas. The agent reads the pool; this says what
+//! counts.
 //!
 //! Guarantees
 //! - A directory is a replica only under the name that its label gives it: name and id of the
@@ -28,7 +29,8 @@ pub struct Label {
     pub incarnation: Incarnation,
 }
 
-/// Name of a replica's directory. The id is part of it because names are used again and ids never are.
+/// Name of a replica's directory. The id is part of it because names are used again and ids never
+/// are.
 #[must_use]
 pub fn directory_name(resource: ResourceId, name: &str) -> String {
     format!("{name}-{}", resource.0)
@@ -280,7 +282,8 @@ impl Pool {
     }
 }
 
-/// Sorts the directories of a pool. `held`: the incarnations that this node held last, as far as it knows.
+/// Sorts the directories of a pool. `held`: the incarnations that this node held last, as far as it
+/// knows.
 #[must_use]
 pub fn sort(
     found: impl IntoIterator<Item = (String, Found)>,

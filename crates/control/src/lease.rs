@@ -1,9 +1,10 @@
 //! Leases without a leader (R10): when a node may act, and when it is proven that it may not.
 //!
-//! Every node sends heartbeats to all voters. A voter acknowledges a heartbeat iff it knows the node as alive in
-//! that generation and has suspected neither it nor a later one. The *holder's* lease ends `lease_ms` after it **sent** the
-//! newest heartbeat that a majority of voters acknowledged. A *voter* suspects a generation when it has not heard it for
-//! `lease_ms + margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
+//! Every node sends heartbeats to all voters. A voter acknowledges a heartbeat iff it knows the
+//! node as alive in that generation and has suspected neither it nor a later one. The *holder's*
+//! lease ends `lease_ms` after it **sent** the newest heartbeat that a majority of voters
+//! acknowledged. A *voter* suspects a generation when it has not heard it for `lease_ms +
+//! margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
 //! When a majority of voters suspects a generation, its death may be proposed.
 //!
 //! A node may reach the voters and yet hear none of them, or hear them too late. It has no lease
@@ -83,7 +84,8 @@ pub struct View {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A newer state was applied. Given before [`crate::state::Command::VotersSeen`] is proposed for it.
+    /// A newer state was applied. Given before [`crate::state::Command::VotersSeen`] is proposed
+    /// for it.
     View(View),
     Heartbeat {
         from: NodeId,
@@ -110,12 +112,15 @@ pub enum Effect {
     },
     /// Make durable, then answer.
     PersistSuspect(Suspect),
-    /// The lease of this node ends at this point, on its own boot-time clock. Given whenever it changes.
+    /// The lease of this node ends at this point, on its own boot-time clock. Given whenever it
+    /// changes.
     LeaseUntil(Time),
-    /// A majority suspects this generation. Repeated until the state says so; the leader proposes it.
+    /// A majority suspects this generation. Repeated until the state says so; the leader proposes
+    /// it.
     ProposeDead(Suspect),
-    /// Some voter has stopped to acknowledge this node's generation although it lives: it should get a new one by
-    /// [`crate::state::Command::NodeRejoin`]. Not given while the node is dead: [`crate::reconcile::plan`] does that.
+    /// Some voter has stopped to acknowledge this node's generation although it lives: it should
+    /// get a new one by [`crate::state::Command::NodeRejoin`]. Not given while the node is dead:
+    /// [`crate::reconcile::plan`] does that.
     ProposeRejoin {
         generation: u64,
     },
@@ -135,7 +140,8 @@ impl Lack {
         Self { sum_us: 0, at: now, given_up: false }
     }
 
-    /// A heartbeat has come; more than `limit_us` without a lease are too much, also between two heartbeats.
+    /// A heartbeat has come; more than `limit_us` without a lease are too much, also between two
+    /// heartbeats.
     fn heard(&mut self, now: Time, holds: bool, limit_us: u64) {
         let passed_us = now.0.saturating_sub(self.at.0).min(limit_us);
         self.at = now;

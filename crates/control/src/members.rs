@@ -2,8 +2,9 @@
 //!
 //! What is guaranteed:
 //! - an address that cannot lead to the node that states it is refused before anything is recorded;
-//! - a node that joins receives the log and does not vote: no majority needs it. It votes from the entry on that the leader
-//!   proposes when the node has answered, at the address that it stated, with all entries in its log;
+//! - a node that joins receives the log and does not vote: no majority needs it. It votes from the
+//!   entry on that the leader proposes when the node has answered, at the address that it stated,
+//!   with all entries in its log;
 //! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
@@ -269,7 +270,8 @@ impl State {
         Ok(())
     }
 
-    /// Adds a node that receives the log and does not vote yet. Repeated with the same nonce it answers the same node.
+    /// Adds a node that receives the log and does not vote yet. Repeated with the same nonce it
+    /// answers the same node.
     pub(crate) fn admit_node(&mut self, at_ms: u64, new: Newcomer) -> Outcome {
         if let Err(refusal) = self.check_newcomer(&new) {
             return Outcome::Refused(refusal);
@@ -317,8 +319,8 @@ impl State {
         joining.map(|node| node.id).find(|node| proven(node) || planted(Bug::VotesUnproven))
     }
 
-    /// The node has answered at its address with all entries in its log: from now on it votes. One after the other, so that
-    /// any two majorities in use intersect (R10).
+    /// The node has answered at its address with all entries in its log: from now on it votes. One
+    /// after the other, so that any two majorities in use intersect (R10).
     pub(crate) fn seat_node(&mut self, at_ms: u64, id: NodeId) -> Outcome {
         let Some(node) = self.nodes.get(&id).filter(|node| node.candidate) else { return Outcome::Unchanged };
         if node.status != NodeStatus::Alive {

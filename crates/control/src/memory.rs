@@ -28,7 +28,8 @@
 //! were acknowledged but never flushed, and no member of the in-sync set has them on disk. Flushed
 //! writes are committed, so each member has them (R2).
 //!
-//! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how soon its node says so.
+//! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how
+//! soon its node says so.
 
 use crate::state::{Outcome, Reopened, Resource, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -42,7 +43,8 @@ impl State {
         !resource.reopened.contains_key(&node) || planted(Bug::OpeningNotChecked)
     }
 
-    /// The primary says in which opening a member's memory counts. The caller has compared the version.
+    /// The primary says in which opening a member's memory counts. The caller has compared the
+    /// version.
     pub(crate) fn set_memory(
         &mut self,
         at_ms: u64,

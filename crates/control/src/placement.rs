@@ -1,12 +1,13 @@
-//! Which node should be primary of a resource. Every node computes the same answer from the same state.
+//! Which node should be primary of a resource. Every node computes the same answer from the same
+//! state.
 
 use crate::state::{Resource, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{NodeId, ResourceId, reach};
 
 impl State {
-    /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered disk, which
-    /// can be used (R12), alive.
+    /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered
+    /// disk, which can be used (R12), alive.
     #[must_use]
     pub fn eligible(&self, resource: &Resource, node: NodeId) -> bool {
         let member = resource.record.iss_member(node);
@@ -45,8 +46,8 @@ impl State {
         nodes
     }
 
-    /// Where the primary of `resource` should be now; the present primary unless there is a reason to move (R21).
-    /// `None` if no node is eligible.
+    /// Where the primary of `resource` should be now; the present primary unless there is a reason
+    /// to move (R21). `None` if no node is eligible.
     #[must_use]
     pub fn target(&self, resource: ResourceId) -> Option<NodeId> {
         let resource = self.resources.get(&resource)?;

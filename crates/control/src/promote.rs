@@ -21,7 +21,8 @@ impl State {
         }
         if resource.record.primary.is_some_and(|primary| primary != by) {
             reach!("control: a promotion against a living primary");
-            // Only the primary itself can say that it has stopped; the others wait for its death (R19).
+            // Only the primary itself can say that it has stopped; the others wait for its death
+            // (R19).
             return refused(
                 Code::NotPrimary,
                 "another node is primary",

@@ -89,7 +89,8 @@ pub(crate) const OLDER: &str =
 /// Everything that a node sees of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
-    /// The wall clock, in milliseconds since 1970. It decides when scrubs are due, and nothing else.
+    /// The wall clock, in milliseconds since 1970. It decides when scrubs are due, and nothing
+    /// else.
     pub wall_ms: u64,
     /// The interfaces of the node; `None` until the agent has looked at them.
     pub links: Option<Links>,
@@ -101,8 +102,8 @@ pub struct Observed {
     pub room: bool,
     /// Replicas whose files exist in a pool of this node, opened or not.
     pub stored: BTreeMap<ResourceId, Incarnation>,
-    /// Stored replicas that the engine could not open at the last attempt, and why; only for reasons that do not pass by
-    /// themselves (R12, R13).
+    /// Stored replicas that the engine could not open at the last attempt, and why; only for
+    /// reasons that do not pass by themselves (R12, R13).
     pub unusable: BTreeMap<ResourceId, Unusable>,
     /// Replicas that the engine has open.
     pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
@@ -110,7 +111,8 @@ pub struct Observed {
     pub clients: BTreeMap<ResourceId, ClientSeen>,
     /// Every service of which this node has a machine, by name.
     pub services: BTreeMap<String, ServiceObserved>,
-    /// Services without a machine of which something may be left here, which counts as running (R19).
+    /// Services without a machine of which something may be left here, which counts as running
+    /// (R19).
     pub sweeping: BTreeSet<String>,
     /// Resources whose role this node may have given up, on this version of the record. Its
     /// proposal ([`gives_up`]) may still be under way, and counts whatever has happened here since.
@@ -154,7 +156,8 @@ pub enum Action {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
     },
-    /// Have the engine's primary take and drop snapshots until its log has these, and roll back; or the target of a copy give up what it held before.
+    /// Have the engine's primary take and drop snapshots until its log has these, and roll back; or
+    /// the target of a copy give up what it held before.
     KeepSnapshots {
         resource: ResourceId,
         wanted: Keep,
@@ -352,7 +355,8 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
     }
 }
 
-/// Scrubs of the resources whose primary is here. One is begun at a time: the one that is due for longest.
+/// Scrubs of the resources whose primary is here. One is begun at a time: the one that is due for
+/// longest.
 fn plan_scrubs(node: NodeId, state: &State, observed: &Observed, actions: &mut Vec<Action>) {
     let mut due: Option<(u64, &Resource)> = None;
     for resource in state.resources.values() {

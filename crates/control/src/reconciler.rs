@@ -1,5 +1,6 @@
-//! The reconciler of one node: it compares what the cluster agreed on with what is here, and says what to do. The agent
-//! carries that out with threads, files and processes; the simulator with its own.
+//! The reconciler of one node: it compares what the cluster agreed on with what is here, and says
+//! what to do. The agent carries that out with threads, files and processes; the simulator with its
+//! own.
 //!
 //! Guarantees
 //! - [`plan`](crate::reconcile::plan) says what is due. The reconciler keeps what `plan` needs to
@@ -49,7 +50,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub const TICK_MS: u64 = 1000;
 /// The same proposal is not made again before this time.
 pub const REPEAT_PROPOSAL_MS: u64 = 800;
-/// How long a service stays halted whose failures may pass by themselves, the first time and at most.
+/// How long a service stays halted whose failures may pass by themselves, the first time and at
+/// most.
 pub const RETRY_HALTED_MS: u64 = 60_000;
 pub const RETRY_HALTED_MS_MAX: u64 = 30 * 60_000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
@@ -191,7 +193,8 @@ pub enum Wish {
     /// Silence what is left of an instance that no agent remembers (R19). Answered by
     /// [`Event::Swept`].
     Sweep { name: String, spec: ServiceSpec },
-    /// Have the engine silence these services when the lease ends, and no others. Answered by [`Event::Guarded`].
+    /// Have the engine silence these services when the lease ends, and no others. Answered by
+    /// [`Event::Guarded`].
     Guard { number: u64, services: Vec<String> },
     /// Every effect but [`Effect::Report`].
     Service { name: String, effect: Effect },

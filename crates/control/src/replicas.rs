@@ -259,8 +259,8 @@ impl State {
         None
     }
 
-    /// Whether a living whole member of the in-sync set remains without `node` (R11). Before the first write every replica
-    /// has everything.
+    /// Whether a living whole member of the in-sync set remains without `node` (R11). Before the
+    /// first write every replica has everything.
     fn others_have_everything(&self, resource: &Resource, node: NodeId) -> bool {
         let record = &resource.record;
         record.epoch == Epoch(0)
@@ -279,8 +279,8 @@ impl State {
         }
     }
 
-    /// Takes the replica of `node` out of specification and record; its node removes the files when it learns it. The caller
-    /// has checked that it may go.
+    /// Takes the replica of `node` out of specification and record; its node removes the files when
+    /// it learns it. The caller has checked that it may go.
     fn drop_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) {
         let name = self.node_name(node);
         let Some(resource) = self.resources.get_mut(&id) else { return };

@@ -1,4 +1,5 @@
-//! Scrubs on a schedule, and what is remembered of scrubs (R17, [ADR 16](../../../docs/adr/0016-scheduled-scrubs.md)).
+//! Scrubs on a schedule, and what is remembered of scrubs (R17, [ADR
+//! 16](../../../docs/adr/0016-scheduled-scrubs.md)).
 //!
 //! ```text
 //! due ─▶ BeginScrub: the resource has the turn of its nodes ─▶ the primary's engine scrubs ─▶ ScrubEnded ─▶ whole: until the next is due
@@ -404,7 +405,8 @@ impl Resource {
         Some(self.next_place(whole.max(since).unwrap_or(0)))
     }
 
-    /// When the next one is due, in milliseconds since 1970, if it is `now_ms`. `None`: never by itself.
+    /// When the next one is due, in milliseconds since 1970, if it is `now_ms`. `None`: never by
+    /// itself.
     #[must_use]
     pub fn scrub_due_ms(&self, now_ms: u64) -> Option<u64> {
         let planned = self.scrub_planned_ms(now_ms)?;
@@ -421,7 +423,8 @@ impl Resource {
         Some(planned.max(again))
     }
 
-    /// By how many milliseconds it is late, if that is more than it should ever be: a quarter of the interval.
+    /// By how many milliseconds it is late, if that is more than it should ever be: a quarter of
+    /// the interval.
     #[must_use]
     pub fn scrub_late_ms(&self, now_ms: u64) -> Option<u64> {
         let late = now_ms.checked_sub(self.scrub_planned_ms(now_ms)?)?;

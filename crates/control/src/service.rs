@@ -7,7 +7,8 @@ use mainstay_types::{Code, Epoch, MacAddress, NodeId, Problem, ServicePhase, Sev
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Least time between the last failure of a service and another attempt because nodes came or went, in milliseconds.
+/// Least time between the last failure of a service and another attempt because nodes came or went,
+/// in milliseconds.
 const TRY_AGAIN_MS: u64 = 60_000;
 
 /// Report of a node about a service; see [`crate::state::Command::ServiceStatus`].
@@ -459,7 +460,8 @@ impl State {
         (!node.addresses().any(|own| own == address)).then_some(node)
     }
 
-    /// A move to a node that can no longer be primary is given up: it would surprise the operator later.
+    /// A move to a node that can no longer be primary is given up: it would surprise the operator
+    /// later.
     pub(crate) fn cancel_impossible_moves(&mut self, at_ms: u64) {
         let cancelled: Vec<(String, NodeId)> = self
             .services

@@ -1,9 +1,11 @@
 //! The replicated state of the cluster and the commands that change it.
 //!
 //! What is guaranteed, after every command (`State::check` asserts it in tests):
-//! - the in-sync set of a resource that was ever ready is never empty (R11), and contains the primary (R8);
+//! - the in-sync set of a resource that was ever ready is never empty (R11), and contains the
+//!   primary (R8);
 //! - epochs and versions never decrease; a promotion raises the epoch by exactly one (R5);
-//! - a change that names a version applies to exactly that version, or the answer is [`Outcome::Conflict`];
+//! - a change that names a version applies to exactly that version, or the answer is
+//!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use crate::origin::{Origin, SnapshotOf};
@@ -28,11 +30,12 @@ pub const RESOURCES_MAX: usize = 1024;
 pub const EVENTS_MAX: usize = 1000;
 /// Longest text of an event or a reason, in bytes; longer ones are cut.
 pub const TEXT_BYTES_MAX: usize = 512;
-/// Bounds of the length of a lease, in milliseconds. The engine's guard acts 400 ms before its end: with a shorter
-/// lease a late heartbeat would stop the services.
+/// Bounds of the length of a lease, in milliseconds. The engine's guard acts 400 ms before its end:
+/// with a shorter lease a late heartbeat would stop the services.
 pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
 
-/// Everything that the nodes agree on. Serialisable as JSON; two nodes that applied the same entries hold equal values.
+/// Everything that the nodes agree on. Serialisable as JSON; two nodes that applied the same
+/// entries hold equal values.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// `None` before [`Command::InitCluster`].
@@ -164,17 +167,19 @@ pub struct Resource {
     /// Registered replicas that cannot be used, by node; see `broken.rs`.
     #[serde(default)]
     pub broken: BTreeMap<NodeId, Broken>,
-    /// Replicas that are removed when the one at the new place is in sync: old node, new node; see `replicas.rs`.
+    /// Replicas that are removed when the one at the new place is in sync: old node, new node; see
+    /// `replicas.rs`.
     #[serde(default)]
     pub moving: BTreeMap<NodeId, NodeId>,
-    /// Removed replicas whose files are not known to be gone, by node. A node that is to hold a replica all the same makes a new
-    /// one then.
+    /// Removed replicas whose files are not known to be gone, by node. A node that is to hold a
+    /// replica all the same makes a new one then.
     #[serde(default)]
     pub leaving: BTreeMap<NodeId, Incarnation>,
     /// Volumes that are to have more bytes than the specification says; see `grow.rs`.
     #[serde(default)]
     pub growing: BTreeMap<VolumeId, u64>,
-    /// The sizes of its volumes where its log begins, in bytes, once one of them has grown; until then the specification has them.
+    /// The sizes of its volumes where its log begins, in bytes, once one of them has grown; until
+    /// then the specification has them.
     #[serde(default)]
     pub first_sizes: Vec<u64>,
     /// See `snapshots.rs`.
@@ -194,7 +199,8 @@ pub struct Resource {
     /// The resource is being made of a snapshot of another resource; see `origin.rs`.
     #[serde(default)]
     pub origin: Option<Origin>,
-    /// Volumes on which a file system is being made, or was when that was interrupted, with its identity; see `unfinished.rs`.
+    /// Volumes on which a file system is being made, or was when that was interrupted, with its
+    /// identity; see `unfinished.rs`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unfinished: BTreeMap<VolumeId, [u8; 16]>,
     /// See `scrubs.rs`.
@@ -223,7 +229,8 @@ pub struct Forced {
     /// The epoch that the promotion began.
     pub epoch: Epoch,
     pub to: NodeId,
-    /// The replicas that had every acknowledged write; one that was made anew on the same node is another.
+    /// The replicas that had every acknowledged write; one that was made anew on the same node is
+    /// another.
     pub lost_with: Vec<Member>,
     /// How far the log of `to` reached when the operator was told, and the last entry that it had
     /// heard to be committed. `None`: the follower took over by itself, and lacked no more than the
@@ -293,7 +300,8 @@ pub struct Service {
     /// Rises with every change of the specification.
     #[serde(default)]
     pub edition: u64,
-    /// Rises when the operator applies or moves the service: failures of earlier rounds do not count any more (R21).
+    /// Rises when the operator applies or moves the service: failures of earlier rounds do not
+    /// count any more (R21).
     pub round: u64,
     /// Where the operator wants it; cleared when it got there or when that became impossible.
     pub desired_node: Option<NodeId>,
@@ -302,7 +310,8 @@ pub struct Service {
     pub deleting: bool,
     /// Why it runs nowhere, when it used up its attempts on every node that could run it.
     pub halted: Option<String>,
-    /// A node came or went shortly after the last failure: a new round is due when some time has passed.
+    /// A node came or went shortly after the last failure: a new round is due when some time has
+    /// passed.
     #[serde(default)]
     pub nodes_changed: bool,
 }
@@ -397,8 +406,8 @@ pub enum Command {
         node: NodeId,
         links: Links,
     },
-    /// A node joins: it receives the log and does not vote yet (R29); see `members.rs`. Repeated with the same nonce it
-    /// answers the same node.
+    /// A node joins: it receives the log and does not vote yet (R29); see `members.rs`. Repeated
+    /// with the same nonce it answers the same node.
     AdmitNode {
         name: String,
         agent_addr: String,
@@ -406,7 +415,8 @@ pub enum Command {
         witness: bool,
         nonce: u64,
     },
-    /// Proposed by the leader: a node that joins has answered at its address with all entries in its log, and votes from now on.
+    /// Proposed by the leader: a node that joins has answered at its address with all entries in
+    /// its log, and votes from now on.
     SeatNode {
         node: NodeId,
     },
@@ -414,13 +424,15 @@ pub enum Command {
     WithdrawNode {
         nonce: u64,
     },
-    /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements of those. Until every
-    /// alive node has said so no further voter is added, so that any two majorities in use intersect (R10).
+    /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements
+    /// of those. Until every alive node has said so no further voter is added, so that any two
+    /// majorities in use intersect (R10).
     VotersSeen {
         node: NodeId,
         voters_version: u64,
     },
-    /// Proposed when a majority of voters suspects this generation: one entry for everything that follows.
+    /// Proposed when a majority of voters suspects this generation: one entry for everything that
+    /// follows.
     NodeDead {
         node: NodeId,
         generation: u64,
@@ -441,16 +453,18 @@ pub enum Command {
         #[serde(default)]
         origin: Option<SnapshotOf>,
     },
-    /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9). Counts only on the
-    /// version that is named: a report that comes late may be of a disk that was replaced since.
+    /// The node has formatted a replica. With another incarnation than before: the old content is
+    /// lost (R9). Counts only on the version that is named: a report that comes late may be of a
+    /// disk that was replaced since.
     ReplicaReady {
         resource: ResourceId,
         version: ConfigVersion,
         node: NodeId,
         incarnation: Incarnation,
     },
-    /// The node cannot use its replica, for a reason that does not pass by itself (R12, R13). Counts only on the version that
-    /// is named: if `node` is the primary of that version it has stopped its services (R19).
+    /// The node cannot use its replica, for a reason that does not pass by itself (R12, R13).
+    /// Counts only on the version that is named: if `node` is the primary of that version it has
+    /// stopped its services (R19).
     ReplicaBroken {
         resource: ResourceId,
         version: ConfigVersion,
@@ -572,7 +586,8 @@ pub enum Command {
         node: NodeId,
         seen: ScrubSummary,
     },
-    /// The devices are to be on `node`, which holds no replica, and not on the primary; see `clients.rs`.
+    /// The devices are to be on `node`, which holds no replica, and not on the primary; see
+    /// `clients.rs`.
     AttachResource {
         resource: ResourceId,
         node: NodeId,
@@ -625,8 +640,9 @@ pub enum Command {
         epoch: Epoch,
         change: IssChange,
     },
-    /// Makes `to` the primary in the next epoch (R5). `by` is the node that proposes: either there is no primary, or `by`
-    /// is the primary and has stopped its services and its role before (R19).
+    /// Makes `to` the primary in the next epoch (R5). `by` is the node that proposes: either there
+    /// is no primary, or `by` is the primary and has stopped its services and its role before
+    /// (R19).
     Promote {
         resource: ResourceId,
         expect_version: ConfigVersion,
@@ -634,7 +650,8 @@ pub enum Command {
         to: NodeId,
         reason: String,
     },
-    /// The primary `node` cannot go on (R13) and has stopped its services. Another member takes over, if there is one.
+    /// The primary `node` cannot go on (R13) and has stopped its services. Another member takes
+    /// over, if there is one.
     StepDown {
         resource: ResourceId,
         version: ConfigVersion,

@@ -12,7 +12,8 @@ use crate::state::{Outcome, State, refused};
 use mainstay_types::{Code, Epoch, ResourceId, Severity, VolumeId};
 
 impl State {
-    /// `uuid`: identity of the file system that is being made from now on; `None`: none is any more.
+    /// `uuid`: identity of the file system that is being made from now on; `None`: none is any
+    /// more.
     pub(crate) fn make_file_system(
         &mut self,
         at_ms: u64,

@@ -1,4 +1,5 @@
-//! Replicas that their nodes cannot use (R12): never promoted, never counted as a member that remains, and said in words.
+//! Replicas that their nodes cannot use (R12): never promoted, never counted as a member that
+//! remains, and said in words.
 
 mod common;
 
@@ -98,7 +99,8 @@ fn a_broken_primary_is_replaced_by_a_whole_member() {
     assert_eq!(said.severity, Severity::Warning);
 }
 
-/// The broken one lives, the whole one dies: the whole one must stay in sync and must not be replaced.
+/// The broken one lives, the whole one dies: the whole one must stay in sync and must not be
+/// replaced.
 #[test]
 fn a_broken_secondary_leaves_and_is_not_promoted_when_the_primary_dies() {
     let mut state = ready(2);
@@ -556,7 +558,8 @@ fn a_node_says_that_its_store_has_stopped() {
     assert_eq!(state.target(R), Some(A));
 }
 
-/// R9, R11: an earlier replica that an operator put in the place of the registered one is no new disk. Its history may be over.
+/// R9, R11: an earlier replica that an operator put in the place of the registered one is no new
+/// disk. Its history may be over.
 #[test]
 fn an_earlier_replica_that_is_put_back_is_not_registered() {
     let state = ready(2);
@@ -683,7 +686,8 @@ fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
     assert!(matches!(actions[1], Action::CreateReplica { .. }), "it is tried again: {actions:?}");
 }
 
-/// A full pool is no broken disk: its node opens the replica again when there is room, and the advice says no more than that.
+/// A full pool is no broken disk: its node opens the replica again when there is room, and the
+/// advice says no more than that.
 #[test]
 fn what_had_no_space_is_opened_again_when_there_is_room() {
     let mut state = ready(2);
@@ -714,7 +718,8 @@ fn what_had_no_space_is_opened_again_when_there_is_room() {
     assert!(!said.remedy.contains("force-promote") && !said.remedy.contains("backup"), "{said:?}");
 }
 
-/// E: a node that is away does not hold the name of a deleted resource, and removes the files when it is back.
+/// E: a node that is away does not hold the name of a deleted resource, and removes the files when
+/// it is back.
 #[test]
 fn a_resource_is_deleted_without_the_nodes_that_are_dead() {
     let gone = |state: &State| state.resource_by_name("db").is_none();

@@ -75,7 +75,8 @@ fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
     assert_eq!(size(&nodes), 2 * old);
 }
 
-/// Its engine has not heard of the promotion yet, and its sizes are those of the log before. Seed 3240830.
+/// Its engine has not heard of the promotion yet, and its sizes are those of the log before. Seed
+/// 3240830.
 #[test]
 fn a_primary_of_an_earlier_epoch_does_not_say_what_has_grown() {
     let mut nodes = running();

@@ -1,7 +1,7 @@
 //! Leases under drifting clocks, loss, delay, partitions, pauses and restarts (R10).
 //!
-//! Checked in true time: whenever a death may be proposed, the lease of that generation has ended. And: once the
-//! faults stop, every living node gets a lease again and every dead one is found.
+//! Checked in true time: whenever a death may be proposed, the lease of that generation has ended.
+//! And: once the faults stop, every living node gets a lease again and every dead one is found.
 //!
 //! `LEASE_SEED=n cargo test -p mainstay-control --test leases` repeats one run.
 
@@ -143,7 +143,8 @@ impl Sim {
                 }
                 Effect::SendAck { to, ack } => self.send(i, to.0 as usize, Message::Ack(ack)),
                 Effect::PersistSuspect(suspect) => {
-                    // A crash between the latch and the disk loses the latch, which was then never reported.
+                    // A crash between the latch and the disk loses the latch, which was then never
+                    // reported.
                     if self.random.chance(90) {
                         self.nodes[i].persisted.insert(suspect);
                         self.feed(i, Event::SuspectPersisted(suspect));
@@ -271,7 +272,8 @@ impl Sim {
     }
 }
 
-/// The seed to repeat, if one is given. Only the choice of the test's input comes from the environment.
+/// The seed to repeat, if one is given. Only the choice of the test's input comes from the
+/// environment.
 #[allow(clippy::disallowed_methods)]
 fn given_seed() -> Option<u64> {
     std::env::var("LEASE_SEED").ok().map(|seed| seed.parse().unwrap())
@@ -496,9 +498,9 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
     ));
 }
 
-/// A voter that restarted may begin with an older state of the cluster, in which an older generation is alive. What it
-/// suspected before counts for that one too. (Found by the simulator: the old generation got a lease while the death of
-/// the new one was being agreed on.)
+/// A voter that restarted may begin with an older state of the cluster, in which an older
+/// generation is alive. What it suspected before counts for that one too. (Found by the simulator:
+/// the old generation got a lease while the death of the new one was being agreed on.)
 #[test]
 fn a_suspicion_holds_for_older_generations_too() {
     let view = |generation| View {

@@ -1,4 +1,5 @@
-//! Replication modes and forced promotions (R11), in the record and by nodes that follow their plans.
+//! Replication modes and forced promotions (R11), in the record and by nodes that follow their
+//! plans.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The control record: the two-replicas-and-a-witness table, random commands against invariants, and whole nodes that
-//! follow `reconcile::plan` over a simulated engine.
+//! The control record: the two-replicas-and-a-witness table, random commands against invariants,
+//! and whole nodes that follow `reconcile::plan` over a simulated engine.
 
 mod common;
 

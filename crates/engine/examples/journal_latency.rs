@@ -1,7 +1,8 @@
-//! How long a 4 KiB write takes with the journal on the disk and with the journal in memory (tmpfs, `/dev/shm`): whole engines
-//! in this process, one replica and three, the same volume files on the same disk. Each run in memory stands between two on
-//! the disk. Prints medians and ratios. Run with `--release`, as root; arguments: rounds, writes of a run, then depths; 9 3000 1 if
-//! there are none. `TMPDIR` says where the disk is.
+//! How long a 4 KiB write takes with the journal on the disk and with the journal in memory (tmpfs,
+//! `/dev/shm`): whole engines in this process, one replica and three, the same volume files on the
+//! same disk. Each run in memory stands between two on the disk. Prints medians and ratios. Run
+//! with `--release`, as root; arguments: rounds, writes of a run, then depths; 9 3000 1 if there
+//! are none. `TMPDIR` says where the disk is.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -22,7 +23,8 @@ const VOLUME_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 const SPAN: Span = Span { volume_bytes: VOLUME_BYTES, write_bytes: 4096 };
 
-/// A resource on the first `replicas` engines, with the journals in `memory` if that is said; its device at the first one.
+/// A resource on the first `replicas` engines, with the journals in `memory` if that is said; its
+/// device at the first one.
 fn resource(engines: &mut [Engine], number: u64, replicas: usize, memory: Option<&Path>) -> Fd {
     let resource = ResourceId(number);
     let members: Vec<_> = (1..=replicas as u32).map(member).collect();

@@ -1,6 +1,6 @@
-//! Measures the round trip of one append and its acknowledgement between two transports over the loopback
-//! device, with and without a durable journal write on the far side. Run with `--release`; arguments:
-//! payload bytes, rounds, 1 to poll while processors are idle.
+//! Measures the round trip of one append and its acknowledgement between two transports over the
+//! loopback device, with and without a durable journal write on the far side. Run with `--release`;
+//! arguments: payload bytes, rounds, 1 to poll while processors are idle.
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, Envelope, LocalHeader, Message, NewEntry};

@@ -4,14 +4,15 @@
 //! - Only addresses that Mainstay has added are removed ([`mainstay_types::address`]).
 //! - Their interfaces are looked up at the moment of the removal: an interface may have come later,
 //!   or may have another name now.
-//! - The socket and the memory for its answers are made in advance: when they are needed there may be none.
+//! - The socket and the memory for its answers are made in advance: when they are needed there may
+//!   be none.
 //! - A list is whole, or an error. After an error the next request has a socket of its own, so no
 //!   answer to an earlier request disturbs it.
 //! - [`AddressThread::remove`] returns within a time limit, also when the kernel holds the request
 //!   up.
 //!
-//! Layouts are those of `linux/rtnetlink.h` and `linux/if_addr.h`; integers are in the machine's own byte order. What the kernel
-//! sends is decoded with its lengths checked (R25).
+//! Layouts are those of `linux/rtnetlink.h` and `linux/if_addr.h`; integers are in the machine's
+//! own byte order. What the kernel sends is decoded with its lengths checked (R25).
 
 use crate::guard::prefer_this_thread;
 use mainstay_types::{FoundAddress, addresses_to_remove};

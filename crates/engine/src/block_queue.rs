@@ -9,16 +9,19 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Largest discard that arrives as one request, in bytes: large enough for mkfs, small enough for a log entry.
+/// Largest discard that arrives as one request, in bytes: large enough for mkfs, small enough for a
+/// log entry.
 const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
-/// Sets what the block layer leaves to the administrator. None of it is needed to be right, only to be
-/// fast, and some systems mount sysfs read-only.
+/// Sets what the block layer leaves to the administrator. None of it is needed to be right, only to
+/// be fast, and some systems mount sysfs read-only.
 pub fn tune(device: &Path) {
     let settings = [
-        // Requests come one by one from a file system that has ordered them; the engine batches them.
+        // Requests come one by one from a file system that has ordered them; the engine batches
+        // them.
         ("scheduler", "none".to_owned()),
-        // As long as one request to the engine may be, so that none is cut into a long and a short part.
+        // As long as one request to the engine may be, so that none is cut into a long and a short
+        // part.
         ("max_sectors_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
         ("discard_max_bytes", DISCARD_BYTES_MAX.to_string()),
         // The file system reads ahead as far as one request goes.
@@ -55,8 +58,8 @@ pub fn ensure_node(path: &Path, numbers: libc::dev_t) {
         return;
     }
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
-    // SAFETY: the pointer is to a zero-terminated string that outlives the call. A failure shows at the open
-    // that follows; EEXIST means that udev was faster.
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call. A failure shows at
+    // the open that follows; EEXIST means that udev was faster.
     unsafe { libc::mknod(name.as_ptr(), libc::S_IFBLK | 0o660, numbers) };
 }
 

@@ -82,8 +82,8 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn map(bytes: usize) -> Self {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing
-        // memory.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
+        // existing memory.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -132,7 +132,8 @@ impl Memory {
         slot(class_of(self.bytes), self.sparse)
     }
 
-    /// The first `at` bytes, whole pages, and the rest, each a mapping of its own from now on. Either may be empty.
+    /// The first `at` bytes, whole pages, and the rest, each a mapping of its own from now on.
+    /// Either may be empty.
     fn split(self, at: usize) -> (Self, Self) {
         let (start, bytes, sparse) = (self.start, self.bytes, self.sparse);
         assert!(at <= bytes && at.is_multiple_of(BUFFER_ALIGN));
@@ -393,8 +394,8 @@ impl BufMut {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
     }
 
-    /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the last of
-    /// them.
+    /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the
+    /// last of them.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.

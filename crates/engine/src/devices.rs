@@ -34,14 +34,17 @@ pub enum DeviceError {
     Nbd(#[from] NbdDeviceError),
 }
 
-/// How a volume of a frontend becomes a block device; see [`Frontend::attachment`](crate::frontend::Frontend).
+/// How a volume of a frontend becomes a block device; see
+/// [`Frontend::attachment`](crate::frontend::Frontend).
 #[derive(Debug)]
 pub enum Attachment {
     /// A loop device over this file of a FUSE mount, which lasts as long as its connection.
     Loop { backing: PathBuf, connection: Fd },
-    /// A ublk device, or the one that the engine before has left. The frontend is given its queue meanwhile.
+    /// A ublk device, or the one that the engine before has left. The frontend is given its queue
+    /// meanwhile.
     Ublk(UblkPlan),
-    /// A device of the kernel's nbd driver, or the one that the engine before has left; where it has none, clients of the NBD server find the volume by its address.
+    /// A device of the kernel's nbd driver, or the one that the engine before has left; where it
+    /// has none, clients of the NBD server find the volume by its address.
     Nbd(NbdPlan),
     /// None but for such clients.
     Export { uri: String },
@@ -137,17 +140,19 @@ pub enum DeviceOutcome {
     },
 }
 
-/// The thread that attaches and detaches devices. Jobs are done one after the other; the queue is bounded by
-/// the number of volumes, because the shard has at most one job per volume in it, and one per resource that is given up.
+/// The thread that attaches and detaches devices. Jobs are done one after the other; the queue is
+/// bounded by the number of volumes, because the shard has at most one job per volume in it, and
+/// one per resource that is given up.
 pub struct DeviceAdmin {
     jobs: Option<mpsc::Sender<DeviceJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DeviceAdmin {
-    /// Starts the thread of an engine that uses this frontend. `done` is called on it, after every job and when a device was
-    /// opened, and must not block on the shard. Devices that an engine before this one has left in `run_dir` wait for their
-    /// resources to be served again, if they can.
+    /// Starts the thread of an engine that uses this frontend. `done` is called on it, after every
+    /// job and when a device was opened, and must not block on the shard. Devices that an engine
+    /// before this one has left in `run_dir` wait for their resources to be served again, if they
+    /// can.
     pub fn start(
         kind: Option<FrontendKind>,
         run_dir: &Path,

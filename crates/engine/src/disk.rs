@@ -157,7 +157,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// `id` is unique within the shard for as long as operations may be in flight, see [`Disk::id_of`].
+    /// `id` is unique within the shard for as long as operations may be in flight, see
+    /// [`Disk::id_of`].
     #[must_use]
     pub fn new(id: u32, mut files: ReplicaFiles, pool: BufferPool) -> Self {
         let keeping = Keeping::new(std::mem::take(&mut files.layers));
@@ -219,7 +220,8 @@ impl Disk {
         (0..volumes).map(|number| self.files.allocated(VolumeId(number as u16))).collect()
     }
 
-    /// Whether the file system knows that nothing of these whole blocks has space; they then read as zeroes.
+    /// Whether the file system knows that nothing of these whole blocks has space; they then read
+    /// as zeroes.
     #[must_use]
     pub fn is_hole(&self, volume: VolumeId, offset: u64, len: u64) -> bool {
         self.files.is_hole(volume, offset, len)
@@ -397,7 +399,8 @@ impl Disk {
         self.start(ring, pending, |fd| Op::Allocate { fd, mode: zeroing.mode(), offset, len });
     }
 
-    /// Makes each file as large as it is to be, durably, one after the other, and allocates what is missing unless it is sparse.
+    /// Makes each file as large as it is to be, durably, one after the other, and allocates what is
+    /// missing unless it is sparse.
     fn grow(&mut self, ring: &mut Ring, tag: DiskTag, sizes: [(Area, u64); 2]) {
         let mut left = VecDeque::new();
         for (area, bytes) in sizes {
@@ -505,7 +508,8 @@ impl Disk {
                     Work::Flush => "flushing",
                     Work::Grow { .. } => "growing",
                 };
-                // Only files of volumes are sparse. Where space is promised and not there (a copy-on-write file system), the others fail.
+                // Only files of volumes are sparse. Where space is promised and not there (a
+                // copy-on-write file system), the others fail.
                 let full = is_full(&error);
                 let no_space = matches!(pending.area, Area::Volume(_) | Area::Sums(_)) && full;
                 Err(IoFailure { no_space, full, ..self.failure(what, pending.area, &error) })

@@ -1,4 +1,5 @@
-//! Mapped files that cannot be read or written any more: an access would end the engine, with everything that it serves.
+//! Mapped files that cannot be read or written any more: an access would end the engine, with
+//! everything that it serves.
 //!
 //! A process that shares memory by a file can make the file shorter at any time, and a page of
 //! persistent memory can be bad. The kernel then sends SIGBUS to the thread that accesses it. A
@@ -33,7 +34,8 @@ static TABLE: [Place; PLACES] = [const {
 }; PLACES];
 static INSTALL: Once = Once::new();
 
-/// A mapping whose loss is survived, until this is dropped, which must come before the mapping goes.
+/// A mapping whose loss is survived, until this is dropped, which must come before the mapping
+/// goes.
 pub struct Guarded {
     place: &'static Place,
 }
@@ -64,8 +66,8 @@ impl Drop for Guarded {
 }
 
 fn install() {
-    // SAFETY: all of `sigaction` are integers, function addresses and a set, for which zero is a value; the handler only
-    // does what a handler may.
+    // SAFETY: all of `sigaction` are integers, function addresses and a set, for which zero is a
+    // value; the handler only does what a handler may.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -86,8 +88,8 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     });
     if let Some(place) = mapping {
         place.lost.store(true, Ordering::Relaxed);
-        // SAFETY: exactly the mapping that was registered, which only ever holds plain bytes; it stays mapped, so every
-        // pointer into it stays valid.
+        // SAFETY: exactly the mapping that was registered, which only ever holds plain bytes; it
+        // stays mapped, so every pointer into it stays valid.
         let zeroes = unsafe {
             libc::mmap(
                 place.start.load(Ordering::Relaxed) as *mut libc::c_void,

@@ -58,8 +58,8 @@ use thiserror::Error;
 
 /// How long before the end of the lease the guard acts.
 pub const GUARD_MARGIN_MS: u64 = 400;
-/// How long killed processes are waited for before the devices fail regardless: a process that waits for a
-/// device dies only when that answers.
+/// How long killed processes are waited for before the devices fail regardless: a process that
+/// waits for a device dies only when that answers.
 const KILL_WAIT_MS: u64 = 150;
 const KILL_POLL: Duration = Duration::from_millis(2);
 /// How long the kernel may take to remove addresses before the kill goes on without.
@@ -300,8 +300,8 @@ impl Shared {
     /// Blocks until the timer has fired.
     fn wait(&self) {
         let mut count = 0u64;
-        // SAFETY: the eight bytes are a valid place for the result. An interrupted read returns early, which
-        // only means that the caller looks at the clock once more.
+        // SAFETY: the eight bytes are a valid place for the result. An interrupted read returns
+        // early, which only means that the caller looks at the clock once more.
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
@@ -342,9 +342,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard, in the network namespace of the calling thread. It is idle until the first lease.
+    /// Starts the guard, in the network namespace of the calling thread. It is idle until the first
+    /// lease.
     ///
-    /// `tell` is called on the guard's thread each time it has acted; it must not block. The devices are to fail then.
+    /// `tell` is called on the guard's thread each time it has acted; it must not block. The
+    /// devices are to fail then.
     pub fn start(margin_ms: u64, tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
         Self::start_noting(margin_ms, None, Vec::new(), tell)
     }
@@ -422,7 +424,8 @@ impl Guard {
             return Ok(self.shared.silenced(&state));
         }
         if late && !state.fenced {
-            // This process stood still. Services of another node may run by now, whatever lease this one has again.
+            // This process stood still. Services of another node may run by now, whatever lease
+            // this one has again.
             state.overdue = true;
             self.shared.arm(Time(1));
             return Ok(self.shared.silenced(&state));
@@ -531,8 +534,9 @@ impl Drop for Guard {
     }
 }
 
-/// The guard does little and must not come late: it asks for a place before ordinary threads. Where that is not
-/// permitted it runs as an ordinary thread. The thread that detaches mounts does not inherit it.
+/// The guard does little and must not come late: it asks for a place before ordinary threads. Where
+/// that is not permitted it runs as an ordinary thread. The thread that detaches mounts does not
+/// inherit it.
 pub(crate) fn prefer_this_thread() {
     let parameters = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
@@ -617,7 +621,8 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
     }
 }
 
-/// The engine ends. The lease goes on, so the devices answer until file systems have written what they hold.
+/// The engine ends. The lease goes on, so the devices answer until file systems have written what
+/// they hold.
 fn end(
     shared: &Shared,
     targets: &[GuardTarget],
@@ -907,7 +912,8 @@ mod tests {
         told.recv_timeout(Duration::from_secs(5)).expect("what comes late is silenced too");
     }
 
-    /// The whole process stood still when the lease ended, and what comes first afterwards is the next lease.
+    /// The whole process stood still when the lease ended, and what comes first afterwards is the
+    /// next lease.
     #[test]
     fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
         let (tell, told) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! A look at the files of a replica that no engine has open. Nothing is written, not even a lock is left.
+//! A look at the files of a replica that no engine has open. Nothing is written, not even a lock is
+//! left.
 
 use crate::disk::{check_owner, elsewhere};
 use bytes::Bytes;

@@ -140,11 +140,11 @@ pub struct IpcServer {
 }
 
 impl IpcServer {
-    /// Listens at `path`. A socket that a dead engine left there is replaced; one that a live engine listens on
-    /// is an error (`AddrInUse`).
+    /// Listens at `path`. A socket that a dead engine left there is replaced; one that a live
+    /// engine listens on is an error (`AddrInUse`).
     ///
-    /// `forward` is called on a thread per connection, in the order of the connection's requests; it may block,
-    /// which holds back that connection only.
+    /// `forward` is called on a thread per connection, in the order of the connection's requests;
+    /// it may block, which holds back that connection only.
     pub fn start(path: &Path, forward: impl Fn(IpcMessage) + Send + Sync + 'static) -> io::Result<Self> {
         if UnixStream::connect(path).is_ok() {
             let text = format!("an engine already listens at {}", path.display());

@@ -1,8 +1,9 @@
 //! Descriptors that have to outlive the engine. They make its devices hang when it dies; the
 //! devices fail only after their users were killed.
 //!
-//! The kernel ends a FUSE connection with the last descriptor of its `/dev/fuse`, and a loop device with its last user. The engine hands
-//! duplicates of them to the agent, which holds them for as long as the engine lives and does nothing with them.
+//! The kernel ends a FUSE connection with the last descriptor of its `/dev/fuse`, and a loop device
+//! with its last user. The engine hands duplicates of them to the agent, which holds them for as
+//! long as the engine lives and does nothing with them.
 //!
 //! ```text
 //!   engine, device thread                 agent, a thread per engine
@@ -23,7 +24,8 @@
 //! - An agent that does not answer holds up the device thread for [`ANSWER_WAIT`] at most, and no
 //!   other thread.
 //!
-//! What it does not guarantee: anything while there is no agent. A restarted one is handed everything again when it has said hello.
+//! What it does not guarantee: anything while there is no agent. A restarted one is handed
+//! everything again when it has said hello.
 
 use crate::ring::Fd;
 use crate::users::Users;
@@ -49,7 +51,8 @@ use std::time::{Duration, Instant};
 const SOCKET: &str = "keeper.sock";
 /// How long the engine waits for the agent to take or to release something.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
-/// Engines that are served at once: the present one, and those before it whose end is being dealt with.
+/// Engines that are served at once: the present one, and those before it whose end is being dealt
+/// with.
 const BACKLOG: i32 = 8;
 
 const KEEP: u8 = 1;
@@ -215,7 +218,8 @@ fn released(link: &OwnedFd, resource: ResourceId) -> io::Result<()> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// The agent's side: holds what engines hand over for as long as this process lives, on threads of its own.
+/// The agent's side: holds what engines hand over for as long as this process lives, on threads of
+/// its own.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -291,8 +295,8 @@ mod tests {
 
     const R: ResourceId = ResourceId(7);
 
-    /// A run directory whose agent keeps what it is given, with a service on the resource. Its cgroup is a directory, in which
-    /// what is written stays to be seen.
+    /// A run directory whose agent keeps what it is given, with a service on the resource. Its
+    /// cgroup is a directory, in which what is written stays to be seen.
     struct Lab {
         dir: PathBuf,
         killed: PathBuf,

@@ -1,8 +1,8 @@
-//! Devices that an engine leaves behind when it dies, and what becomes of them. One place for all frontends whose kernel
-//! driver can keep a device without an engine.
+//! Devices that an engine leaves behind when it dies, and what becomes of them. One place for all
+//! frontends whose kernel driver can keep a device without an engine.
 //!
-//! The kernel holds everything that is asked of such a *left* device, and no user sees an error. The next engine of this node
-//! decides:
+//! The kernel holds everything that is asked of such a *left* device, and no user sees an error.
+//! The next engine of this node decides:
 //!
 //! ```text
 //!   live ── engine dies ──▶ left ── the resource is served here again ──▶ live    what was not answered is asked again
@@ -51,7 +51,8 @@ pub const RETRY_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Left<D> {
     pub device: D,
-    /// The last one in which this node was primary, as far as no other primary has been since the device was served.
+    /// The last one in which this node was primary, as far as no other primary has been since the
+    /// device was served.
     pub epoch: Epoch,
     note: PathBuf,
 }
@@ -124,7 +125,8 @@ impl<D: Display + FromStr> LeftDevices<D> {
         for (_, left) in of_resource {
             if own && epoch.0 == left.epoch.0 + 1 {
                 left.epoch = epoch;
-                // Should it not be written, the next engine finds an epoch missing and gives the device up.
+                // Should it not be written, the next engine finds an epoch missing and gives the
+                // device up.
                 if let Err(error) = left.write() {
                     tracing::warn!(device = %left.device, %error, "cannot note the epoch of a left device");
                 }
@@ -169,7 +171,8 @@ pub trait LeavesDevices {
         (!left.left.is_empty()).then_some(left.until)
     }
 
-    /// The control plane's record of a resource: its epoch, and whether the devices are this node's own.
+    /// The control plane's record of a resource: its epoch, and whether the devices are this node's
+    /// own.
     fn record(&mut self, resource: ResourceId, epoch: Epoch, own: bool) {
         if self.left().record(resource, epoch, own) {
             self.give_up(resource);

@@ -1,9 +1,9 @@
-//! The data plane of one node: devices, disks and the network on one io_uring per shard, driving the replication
-//! core and the storage core of every replica. It keeps serving while the agent restarts, as long as its lease
-//! lasts.
+//! The data plane of one node: devices, disks and the network on one io_uring per shard, driving
+//! the replication core and the storage core of every replica. It keeps serving while the agent
+//! restarts, as long as its lease lasts.
 //!
-//! Where to start reading: [`shard`], the loop; [`open_replica`], one replica; then [`ring`], [`transport`], [`disk`],
-//! [`frontend`], [`guard`].
+//! Where to start reading: [`shard`], the loop; [`open_replica`], one replica; then [`ring`],
+//! [`transport`], [`disk`], [`frontend`], [`guard`].
 
 mod addresses;
 mod block_queue;

@@ -1,5 +1,5 @@
-//! Replicas on disk: made, opened. Formatting and recovery read and write for as long as they need, so they
-//! happen on a thread of their own and never hold up the shard.
+//! Replicas on disk: made, opened. Formatting and recovery read and write for as long as they need,
+//! so they happen on a thread of their own and never hold up the shard.
 
 use crate::buffer::BufferPool;
 use crate::disk::{Content, DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
@@ -170,7 +170,8 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// `preallocate`: see [`Layout`]. `opened` is called on the thread and must not block on the shard.
+    /// `preallocate`: see [`Layout`]. `opened` is called on the thread and must not block on the
+    /// shard.
     pub fn start(
         pool: BufferPool,
         preallocate: bool,

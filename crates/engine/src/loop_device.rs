@@ -223,8 +223,8 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Detaches the device, or, when it is in use, leaves it to its last user to do so by closing it. Tells
-    /// which: `true` when it is gone.
+    /// Detaches the device, or, when it is in use, leaves it to its last user to do so by closing
+    /// it. Tells which: `true` when it is gone.
     pub fn detach(self) -> Result<bool, LoopError> {
         let Self { path, file, number, .. } = self;
         let fail = |source| LoopError::Detach { path: path.clone(), source };
@@ -289,7 +289,8 @@ impl LoopResizing {
     }
 }
 
-/// Has the kernel ask for the attributes of a file anew: the driver takes the size that the kernel knows.
+/// Has the kernel ask for the attributes of a file anew: the driver takes the size that the kernel
+/// knows.
 fn ask_for_size(file: &Path) -> io::Result<()> {
     let path = CString::new(file.as_os_str().as_bytes())?;
     // SAFETY: `statx` consists of integers, for which zero is a value.

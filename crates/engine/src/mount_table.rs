@@ -1,6 +1,8 @@
-//! Whether a mount may be taken away: it is of a device of ours, and nothing else goes with it (R27).
+//! Whether a mount may be taken away: it is of a device of ours, and nothing else goes with it
+//! (R27).
 //!
-//! The agent knows more of mounts (`agent/src/service/mount_table.rs`). Here is only what the guard needs when there is no agent.
+//! The agent knows more of mounts (`agent/src/service/mount_table.rs`). Here is only what the guard
+//! needs when there is no agent.
 
 use std::fs;
 use std::io;
@@ -38,7 +40,8 @@ struct Mounted {
     options: String,
 }
 
-/// Whether what is mounted at `point` is a file system on `device`, with no other mount in it or over it.
+/// Whether what is mounted at `point` is a file system on `device`, with no other mount in it or
+/// over it.
 ///
 /// # Errors
 /// When the kernel does not tell.

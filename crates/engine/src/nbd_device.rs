@@ -1,5 +1,5 @@
-//! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made, given a new socket and taken away by
-//! netlink. On the device thread.
+//! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made, given a
+//! new socket and taken away by netlink. On the device thread.
 //!
 //! What this file guarantees: a device is told what the volume is (blocks of 4096 bytes, its size,
 //! trim, write-zeroes, no volatile cache: a write that is answered is durable). It asks for no more
@@ -18,7 +18,8 @@
 //! request is on two at once. The old engine is dead then. It held a lock in the run directory for
 //! as long as it lived, and only the holder of that lock takes or ends a device.
 //!
-//! Attributes and numbers are those of `linux/nbd-netlink.h`. What the driver does was read in its source, from Linux 5.10 on.
+//! Attributes and numbers are those of `linux/nbd-netlink.h`. What the driver does was read in its
+//! source, from Linux 5.10 on.
 
 use crate::block_queue;
 use crate::left_devices::{
@@ -40,8 +41,9 @@ use thiserror::Error;
 pub const DEAD_CONNECTION_S: u64 = 60;
 // The engine or the agent decides about a left device before the driver does.
 const _: () = assert!(DEAD_CONNECTION_S * 1000 > LEFT_MS_MAX + 2 * DEATH_WAIT.as_millis() as u64);
-/// After which the driver looks whether the connection on which it has asked for something is still the one it has, in
-/// milliseconds, and asks on the new one if not. It notes in the kernel's log that it has looked.
+/// After which the driver looks whether the connection on which it has asked for something is still
+/// the one it has, in milliseconds, and asks on the new one if not. It notes in the kernel's log
+/// that it has looked.
 const ASK_AGAIN_MS: u64 = 2000;
 
 /// Below the run directory: the notes of the devices that were made.
@@ -228,7 +230,8 @@ impl NbdAdmin {
         Self { left, lock_path: run_dir.join(LOCK), lock: None }
     }
 
-    /// Connects a volume's device, or gives the one that is left a new connection; none if the kernel has no driver.
+    /// Connects a volume's device, or gives the one that is left a new connection; none if the
+    /// kernel has no driver.
     ///
     /// # Errors
     /// When the driver refuses, or another engine lives in this run directory.

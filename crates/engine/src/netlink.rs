@@ -1,7 +1,7 @@
 //! Generic netlink, as far as the kernel's nbd driver needs it: one question, one answer.
 //!
-//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`; integers are in the machine's own byte order. What the
-//! kernel sends is decoded with its lengths checked (R25).
+//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`; integers are in the machine's
+//! own byte order. What the kernel sends is decoded with its lengths checked (R25).
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! One open replica with everything that makes it one: its cores, its files and, while it is primary, its devices.
+//! One open replica with everything that makes it one: its cores, its files and, while it is
+//! primary, its devices.
 //!
 //! `mainstay_host` drives the cores, here and in the simulator. This file gives it what it wants of
 //! the world: disk operations on the ring, messages on the transport, answers for devices and for
@@ -40,8 +41,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use watch::Watch;
 
-/// Most operations whose ends are told in one pump, of those that end when they are started: journals in memory must not
-/// hold up the shard (R18).
+/// Most operations whose ends are told in one pump, of those that end when they are started:
+/// journals in memory must not hold up the shard (R18).
 const ENDED_MAX: usize = 16;
 
 /// Sends the reply of a request of the agent.
@@ -53,7 +54,8 @@ pub struct Shared<'a> {
     pub transport: &'a mut Transport,
     pub pool: &'a BufferPool,
     pub devices: &'a DeviceAdmin,
-    /// Starts what a store wants done to the files of a snapshot; [`OpenReplica::snapshot_done`] follows.
+    /// Starts what a store wants done to the files of a snapshot; [`OpenReplica::snapshot_done`]
+    /// follows.
     pub snapshots: &'a dyn Fn(SnapshotJob),
     pub guard: &'a Guard,
     pub run_dir: &'a Path,
@@ -132,7 +134,8 @@ impl OpenReplica {
     ) -> Self {
         let config = store.config().clone();
         let opening = new_opening();
-        // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
+        // Whatever the kernel may have outstanding is admitted: it waits for room, it does not
+        // fail.
         let replica_config = ReplicaConfig {
             opening,
             requests_max: REQUESTS_MAX,
@@ -279,7 +282,8 @@ impl OpenReplica {
         }
     }
 
-    /// Takes and drops snapshots until there are these, if this is the primary, and rolls back: see [`mainstay_host::Host::snapshots`].
+    /// Takes and drops snapshots until there are these, if this is the primary, and rolls back: see
+    /// [`mainstay_host::Host::snapshots`].
     pub fn snapshots(
         &mut self,
         now: Time,
@@ -399,7 +403,8 @@ impl OpenReplica {
         self.report(shared);
     }
 
-    /// Where something was ever written, from the version table: an extent that no entry has changed is zero.
+    /// Where something was ever written, from the version table: an extent that no entry has
+    /// changed is zero.
     fn extents(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, tag: u64, range: Range) {
         // The same conditions as for what is read (R10).
         let may_answer =

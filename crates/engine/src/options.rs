@@ -15,7 +15,8 @@ pub struct EngineOptions {
     pub listen: SocketAddr,
     /// How volumes become devices.
     pub device: DeviceOption,
-    /// Where NBD clients of other machines connect to, if they may; those of this machine use a socket in `run_dir`.
+    /// Where NBD clients of other machines connect to, if they may; those of this machine use a
+    /// socket in `run_dir`.
     pub nbd_network: Option<NetworkOptions>,
     /// Payload memory that may lie idle in the pool, in bytes (R18).
     pub idle_memory_bytes: usize,
@@ -25,15 +26,18 @@ pub struct EngineOptions {
     pub slow: SlowLimits,
     /// How fast replicas that are not in sync are filled from here, all of them together.
     pub background: BackgroundLimits,
-    /// The shard may poll for a moment before it sleeps, while processors are left over, see [`crate::ring::Spin`].
+    /// The shard may poll for a moment before it sleeps, while processors are left over, see
+    /// [`crate::ring::Spin`].
     pub poll: bool,
     /// The files of new volumes are allocated whole, and discarded blocks keep their space, so a
     /// write never lacks any.
     pub preallocate: bool,
-    /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
-    /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.
+    /// Compare what devices read with what the log says, and end the engine where they differ. For
+    /// tests: it costs a checksum and a look-up for each block that is written or read, and some 30
+    /// bytes for each block of a volume.
     pub check_reads: bool,
-    /// The process is the engine of a node, and nothing else: it has a silencer, and ends in order at SIGTERM and SIGINT.
+    /// The process is the engine of a node, and nothing else: it has a silencer, and ends in order
+    /// at SIGTERM and SIGINT.
     pub stands_alone: bool,
 }
 

@@ -48,7 +48,8 @@ pub struct Presence {
     failing: Failing,
     /// Attach jobs that have not ended.
     attaching: usize,
-    /// The frontend answers with errors for good, so its devices go as soon as none is being attached.
+    /// The frontend answers with errors for good, so its devices go as soon as none is being
+    /// attached.
     withdrawn: bool,
     /// The devices are being detached; the frontend goes after them.
     detaching: bool,
@@ -88,13 +89,15 @@ impl Presence {
         }
     }
 
-    /// Whether there are to be devices. Nothing is done about it before [`offer`](Self::offer) or [`withdraw`](Self::withdraw).
+    /// Whether there are to be devices. Nothing is done about it before [`offer`](Self::offer) or
+    /// [`withdraw`](Self::withdraw).
     pub fn want(&mut self, wanted: bool, epoch: Option<Epoch>) {
         self.wanted = wanted;
         self.epoch = epoch;
     }
 
-    /// Whether flushes are needed. Returns whether all of them will come, if there are devices; see [`Frontend::flushes`].
+    /// Whether flushes are needed. Returns whether all of them will come, if there are devices; see
+    /// [`Frontend::flushes`].
     pub fn need_flushes(&mut self, needed: bool) -> Option<bool> {
         self.flushes_needed = needed;
         self.flushes()
@@ -106,7 +109,8 @@ impl Presence {
         self.frontend.as_mut().map(|frontend| frontend.flushes(needed))
     }
 
-    /// Bytes of each volume. To be said before devices are offered; later see [`resized`](Self::resized).
+    /// Bytes of each volume. To be said before devices are offered; later see
+    /// [`resized`](Self::resized).
     pub fn set_sizes(&mut self, sizes: &[u64]) {
         self.sizes = sizes.to_vec();
     }
@@ -374,7 +378,8 @@ impl Presence {
         }
     }
 
-    /// Takes what the frontends have to say after answers: requests of this one. [`polled`](Self::polled) follows.
+    /// Takes what the frontends have to say after answers: requests of this one.
+    /// [`polled`](Self::polled) follows.
     pub fn poll(&mut self, shared: &mut Shared<'_>) -> Option<(FrontendId, Vec<FrontendRequest>)> {
         for frontend in &mut self.closing {
             // It makes no requests any more, but may have answers to send.
@@ -430,7 +435,8 @@ impl Presence {
     }
 }
 
-/// Whether no service can see a device of the resource fail. If one could, the guard is asked to kill it.
+/// Whether no service can see a device of the resource fail. If one could, the guard is asked to
+/// kill it.
 fn unseen(shared: &Shared<'_>, resource: ResourceId) -> bool {
     // The guard has done it to all of them (R19).
     shared.fenced || shared.guard.kill_users(resource)

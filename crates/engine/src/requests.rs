@@ -12,8 +12,9 @@ pub const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
 
 const _: () = assert!(REQUESTS_MAX >= crate::frontend::TASKS_MAX);
 
-/// Requests in places that are used again, so that a request costs no allocation. The number of a request is its place and
-/// how often that was used before: an answer to an earlier one finds nothing.
+/// Requests in places that are used again, so that a request costs no allocation. The number of a
+/// request is its place and how often that was used before: an answer to an earlier one finds
+/// nothing.
 pub struct Requests<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,

@@ -11,7 +11,8 @@
 //! ```text
 //! loop { ring.turn(deadline, &mut completions)?; for c in completions.drain(..) { dispatch by c.owner } }
 //! ```
-//! Everything that was submitted during a turn enters the kernel with the next one, in one system call.
+//! Everything that was submitted during a turn enters the kernel with the next one, in one system
+//! call.
 
 // Talking to io_uring means handing raw pointers to the kernel; every such place is in this module.
 #![allow(unsafe_code)]
@@ -39,11 +40,12 @@ use thiserror::Error;
 /// A file descriptor that stays open while an operation on it is in flight.
 pub type Fd = Arc<OwnedFd>;
 
-/// Offset for [`Op::Read`] and [`Op::Write`] on a descriptor that has no positions (a device, a pipe).
+/// Offset for [`Op::Read`] and [`Op::Write`] on a descriptor that has no positions (a device, a
+/// pipe).
 pub const STREAM_OFFSET: u64 = u64::MAX;
 
-/// Most pieces that one vectored operation passes to the kernel (IOV_MAX). More may be given: the operation
-/// then completes short and the caller continues it.
+/// Most pieces that one vectored operation passes to the kernel (IOV_MAX). More may be given: the
+/// operation then completes short and the caller continues it.
 pub const PIECES_MAX: usize = 1024;
 
 /// Size of the submission queue; when it is full the ring enters the kernel early.
@@ -172,9 +174,11 @@ pub struct Ring {
     patience_us: u32,
     /// Operations among those that enter the kernel next that end while they enter it.
     instant: usize,
-    /// The kernel says without being entered that there is work for this thread; else a poll enters it each time.
+    /// The kernel says without being entered that there is work for this thread; else a poll enters
+    /// it each time.
     tells_work: bool,
-    /// The kernel can wait for several completions and still return with fewer after a while (Linux 6.12).
+    /// The kernel can wait for several completions and still return with fewer after a while (Linux
+    /// 6.12).
     gathers: bool,
     /// The ring accepts submissions from its own thread only (SINGLE_ISSUER).
     not_send: PhantomData<*const ()>,
@@ -223,8 +227,9 @@ impl Ring {
         })
     }
 
-    /// When [`turn`](Self::turn) polls for completions before it sleeps. Saves the cost of a wake-up
-    /// (tens of microseconds on an idle virtual processor) where a processor can be spared. Never at first.
+    /// When [`turn`](Self::turn) polls for completions before it sleeps. Saves the cost of a
+    /// wake-up (tens of microseconds on an idle virtual processor) where a processor can be spared.
+    /// Never at first.
     pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
     }
@@ -330,14 +335,15 @@ impl Ring {
         OpHandle(data)
     }
 
-    /// Asks the kernel to end an operation early. Its completion still comes, with an error or with success.
+    /// Asks the kernel to end an operation early. Its completion still comes, with an error or with
+    /// success.
     pub fn cancel(&mut self, handle: OpHandle) {
         self.push(&opcode::AsyncCancel::new(handle.0).build().user_data(CANCEL_DATA));
     }
 
-    /// Submits what is queued, waits until something completes, `deadline` passes or a [`Waker`] is used, and
-    /// appends what has completed to `out`. Returns whether a waker was used. Does not wait when completions
-    /// are there already.
+    /// Submits what is queued, waits until something completes, `deadline` passes or a [`Waker`] is
+    /// used, and appends what has completed to `out`. Returns whether a waker was used. Does not
+    /// wait when completions are there already.
     pub fn turn(&mut self, deadline: Option<Time>, out: &mut Vec<Completion>) -> Result<bool, RingError> {
         self.turn_gathering(deadline, 1, out)
     }
@@ -440,14 +446,15 @@ impl Ring {
         !self.last.is_empty() || !self.backlog.is_empty() || !self.uring.submission().is_empty()
     }
 
-    /// Whether the kernel has completions to tell that it makes only when it is entered. Read from memory that it shares with us.
+    /// Whether the kernel has completions to tell that it makes only when it is entered. Read from
+    /// memory that it shares with us.
     fn has_work(&mut self) -> bool {
         let queue = self.uring.submission();
         !self.tells_work || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Enters the kernel: submits everything, runs deferred work, waits for `wanted` completions or `wait`; for one if the
-    /// others do not come within `soon_us`.
+    /// Enters the kernel: submits everything, runs deferred work, waits for `wanted` completions or
+    /// `wait`; for one if the others do not come within `soon_us`.
     fn enter(&mut self, wait: Option<Duration>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
         let mut last = std::mem::take(&mut self.last);
         for entry in last.drain(..) {
@@ -475,8 +482,8 @@ impl Ring {
         let result = self.uring.submitter().submit_with_args(wanted, &args);
         match result {
             Ok(_) => Ok(()),
-            // Time is up; a signal; the completion queue must be emptied first; memory is short for now:
-            // what was not submitted stays queued for the next turn.
+            // Time is up; a signal; the completion queue must be emptied first; memory is short for
+            // now: what was not submitted stays queued for the next turn.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -546,9 +553,9 @@ impl Ring {
         }
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: everything that the entry points to is owned by its slot, or by `self` for the
-            // wake-up, until the completion has been reaped; `Drop` waits for the completions or leaks the
-            // memory.
+            // SAFETY: everything that the entry points to is owned by its slot, or by `self` for
+            // the wake-up, until the completion has been reaped; `Drop` waits for the completions
+            // or leaks the memory.
             if unsafe { queue.push(entry) }.is_err() {
                 return false;
             }

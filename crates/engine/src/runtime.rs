@@ -1,7 +1,8 @@
 //! The engine process: its threads and how they hear of each other.
 //!
-//! The shard has the main thread. The guard, the devices, the lifecycle of replicas and the agent's socket have
-//! threads of their own, which reach the shard through one channel and the ring's waker.
+//! The shard has the main thread. The guard, the devices, the lifecycle of replicas and the agent's
+//! socket have threads of their own, which reach the shard through one channel and the ring's
+//! waker.
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;

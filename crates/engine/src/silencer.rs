@@ -1,4 +1,5 @@
-//! The silencer: a small process that outlives engine and agent, and silences this node when the lease ends (R19).
+//! The silencer: a small process that outlives engine and agent, and silences this node when the
+//! lease ends (R19).
 //!
 //! ```text
 //!   engine                                    silencer, a process of its own
@@ -11,16 +12,16 @@
 //! - It needs neither the memory nor a descriptor of engine or agent. Everything that it needs is
 //!   noted before it counts: the list before a step of a service begins ([`crate::users`]), the
 //!   lease before the guard knows it.
-//! - It does what the guard does, in the same order and with the same code, and only when the guard has not: see
-//!   [`mainstay_types::silencer_does`].
+//! - It does what the guard does, in the same order and with the same code, and only when the guard
+//!   has not: see [`mainstay_types::silencer_does`].
 //! - After an attempt it tries the rest again, and only the rest, for as long as the lease is not
 //!   renewed. Lease, list and process id are read again before each attempt.
 //! - Its clock is the boot-time clock, so a suspend does not make it late.
 //! - An engine that starts has a silencer of its own. The earlier silencer ends as soon as the new
 //!   one looks out. An engine that starts during the first attempt waits for its end, and knows
 //!   afterwards that this node was silenced.
-//! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its own beside those of the services.
-//!   So the end of the engine's unit does not end it.
+//! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its
+//!   own beside those of the services. So the end of the engine's unit does not end it.
 //!
 //! What it does not guarantee: anything when it is killed together with engine and agent, or when
 //! the machine stands still as a whole.
@@ -366,7 +367,8 @@ fn mounts_left(target: &GuardTarget) -> Vec<PathBuf> {
 /// Makes this process independent of its terminal and of the process that started it, so that their
 /// end does not end it.
 fn stand_alone() {
-    // SAFETY: none of these takes a pointer but the name, which is zero-terminated. To ignore a signal runs no code of ours.
+    // SAFETY: none of these takes a pointer but the name, which is zero-terminated. To ignore a
+    // signal runs no code of ours.
     unsafe {
         libc::setsid();
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

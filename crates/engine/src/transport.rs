@@ -8,15 +8,15 @@
 //! - A peer from which nothing came for [`SILENCE_MS`] is down.
 //! - The queue of each connection is bounded (R18).
 //!
-//! A node pair has two connections, one opened by each side. A primary speaks on the connection that its
-//! own node opened; the replica answers on that same connection. A [`Channel`] therefore names a
-//! peer and the side that opened it. A replica core means only channels with `initiated_by_us` by a
-//! peer that is up or down.
+//! A node pair has two connections, one opened by each side. A primary speaks on the connection
+//! that its own node opened; the replica answers on that same connection. A [`Channel`] therefore
+//! names a peer and the side that opened it. A replica core means only channels with
+//! `initiated_by_us` by a peer that is up or down.
 //!
 //! Call order in a turn of the shard: [`Transport::handle_completion`] for each completion, then
-//! [`Transport::tick`], [`Transport::poll`] until it is empty, and last [`Transport::flush`], which turns
-//! all that was queued on a connection into one gathered send. The tick comes after the completions so that
-//! a shard that was held up itself does not take its peers for silent.
+//! [`Transport::tick`], [`Transport::poll`] until it is empty, and last [`Transport::flush`], which
+//! turns all that was queued on a connection into one gathered send. The tick comes after the
+//! completions so that a shard that was held up itself does not take its peers for silent.
 
 mod assembler;
 mod connection;
@@ -52,8 +52,8 @@ const BACKLOG: i32 = 128;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Channel {
     pub peer: NodeId,
-    /// Whether this node opened the connection (and speaks on it as primary) or the peer did (and this node
-    /// answers on it as replica).
+    /// Whether this node opened the connection (and speaks on it as primary) or the peer did (and
+    /// this node answers on it as replica).
     pub initiated_by_us: bool,
 }
 
@@ -201,8 +201,8 @@ impl Transport {
         self.local_addr
     }
 
-    /// States the whole set of peers. Connections to nodes that are no longer in it, or whose address has
-    /// changed, end; new ones are opened with the next [`tick`](Self::tick).
+    /// States the whole set of peers. Connections to nodes that are no longer in it, or whose
+    /// address has changed, end; new ones are opened with the next [`tick`](Self::tick).
     pub fn set_peers(&mut self, addrs: &BTreeMap<NodeId, SocketAddr>) {
         let gone: Vec<_> = self
             .peers
@@ -384,7 +384,8 @@ impl Transport {
     }
 
     fn connect(&mut self, ring: &mut Ring, node: NodeId, addr: SocketAddr) {
-        // The socket stays blocking: that is how io_uring knows to wait itself instead of answering EAGAIN.
+        // The socket stays blocking: that is how io_uring knows to wait itself instead of answering
+        // EAGAIN.
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM.cloexec(), Some(Protocol::TCP))
             .map(|socket| Fd::new(socket.into()))
             .and_then(|socket| Connection::configure(&socket).map(|()| socket));
@@ -547,7 +548,8 @@ impl Transport {
         connection.close();
     }
 
-    /// The outgoing connection to `node` ended or did not come up: says so once and tries again later.
+    /// The outgoing connection to `node` ended or did not come up: says so once and tries again
+    /// later.
     fn failed(&mut self, node: NodeId, reason: DownReason) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         // Nodes that fail together must not try again together.

@@ -1,7 +1,9 @@
-//! ublk devices: made, kept over the death of an engine, and taken away. On the device thread, never on the shard.
+//! ublk devices: made, kept over the death of an engine, and taken away. On the device thread,
+//! never on the shard.
 //!
-//! An engine that dies leaves its devices behind, and the kernel holds everything that is asked of them (their state is
-//! *quiesced*). When such a device goes on, and when it fails, is the same for all frontends: see [`crate::left_devices`].
+//! An engine that dies leaves its devices behind, and the kernel holds everything that is asked of
+//! them (their state is *quiesced*). When such a device goes on, and when it fails, is the same for
+//! all frontends: see [`crate::left_devices`].
 //!
 //! What this file guarantees: a left device is taken over only if an engine of this node made it,
 //! for this volume, in its present size. Its note and the cookie in the kernel's description of the
@@ -90,8 +92,8 @@ impl UblkAdmin {
         Self { control: None, left: LeftDevices::new(run_dir, DIRECTORY) }
     }
 
-    /// Makes a volume's device, or takes over the one that is left. `opened` gets the way to its requests, which must be
-    /// fetched for this to end.
+    /// Makes a volume's device, or takes over the one that is left. `opened` gets the way to its
+    /// requests, which must be fetched for this to end.
     pub fn attach(
         &mut self,
         plan: &UblkPlan,

@@ -41,7 +41,8 @@ impl Users {
     /// # Errors
     /// When it cannot be written: then no service may begin.
     pub fn note(&self, entries: &[GuardEntry]) -> io::Result<()> {
-        // Under another name first: an engine may die at any time. The run directory does not outlive a power cut, nor do processes.
+        // Under another name first: an engine may die at any time. The run directory does not
+        // outlive a power cut, nor do processes.
         let fresh = self.file.with_extension("new");
         fs::write(&fresh, serde_json::to_vec(entries)?)?;
         fs::rename(fresh, &self.file)

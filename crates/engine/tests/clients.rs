@@ -168,7 +168,8 @@ fn an_export_of_a_client_is_that_of_its_primary() {
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }
 
-/// Between two sessions others may write, so what a machine has in flight, and in its caches, is of the past in the next one.
+/// Between two sessions others may write, so what a machine has in flight, and in its caches, is of
+/// the past in the next one.
 #[test]
 fn a_virtual_machine_of_a_session_that_is_over_gets_errors_in_the_next_one() {
     const OK: u8 = 0;

@@ -1,5 +1,6 @@
-//! Three whole engines in one process, on addresses of the loopback network, with a control plane made of a few
-//! lines: a resource is made, promoted, written through its device, handed over, and compared.
+//! Three whole engines in one process, on addresses of the loopback network, with a control plane
+//! made of a few lines: a resource is made, promoted, written through its device, handed over, and
+//! compared.
 //!
 //! Needs root, /dev/fuse and loop devices.
 
@@ -34,8 +35,8 @@ fn assert_block(device: &File, at: u64, fill: u8) {
     assert!(buffer.as_slice()[..4096].iter().all(|byte| *byte == fill), "block {at} is not all {fill}");
 }
 
-/// Writes in a thread of its own and meanwhile listens to the engines, of which the first serves the device: one drops an agent
-/// that does not listen to its reports.
+/// Writes in a thread of its own and meanwhile listens to the engines, of which the first serves
+/// the device: one drops an agent that does not listen to its reports.
 fn write_listening(
     engines: &mut [Engine],
     resource: ResourceId,
@@ -71,7 +72,8 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
         engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
     }
 
-    // More than the journal holds, with hot blocks, so that destage, checkpoint and trim all happen.
+    // More than the journal holds, with hot blocks, so that destage, checkpoint and trim all
+    // happen.
     let device = engines[0].device();
     for round in 0..3u8 {
         let mut large = mainstay_engine::buffer::BufferPool::new(0).get(1 << 20);
@@ -80,7 +82,8 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
             device.write_all_at(&large.as_slice()[..1 << 20], at << 20).expect("written");
             write_blocks(&device, &[7, 5000 + at], 100 + round);
         }
-        // On a slow machine this takes long, and an engine drops an agent that does not listen to its reports.
+        // On a slow machine this takes long, and an engine drops an agent that does not listen to
+        // its reports.
         for engine in &mut engines {
             engine.listen();
         }
@@ -125,8 +128,9 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }
 
-/// Two replicas have their journals in memory, one on the disk: what follows from an append follows in the same turn on the
-/// one side and in a later one on the other. Then one of them is closed and recovered.
+/// Two replicas have their journals in memory, one on the disk: what follows from an append follows
+/// in the same turn on the one side and in a later one on the other. Then one of them is closed and
+/// recovered.
 #[test]
 fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
     let _turn = TURN.lock();
@@ -142,7 +146,8 @@ fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
         engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
     }
     let device = engines[0].device();
-    // Several times round the journal, so that what is read back from it is destaged, and its space is used again.
+    // Several times round the journal, so that what is read back from it is destaged, and its space
+    // is used again.
     let rounds = |device: &File| {
         for round in 0..3u8 {
             let mut large = mainstay_engine::buffer::BufferPool::new(0).get(1 << 20);
@@ -158,8 +163,9 @@ fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
     assert_block(&device, 6, 3);
     assert_equal(&mut engines);
 
-    // The second one goes: it is closed, misses writes, is recovered from its journal and fed from the primary's. An agent closes a
-    // replica for good only; one that comes back the same does so with its engine, on a new connection, by which it is attached.
+    // The second one goes: it is closed, misses writes, is recovered from its journal and fed from
+    // the primary's. An agent closes a replica for good only; one that comes back the same does so
+    // with its engine, on a new connection, by which it is attached.
     engines[0].know(&[1, 3]);
     engines[0].until("the second one to be away", |status| {
         status.peers.iter().any(|peer| peer.node.0 == 2 && peer.state == PeerState::Disconnected)
@@ -243,7 +249,8 @@ fn small_writes_go_round_the_journal_again_and_again() {
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }
 
-/// An agent may be restarted while its engine opens a replica, and the new one may have heard that the replica is not wanted any more.
+/// An agent may be restarted while its engine opens a replica, and the new one may have heard that
+/// the replica is not wanted any more.
 #[test]
 fn a_replica_that_is_dropped_while_it_is_opened_is_closed_before_the_answer() {
     let _turn = TURN.lock();

@@ -1,8 +1,8 @@
-//! No device fails under a service: an engine in a process of its own is killed, or withdraws its device, under a file system that is
-//! written to.
+//! No device fails under a service: an engine in a process of its own is killed, or withdraws its
+//! device, under a file system that is written to.
 //!
-//! Needs root, /dev/fuse, loop devices, xfsprogs and a writable hierarchy of cgroups of version 2; says so and passes where they are
-//! missing. `MAINSTAY_DEATHS=N` kills that many engines.
+//! Needs root, /dev/fuse, loop devices, xfsprogs and a writable hierarchy of cgroups of version 2;
+//! says so and passes where they are missing. `MAINSTAY_DEATHS=N` kills that many engines.
 
 mod support;
 
@@ -227,8 +227,8 @@ impl Lab {
         Some(Self { node, base, service, process: Some(process), engine, epoch: 1 })
     }
 
-    /// `end` makes the device fail while the service writes. It sees no error, and whatever it was acknowledged is there when it is served
-    /// again, after `back`.
+    /// `end` makes the device fail while the service writes. It sees no error, and whatever it was
+    /// acknowledged is there when it is served again, after `back`.
     fn round(&mut self, what: &str, end: impl FnOnce(&mut Self), back: impl FnOnce(&mut Self)) {
         self.service.mount(&device(&mut self.engine));
         self.engine.ask(Request::Guard { entries: vec![self.service.entry()] });

@@ -1,5 +1,5 @@
-//! The disk of a replica on real files: what was written comes back, nothing half-made stays, faults are
-//! stated.
+//! The disk of a replica on real files: what was written comes back, nothing half-made stays,
+//! faults are stated.
 
 #[path = "support/disk.rs"]
 mod support;

@@ -86,7 +86,8 @@ fn a_journal_elsewhere_is_found_by_its_link() {
     assert_eq!(inspect(&copy.0, Some(&place.path)).expect("named").faults, Vec::<String>::new());
 }
 
-/// A journal that does not continue the log of its replica looks like an empty one, and what was acknowledged would be left out.
+/// A journal that does not continue the log of its replica looks like an empty one, and what was
+/// acknowledged would be left out.
 #[test]
 fn a_journal_that_is_not_the_replicas_is_refused_and_nothing_is_changed() {
     let (dir, fast) = (Dir::new("wrong"), Dir::new("wrong-fast"));
@@ -126,7 +127,8 @@ fn a_journal_that_is_not_the_replicas_is_refused_and_nothing_is_changed() {
     assert!(matches!(open(&dir.replica()), Err(DiskError::Size { .. })));
     assert!(meta() == before, "whoever refuses has written nothing");
 
-    // The link may be set anew, also relative to the directory; and the journal may come back to it.
+    // The link may be set anew, also relative to the directory; and the journal may come back to
+    // it.
     std::fs::remove_file(dir.replica().join("journal")).expect("a link");
     let up = Path::new("../..").join(fast.0.file_name().expect("a name")).join("away");
     std::os::unix::fs::symlink(up, dir.replica().join("journal")).expect("linked");
@@ -194,7 +196,8 @@ fn what_was_made_and_not_published_takes_its_journal_with_it() {
     assert_eq!(std::fs::read(&place.path).expect("still there"), b"data");
 }
 
-/// The store's operations on a journal in memory: each has ended when it was started, and is heard of when asked for.
+/// The store's operations on a journal in memory: each has ended when it was started, and is heard
+/// of when asked for.
 #[test]
 fn a_journal_in_memory_is_written_at_once() {
     let (dir, tmpfs) = (Dir::new("memory"), memory("memory"));
@@ -230,7 +233,8 @@ fn a_journal_in_memory_is_written_at_once() {
     assert!(files.media(&pool()).read(Area::Journal, 8192, expected.len()).expect("readable") == expected);
 }
 
-/// R13: the end of the file is gone, as a bad page would be. The engine lives, the operation fails, and so does every other.
+/// R13: the end of the file is gone, as a bad page would be. The engine lives, the operation fails,
+/// and so does every other.
 #[test]
 fn a_journal_in_memory_that_fails_is_an_error() {
     let (dir, tmpfs) = (Dir::new("fails"), memory("fails"));

@@ -1,5 +1,6 @@
-//! Snapshots in a directory whose file system cannot clone files (docs/adr/0020-copy-before-write.md), against arrays of bytes. Where the
-//! directory of the tests can, the same is tested of clones.
+//! Snapshots in a directory whose file system cannot clone files
+//! (docs/adr/0020-copy-before-write.md), against arrays of bytes. Where the directory of the tests
+//! can, the same is tested of clones.
 
 #[path = "support/disk.rs"]
 mod support;
@@ -570,7 +571,8 @@ impl Drop for Mounted {
     }
 }
 
-/// F11: what cannot be put aside is not written over, and is told to be for want of space, so that the store tries again.
+/// F11: what cannot be put aside is not written over, and is told to be for want of space, so that
+/// the store tries again.
 #[test]
 fn a_full_pool_holds_the_write_up_and_costs_no_snapshot() {
     let around = Dir::new("layers-full");

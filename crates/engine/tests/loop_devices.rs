@@ -1,7 +1,7 @@
 //! Real kernel: volumes in memory, a FUSE mount, loop devices, file systems and fio on top.
 //!
-//! Needs root, `/dev/fuse`, `/dev/loop-control`, xfsprogs, util-linux and fio; says so and passes where root is
-//! missing. Every test takes away what it made, also when it fails.
+//! Needs root, `/dev/fuse`, `/dev/loop-control`, xfsprogs, util-linux and fio; says so and passes
+//! where root is missing. Every test takes away what it made, also when it fails.
 
 use mainstay_codec::Pieces;
 use mainstay_engine::buffer::BufferPool;

@@ -1,5 +1,5 @@
-//! Volumes over NBD: whole engines against clients that others wrote (libnbd's and QEMU's tools, fio), against clients that
-//! lie and die, and through a change of the primary.
+//! Volumes over NBD: whole engines against clients that others wrote (libnbd's and QEMU's tools,
+//! fio), against clients that lie and die, and through a change of the primary.
 //!
 //! Needs root, and the packages that `make deps` installs.
 
@@ -184,7 +184,8 @@ fn clients_that_lie_or_die_harm_only_themselves() {
     let block = content(3, 4096);
     good.write(0, &block);
 
-    // Dies in the middle of a payload: nothing of it is written, or all of the part that came whole.
+    // Dies in the middle of a payload: nothing of it is written, or all of the part that came
+    // whole.
     for cut in [0, 1, 100, 4095] {
         let mut client = Client::at(&engine, "db/0");
         client.ask(Ask::Write, 8192, 4096, &block[..cut]);
@@ -309,7 +310,8 @@ fn clients_of_the_network_get_in_when_the_operator_says_so() {
     end(engine, &base);
 }
 
-/// R19, and what it means for a client that reconnects: no write fails, and none that was acknowledged is lost.
+/// R19, and what it means for a client that reconnects: no write fails, and none that was
+/// acknowledged is lost.
 #[test]
 fn qemu_goes_on_at_the_next_primary() {
     let _turn = turn();
@@ -346,7 +348,8 @@ fn qemu_goes_on_at_the_next_primary() {
     }
     let (start, mut moves) = (Instant::now(), 0);
     let output = run_while(&mut engines, &mut command, |engines| {
-        // Twice in the middle of it: to the second, and, without a word to the second, to the third.
+        // Twice in the middle of it: to the second, and, without a word to the second, to the
+        // third.
         let due = [Duration::from_millis(300), Duration::from_millis(1500)];
         if moves < due.len() && start.elapsed() > due[moves] {
             moves += 1;
@@ -402,7 +405,8 @@ fn the_kernels_driver_is_a_client() {
     buffer.as_mut_slice().fill(0);
     device.read_exact_at(&mut buffer.as_mut_slice()[..bytes.len()], 8 << 20).expect("read");
     assert!(buffer.as_slice()[..bytes.len()] == bytes);
-    // Zeroes on the exact range, by discard and by write-zeroes; another client sees what this one did.
+    // Zeroes on the exact range, by discard and by write-zeroes; another client sees what this one
+    // did.
     for (option, at) in [("-f", 8u64 << 20), ("-zf", (8 << 20) + 65536)] {
         let (offset, len) = (format!("--offset={at}"), "--length=8192");
         run(&mut engine, "/usr/bin/blkdiscard", &[option, &offset, len, &path]);

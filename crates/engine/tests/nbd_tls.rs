@@ -99,7 +99,8 @@ impl Authority {
         Self { dir }
     }
 
-    /// A certificate for a `client` or a `server`, in the form in which libnbd and QEMU look for it, in a directory of its own.
+    /// A certificate for a `client` or a `server`, in the form in which libnbd and QEMU look for
+    /// it, in a directory of its own.
     fn certify(&self, name: &str, role: &str, [from, until]: [&str; 2]) -> PathBuf {
         let dir = self.dir.join(name);
         fs::create_dir_all(&dir).expect("a directory");

@@ -228,15 +228,17 @@ fn an_idle_pair_stays_connected_and_says_nothing_to_the_shard() {
     assert!(far > now(), "nothing is due now");
 }
 
-/// Connections are made one after the other, so their pings would be due at as many moments, and each is a wake-up.
-/// On the connection that a node has opened come answers, which its shard waits for together; what the peer asks ends that wait.
+/// Connections are made one after the other, so their pings would be due at as many moments, and
+/// each is a wake-up. On the connection that a node has opened come answers, which its shard waits
+/// for together; what the peer asks ends that wait.
 #[test]
 fn what_a_peer_asks_is_urgent_and_its_answers_are_not() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.turn();
     let before = a.ring.urgent_in_flight();
     if before == 0 {
-        // A kernel that cannot wait for several things: nothing is urgent there, not even another thread.
+        // A kernel that cannot wait for several things: nothing is urgent there, not even another
+        // thread.
         return;
     }
     a.know(&[(2, b.addr())]);
@@ -428,7 +430,8 @@ fn a_peer_that_says_much_hears_something_all_the_same() {
 #[test]
 fn damaged_bytes_end_the_connection_with_a_reason() {
     let good = bytes_of(&append(1, &[4096, 65536]));
-    // In the header, in the meta, in a small and in a large payload; and something that is no frame at all.
+    // In the header, in the meta, in a small and in a large payload; and something that is no frame
+    // at all.
     for at in [0, 44, 70, 64 + 128 + 80 + 100, good.len() - 100] {
         let mut bad = good.clone();
         bad[at] ^= 0x40;

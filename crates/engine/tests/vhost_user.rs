@@ -1,5 +1,6 @@
-//! Volumes as disks of virtual machines: whole engines against a monitor and a driver of a few lines, against those that lie,
-//! and through engines that stop serving in the midst of requests. Real machines are in `tests/vm/vhost.sh`.
+//! Volumes as disks of virtual machines: whole engines against a monitor and a driver of a few
+//! lines, against those that lie, and through engines that stop serving in the midst of requests.
+//! Real machines are in `tests/vm/vhost.sh`.
 
 #[path = "support/machine.rs"]
 mod machine;
@@ -39,7 +40,8 @@ fn vhost_user(options: &mut EngineOptions) {
     options.device = DeviceOption::Only(FrontendKind::VhostUser);
 }
 
-/// One engine with one resource, `db`, of two volumes, the socket of the first, and the directory of all that.
+/// One engine with one resource, `db`, of two volumes, the socket of the first, and the directory
+/// of all that.
 fn serve(name: &str, node: u32) -> (Engine, PathBuf, PathBuf) {
     let base = fresh_dir(name);
     let mut engine = Engine::start_with(node, &base, vhost_user);
@@ -217,7 +219,8 @@ fn promote(engine: &mut Engine, epoch: u64) {
     engine.ask(Request::Record { record });
 }
 
-/// Ends what this node serves, with requests of the machine in flight, which is cut off without an answer to them.
+/// Ends what this node serves, with requests of the machine in flight, which is cut off without an
+/// answer to them.
 fn cut_off(engine: &mut Engine, machine: &mut Machine, fill: u8, stop: impl FnOnce(&mut Engine)) {
     engine.ask(Request::Pause { resource: ResourceId(1) });
     for block in 0..10u64 {
@@ -286,8 +289,8 @@ fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
     end(engine, &base);
 }
 
-/// While the resource is attached elsewhere a client writes, in the same epoch: what was in flight before fails, and so does all that the
-/// machine asks for until it is started again.
+/// While the resource is attached elsewhere a client writes, in the same epoch: what was in flight
+/// before fails, and so does all that the machine asks for until it is started again.
 #[test]
 fn what_was_in_flight_fails_after_a_client_had_the_resource() {
     let _turn = turn();
@@ -327,7 +330,8 @@ fn what_was_in_flight_fails_after_a_client_had_the_resource() {
     end(engine, &base);
 }
 
-/// A monitor that dies with requests in flight makes room for the next one, which finds all of them done or none.
+/// A monitor that dies with requests in flight makes room for the next one, which finds all of them
+/// done or none.
 #[test]
 fn a_monitor_that_dies_makes_room() {
     let _turn = turn();

@@ -47,8 +47,8 @@ fn shown(value: Option<&String>) -> String {
 }
 
 impl ServiceSpec {
-    /// The fields of `new` that are not as they are here, in the order of the specification. Values of environment variables are
-    /// not shown: they may be secret (R24).
+    /// The fields of `new` that are not as they are here, in the order of the specification. Values
+    /// of environment variables are not shown: they may be secret (R24).
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<Change> {
         let Self { name, resource, mount, processes, vip, policy } = self;

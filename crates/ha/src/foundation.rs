@@ -1,4 +1,5 @@
-//! The file system under a service: whether a process may begin on it, and whether it may be taken away (R27, R28).
+//! The file system under a service: whether a process may begin on it, and whether it may be taken
+//! away (R27, R28).
 //!
 //! Before the agent carries out a step, it looks at the mount point and asks here what follows.
 
@@ -7,7 +8,8 @@ use mainstay_types::reach;
 use mainstay_types::simulation::{Bug, planted};
 use serde::{Deserialize, Serialize};
 
-/// A mount point of a service, as it is at this moment. Mounts are told apart by their devices, not by names.
+/// A mount point of a service, as it is at this moment. Mounts are told apart by their devices, not
+/// by names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AtPath {

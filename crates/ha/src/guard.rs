@@ -17,7 +17,8 @@
 use mainstay_types::Time;
 use mainstay_types::simulation::{Bug, planted};
 
-/// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
+/// Services are killed when the lease has less than this left; the engine's guard does the same
+/// (R19).
 pub const GUARD_MARGIN_MS: u64 = 400;
 /// A list that was not confirmed is asked for again after this time.
 pub const REPEAT_GUARD_MS: u64 = 500;

@@ -46,7 +46,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// This node is primary in `epoch` and the devices exist. `round` rises when the operator clears failures.
+    /// This node is primary in `epoch` and the devices exist. `round` rises when the operator
+    /// clears failures.
     Start {
         epoch: Epoch,
         round: u64,
@@ -64,8 +65,9 @@ pub enum Event {
         ticket: u64,
         result: Result<(), String>,
     },
-    /// Answer to the `Run` of [`Step::ProbeAddress`], instead of [`Event::StepDone`]: a host that is no node of the cluster has the
-    /// address, or an administrator has set it on another node. `why` is in words for the operator.
+    /// Answer to the `Run` of [`Step::ProbeAddress`], instead of [`Event::StepDone`]: a host that
+    /// is no node of the cluster has the address, or an administrator has set it on another node.
+    /// `why` is in words for the operator.
     AddressHeld {
         ticket: u64,
         why: String,
@@ -261,8 +263,8 @@ impl Machine {
         }
     }
 
-    /// Goes on where an earlier agent process was, without a reboot in between. `spec` is the one that was
-    /// in force then.
+    /// Goes on where an earlier agent process was, without a reboot in between. `spec` is the one
+    /// that was in force then.
     #[must_use]
     pub fn restore(spec: ServiceSpec, saved: Saved, now: Time) -> Self {
         let mut machine = Self::new(spec);
@@ -284,8 +286,8 @@ impl Machine {
                 machine.mode = mode;
                 machine.report();
             }
-            // Every earlier step is walked again: it is idempotent, and a process that died meanwhile is
-            // noticed and started again.
+            // Every earlier step is walked again: it is idempotent, and a process that died
+            // meanwhile is noticed and started again.
             Mode::Forward { at } => {
                 reach!("ha: a start is adopted after a restart");
                 machine.adopt_below = at;
@@ -348,7 +350,8 @@ impl Machine {
         self.round
     }
 
-    /// The epoch in which the service was killed because the lease ended: it needs a later one to start.
+    /// The epoch in which the service was killed because the lease ended: it needs a later one to
+    /// start.
     #[must_use]
     pub fn spent_epoch(&self) -> Option<Epoch> {
         self.spent_epoch
@@ -423,7 +426,8 @@ impl Machine {
                 reach!("ha: a start of what failed");
             }
             Mode::Stopped | Mode::Failed => self.begin(epoch, round, now),
-            // The devices of another epoch are other devices: everything on top is taken down first.
+            // The devices of another epoch are other devices: everything on top is taken down
+            // first.
             Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } => {
                 reach!("ha: a start in another epoch");
                 self.on_stop(now);

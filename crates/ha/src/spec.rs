@@ -38,7 +38,8 @@ impl SpecError {
     }
 }
 
-/// A service: started on the primary of `resource` in the order mount, processes, address; stopped in reverse.
+/// A service: started on the primary of `resource` in the order mount, processes, address; stopped
+/// in reverse.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSpec {
@@ -85,7 +86,8 @@ pub struct Process {
     pub name: String,
     /// Program and arguments; no shell is involved. Stays in the foreground.
     pub command: Vec<String>,
-    /// Runs to its end before `command` is started, each time the service starts: must be idempotent.
+    /// Runs to its end before `command` is started, each time the service starts: must be
+    /// idempotent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,22 +13,24 @@ pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;
 pub(crate) const ADDRESS_TIMEOUT_MS: u64 = 5_000;
 /// How long unmounting may take before it is forced, in milliseconds.
 pub(crate) const UNMOUNT_TIMEOUT_MS: u64 = 15_000;
-/// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced undo.
+/// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced
+/// undo.
 pub(crate) const KILL_TIMEOUT_MS: u64 = 10_000;
 
 /// One step of a start. `process` counts within the specification.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Ask whether another node answers for the address. Runs beside the following steps. Done = none does, or
-    /// this node has added the address already. An address that is here and that Mainstay did not add is a failure.
+    /// Ask whether another node answers for the address. Runs beside the following steps. Done =
+    /// none does, or this node has added the address already. An address that is here and that
+    /// Mainstay did not add is a failure.
     ProbeAddress,
     /// Make the file system if asked and blank, and mount. Undo: unmount; forced: detach lazily.
     Mount,
     /// Run the process's `prepare` command to its end. Undo: kill it.
     Prepare { process: usize },
-    /// Start the process, or adopt it if it runs. Undo: stop signal, then SIGKILL of its cgroup, done when the
-    /// cgroup is empty; forced: SIGKILL at once.
+    /// Start the process, or adopt it if it runs. Undo: stop signal, then SIGKILL of its cgroup,
+    /// done when the cgroup is empty; forced: SIGKILL at once.
     StartProcess { process: usize },
     /// Repeat the readiness test until it succeeds.
     CheckReady { process: usize },

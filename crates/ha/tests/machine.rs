@@ -741,7 +741,8 @@ fn a_restarted_agent_adopts_without_preparing_again() {
     assert!(node.undone().is_empty());
 }
 
-/// The second process gets a readiness test and the first one loses its own, wherever the machine is.
+/// The second process gets a readiness test and the first one loses its own, wherever the machine
+/// is.
 #[test]
 fn a_specification_changes_in_place_wherever_the_machine_is() {
     let mut changed = spec();

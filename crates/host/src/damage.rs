@@ -1,4 +1,5 @@
-//! Reads that have found a block that does not fit its checksum ([ADR 14](../../../docs/adr/0014-mending.md)).
+//! Reads that have found a block that does not fit its checksum ([ADR
+//! 14](../../../docs/adr/0014-mending.md)).
 //!
 //! - A primary's read waits until the extent is mended from other replicas, and is done again.
 //! - If no replica has a block, a request that reads it gets an error. This replica does not fail:
@@ -91,7 +92,8 @@ impl Host {
         self.damage.counts
     }
 
-    /// Blocks that no replica in sync had whole when this primary read them last: reading them is an error. The first of them only, if there are many.
+    /// Blocks that no replica in sync had whole when this primary read them last: reading them is
+    /// an error. The first of them only, if there are many.
     pub fn unreadable(&self) -> impl ExactSizeIterator<Item = DamagedBlock> {
         self.damage.unreadable.iter().map(|&(volume, block)| DamagedBlock { volume, block })
     }
@@ -122,7 +124,8 @@ impl Host {
             return self.read_failed(platform, &job, &damaged.to_string());
         }
         let waiting = Waiting { purpose: job.purpose, range: job.range, rounds: job.rounds + 1, damaged };
-        // Each extent of it may be damaged, and twice while it is read; more is a disk that cannot be written to.
+        // Each extent of it may be damaged, and twice while it is read; more is a disk that cannot
+        // be written to.
         if job.rounds > 2 * (job.range.len / EXTENT_BYTES + 2) {
             reach!("host: damage comes back");
             return self.read_lacks(platform, &waiting);

@@ -19,12 +19,13 @@ pub(crate) struct Digesting {
 }
 
 impl Host {
-    /// Digests everything as of the commit index of now; answered by [`Happened::Digested`], perhaps before this
-    /// returns. Fails when that index moves meanwhile, so the caller pauses writes first.
+    /// Digests everything as of the commit index of now; answered by [`Happened::Digested`],
+    /// perhaps before this returns. Fails when that index moves meanwhile, so the caller pauses
+    /// writes first.
     ///
     /// # Errors
-    /// [`DigestError::Busy`]: one is being made. [`DigestError::Incomplete`]: the content is not that of any commit index (R16).
-    /// Nothing else follows then.
+    /// [`DigestError::Busy`]: one is being made. [`DigestError::Incomplete`]: the content is not
+    /// that of any commit index (R16). Nothing else follows then.
     pub fn start_digest(&mut self, platform: &mut impl Platform) -> Result<(), DigestError> {
         if self.digest.is_some() {
             return Err(DigestError::Busy);

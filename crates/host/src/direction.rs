@@ -3,7 +3,8 @@
 
 use mainstay_codec::Message;
 
-/// Whether this is said on the connection that the other one opened: by a replica to its primary, by a primary to its client.
+/// Whether this is said on the connection that the other one opened: by a replica to its primary,
+/// by a primary to its client.
 pub fn is_answer(message: &Message) -> bool {
     match message {
         Message::AttachReply(_)

@@ -1,4 +1,5 @@
-//! One open replica: its replication core and its store, joined. Pure; what it wants of the world goes through a [`Platform`].
+//! One open replica: its replication core and its store, joined. Pure; what it wants of the world
+//! goes through a [`Platform`].
 //!
 //! The host decides nothing. It carries out what the cores ask for, and tells them what has
 //! happened: an effect of the replica core becomes a call of the store or a message, an output of
@@ -6,8 +7,9 @@
 //! until neither core has more to say. The engine and the simulator run this same code.
 //!
 //! What is guaranteed beyond what the cores guarantee:
-//! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
-//!   all the time since it began. (`reads.rs`) A write is acknowledged only if the lease holds then.
+//! - R10 A read is answered with content only if the lease holds when it completes, and if the
+//!   replica has been primary all the time since it began. (`reads.rs`) A write is acknowledged
+//!   only if the lease holds then.
 //! - S18 A request that a client repeats is not applied again. (`clients.rs`)
 //! - R13 After a failed operation, a read included, nothing more is written to the disk. The
 //!   failure is told once.
@@ -83,7 +85,8 @@ pub struct Host {
     damage: Damage,
     /// Entries of scrubs whose extents are not read yet, in the order of the log.
     scrubs: VecDeque<(Index, Range, Segments)>,
-    /// Writes to the journal that are not durable yet, in the order of the log: up to which entry, and when they were issued.
+    /// Writes to the journal that are not durable yet, in the order of the log: up to which entry,
+    /// and when they were issued.
     journal_writes: VecDeque<(Index, Time)>,
 }
 
@@ -167,8 +170,8 @@ impl Host {
         self.failed.as_deref()
     }
 
-    /// Whether the store is no longer used because the pool had no space. What was durable is as it was, so it may be opened again when
-    /// there is room.
+    /// Whether the store is no longer used because the pool had no space. What was durable is as it
+    /// was, so it may be opened again when there is room.
     #[must_use]
     pub fn failed_full(&self) -> bool {
         self.failed.is_some() && self.short
@@ -193,8 +196,8 @@ impl Host {
         self.replica.handle(now, if up { Event::PeerUp { node } } else { Event::PeerDown { node } });
     }
 
-    /// A message of another engine. One that came on the wrong side of a node pair is dropped: only a primary
-    /// speaks on the connection that it opened. False then.
+    /// A message of another engine. One that came on the wrong side of a node pair is dropped: only
+    /// a primary speaks on the connection that it opened. False then.
     pub fn message(&mut self, now: Time, from: NodeId, initiated_by_us: bool, envelope: Envelope) -> bool {
         if is_answer(&envelope.message) != initiated_by_us {
             return false;
@@ -206,12 +209,14 @@ impl Host {
         true
     }
 
-    /// Whether users of the devices know that a write may be lost until they have flushed (mode B). Until told, they do not.
+    /// Whether users of the devices know that a write may be lost until they have flushed (mode B).
+    /// Until told, they do not.
     pub fn cached(&mut self, now: Time, cached: bool) {
         self.replica.handle(now, Event::Cached(cached));
     }
 
-    /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit.
+    /// The replica's share of what this node may fill others with, in bytes per second; 0: no
+    /// limit.
     pub fn background_rate(&mut self, now: Time, bytes_per_s: u64) {
         self.replica.handle(now, Event::BackgroundRate { bytes_per_s });
     }
@@ -234,7 +239,8 @@ impl Host {
         self.replica.handle(now, Event::Close);
     }
 
-    /// There is a new lease, and the last one had ended before (R10). To be said before the new one counts.
+    /// There is a new lease, and the last one had ended before (R10). To be said before the new one
+    /// counts.
     pub fn lease_ended(&mut self, now: Time) {
         self.replica.handle(now, Event::LeaseEnded);
     }
@@ -245,8 +251,9 @@ impl Host {
         self.replica.vow(epoch)
     }
 
-    /// Holds new writes; [`Happened::Paused`] follows when everything that was admitted is committed. Ends by itself
-    /// after [`PAUSE_MS_MAX`], and when the role changes. False, and nothing, when this is not the primary.
+    /// Holds new writes; [`Happened::Paused`] follows when everything that was admitted is
+    /// committed. Ends by itself after [`PAUSE_MS_MAX`], and when the role changes. False, and
+    /// nothing, when this is not the primary.
     pub fn pause(&mut self, now: Time) -> bool {
         let primary = self.role == Role::Primary;
         if primary {
@@ -262,8 +269,8 @@ impl Host {
         }
     }
 
-    /// Makes a volume as large as `bytes`, if it is smaller and this is the primary; [`Happened::Resized`] follows when it is. May be
-    /// said again and again.
+    /// Makes a volume as large as `bytes`, if it is smaller and this is the primary;
+    /// [`Happened::Resized`] follows when it is. May be said again and again.
     pub fn grow(&mut self, now: Time, volume: VolumeId, bytes: u64) {
         if self.role == Role::Primary {
             self.replica
@@ -459,8 +466,8 @@ impl Host {
                 self.mended(platform, (volume, extent), mended, &lost);
             }
             Effect::Complete { id, result } => {
-                // Where the whole in-sync set is cut off, as a primary alone is in mode A, others may go on without it (R11)
-                // as soon as its lease has ended.
+                // Where the whole in-sync set is cut off, as a primary alone is in mode A, others
+                // may go on without it (R11) as soon as its lease has ended.
                 let answer =
                     if result.is_ok() && !platform.may_answer() && !planted(Bug::LeaseNotAskedOfWrites) {
                         reach!("host: a write completes after the lease");

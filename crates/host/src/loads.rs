@@ -9,7 +9,8 @@ use mainstay_store::{Area, IoFailure, LogSource};
 use mainstay_types::{Chain, Index, NodeId};
 use std::sync::Arc;
 
-/// Batches that are being read for one peer, in log order. The token of a piece is the load's number plus its place.
+/// Batches that are being read for one peer, in log order. The token of a piece is the load's
+/// number plus its place.
 pub(crate) struct LogLoad {
     peer: NodeId,
     from: Index,

@@ -7,12 +7,13 @@ use mainstay_store::{Area, DamagedBlock, Output};
 use mainstay_types::{Index, NodeId, Position, Proposal, Role, Time, VolumeId};
 use thiserror::Error;
 
-/// The world around a host: the engine's shard, or the simulator. Everything is started here and answered later, by a call
-/// of the host; nothing blocks.
+/// The world around a host: the engine's shard, or the simulator. Everything is started here and
+/// answered later, by a call of the host; nothing blocks.
 pub trait Platform {
     fn now(&self) -> Time;
 
-    /// Whether what has been read or written may be answered at this moment: the lease holds and the guard has not acted (R10, R19).
+    /// Whether what has been read or written may be answered at this moment: the lease holds and
+    /// the guard has not acted (R10, R19).
     fn may_answer(&self) -> bool;
 
     /// Starts an operation of the store. Answered by [`crate::Host::store_done`].
@@ -31,8 +32,9 @@ pub trait Platform {
     /// The pieces one after the other, in memory that a disk can take.
     fn join(&mut self, pieces: Pieces) -> Bytes;
 
-    /// Sends to the engine of another node. `answer`: a replica speaks to its primary, on the connection that the
-    /// primary opened. A connection that is down swallows it and is reported by itself.
+    /// Sends to the engine of another node. `answer`: a replica speaks to its primary, on the
+    /// connection that the primary opened. A connection that is down swallows it and is reported by
+    /// itself.
     fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope);
 
     /// Answers a request of a device: the pieces of a read, nothing otherwise.
@@ -79,8 +81,8 @@ pub enum Happened {
     Paused {
         at: Position,
     },
-    /// A volume has this size now: the log says so, and there is room for it (R17). Larger than before; smaller only in the target
-    /// of a copy.
+    /// A volume has this size now: the log says so, and there is room for it (R17). Larger than
+    /// before; smaller only in the target of a copy.
     Resized {
         volume: VolumeId,
         bytes: u64,
@@ -93,8 +95,8 @@ pub enum Happened {
     Failed {
         reason: String,
     },
-    /// The pool has no space for what is to be written to a volume; said once until there is space again. It is tried anew, and
-    /// the journal fills meanwhile.
+    /// The pool has no space for what is to be written to a volume; said once until there is space
+    /// again. It is tried anew, and the journal fills meanwhile.
     NoSpace {
         reason: String,
     },
@@ -118,8 +120,8 @@ pub enum Happened {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Digest {
     pub index: Index,
-    /// One for each volume. Extents of zeroes are left out, so that it does not matter whether one was written
-    /// with zeroes or never.
+    /// One for each volume. Extents of zeroes are left out, so that it does not matter whether one
+    /// was written with zeroes or never.
     pub volumes: Vec<u64>,
 }
 

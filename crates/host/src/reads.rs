@@ -1,4 +1,5 @@
-//! Reading committed content: for a device, for a copy to or from another replica, for a digest, for a scrub.
+//! Reading committed content: for a device, for a copy to or from another replica, for a digest,
+//! for a scrub.
 //!
 //! The store says where each part of a range is. Parts in memory are taken; the others are read
 //! from journal or volume. For a part in the journal the payload of its entry is read whole. It
@@ -10,8 +11,9 @@
 //! sums that are not in memory are read with it. A block that does not fit is read anew if a write
 //! to the volume came between, and is damage otherwise: `damage.rs`.
 //!
-//! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
-//! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
+//! A part may be one block of a payload of a MiB, and each part of a read one of another payload.
+//! So only some payloads are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each
+//! only the part is kept (R18).
 
 use crate::rollback::Waiting;
 use crate::{AnswerError, Host, Platform};
@@ -405,7 +407,8 @@ impl Host {
         self.damage.was_read(job.range);
         match job.purpose {
             Purpose::Request(id) => {
-                // R10: what was read counts only if the lease still holds now that the read completes.
+                // R10: what was read counts only if the lease still holds now that the read
+                // completes.
                 let answer = if platform.may_answer() || planted(Bug::LeaseNotAsked) {
                     Ok(job.into_pieces())
                 } else {

@@ -9,7 +9,8 @@ use mainstay_types::{NodeId, Range, VolumeId, reach};
 
 use crate::reads::Purpose;
 
-/// A read that has not begun. As many as there are requests, extents of copies and repairs: the replication core bounds them (R18).
+/// A read that has not begun. As many as there are requests, extents of copies and repairs: the
+/// replication core bounds them (R18).
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting {
     Request(RequestId, Range),

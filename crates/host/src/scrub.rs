@@ -15,13 +15,14 @@ use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Role, Time, VolumeId, 
 use std::sync::LazyLock;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Most extents that are read for scrubs at a time. Measured (bench/RESULTS.md): three readers with eight requests each under way got four fifths of what a disk gave
-/// them with one or two each.
+/// Most extents that are read for scrubs at a time. Measured (bench/RESULTS.md): three readers with
+/// eight requests each under way got four fifths of what a disk gave them with one or two each.
 const READS_MAX: usize = 2;
 static SUM_OF_ZEROES: LazyLock<u64> = LazyLock::new(|| block_sum(&[0; BLOCK]));
 
 impl Host {
-    /// Begins to compare the replicas. False, and nothing, when this is not the primary, or when they are being compared.
+    /// Begins to compare the replicas. False, and nothing, when this is not the primary, or when
+    /// they are being compared.
     pub fn scrub(&mut self, now: Time, order: ScrubOrder) -> bool {
         let begins = self.role == Role::Primary && !self.replica.scrubs();
         if begins {

@@ -50,7 +50,8 @@ impl Host {
         self.space.get_or_insert(new);
     }
 
-    /// Sees whether there is space again, and whether the journal is full without it. Called often, and nearly always there is space.
+    /// Sees whether there is space again, and whether the journal is full without it. Called often,
+    /// and nearly always there is space.
     pub(crate) fn judge_space(&mut self, platform: &mut impl Platform) {
         let Some(space) = &mut self.space else { return };
         let now = platform.now();

@@ -171,7 +171,8 @@ fn decayed(ask: impl FnOnce(&mut Lab)) -> Lab {
     ask(&mut lab);
     let payload = *lab.world.reads.iter().find(|read| read.area == Area::Journal).expect("it left memory");
     assert_eq!(payload.len, 3 * BLOCK_BYTES, "the checksum is of the whole payload");
-    // The block that was overwritten since: not one of those that are wanted, which would otherwise look well.
+    // The block that was overwritten since: not one of those that are wanted, which would otherwise
+    // look well.
     let mut damaged = lab.world.blocks.get(payload.area, payload.offset, payload.len).to_vec();
     damaged[BLOCK_BYTES as usize + 100] ^= 1;
     lab.world.blocks.put(payload.area, payload.offset, &damaged);
@@ -393,7 +394,8 @@ fn a_digest_of_a_moving_log_is_refused() {
     assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
 }
 
-/// R16: while a replica is copied its content is that of no commit index; and what was read before is not what is there after.
+/// R16: while a replica is copied its content is that of no commit index; and what was read before
+/// is not what is there after.
 #[test]
 fn a_digest_and_a_copy_do_not_mix() {
     let mut lab = Lab::primary(lazy());

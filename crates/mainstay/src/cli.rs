@@ -135,7 +135,8 @@ pub struct EngineArgs {
     /// Address and port for other engines.
     #[arg(long, default_value = "0.0.0.0:7401", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
-    /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay status` says which and why.
+    /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay
+    /// status` says which and why.
     #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
     pub device: DeviceOption,
     /// Address and port for NBD clients on other machines, with --device nbd. Without
@@ -416,10 +417,10 @@ pub struct ScrubArgs {
     /// [default of a new resource: 30d]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms_or_off)]
     pub scrub_interval: Option<u64>,
-    /// What a scheduled scrub repairs. proven: blocks whose right content is known by checksums or
-    /// by more than half of the replicas. off: nothing. all: also blocks where nothing is proven,
-    /// such as with two replicas without checksums; they get what the primary holds [default
-    /// of a new resource: proven]
+    /// Blocks that a scheduled scrub repairs. proven: those whose right content is known by
+    /// checksums or by more than half of the replicas. off: none. all: also those where nothing is
+    /// proven, such as with two replicas without checksums; they get the content that the primary
+    /// has [default of a new resource: proven]
     #[arg(long, value_name = "WHAT", value_parser = scrub_repair())]
     pub scrub_repair: Option<ScrubRepair>,
     /// Limit for reading, in bytes per second and replica. 0: as fast as possible without slowing
@@ -700,8 +701,8 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Delete a resource and its data on all nodes. Refused while its devices are in use. On a terminal it asks for the name once
-    /// more; elsewhere it needs --yes.
+    /// Delete a resource and its data on all nodes. Refused while its devices are in use. On a
+    /// terminal it asks for the name once more; elsewhere it needs --yes.
     Delete {
         /// Name of the resource.
         name: String,
@@ -773,8 +774,9 @@ pub enum BenchCommand {
     /// Measure with fio. It DESTROYS the content of devices and files, so targets that are not
     /// empty are refused.
     Fio {
-        /// Block devices, files, directories (a file is made there and removed), or resource:NAME for the first volume
-        /// of a resource whose primary is this node. The first is the baseline of the others.
+        /// Block devices, files, directories (a file is made there and removed), or resource:NAME
+        /// for the first volume of a resource whose primary is this node. The first is the baseline
+        /// of the others.
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
         /// Bytes of each target that are used.
@@ -783,15 +785,15 @@ pub enum BenchCommand {
         /// Overwrite the content of devices and files.
         #[arg(long)]
         overwrite: bool,
-        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a hand-over to a worker thread for
-        /// each request, which libaio does not need.
+        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a
+        /// hand-over to a worker thread for each request, which libaio does not need.
         #[arg(long, value_name = "ENGINE", value_parser = ["io_uring", "libaio"])]
         engine: Option<String>,
         #[command(flatten)]
         run: BenchArgs,
     },
-    /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let sysbench load it. Both
-    /// are removed. Needs root.
+    /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let
+    /// sysbench load it. Both are removed. Needs root.
     Sysbench {
         /// The first is the baseline of the others.
         #[arg(required = true, value_name = "DIR")]
@@ -851,7 +853,8 @@ mod tests {
         assert_eq!((polls(&[]), polls(&["--no-poll"])), (here, false));
     }
 
-    /// With some of them clients would get in without TLS where the operator thinks that they do not.
+    /// With some of them clients would get in without TLS where the operator thinks that they do
+    /// not.
     #[test]
     fn certificates_are_named_all_three_and_with_an_address() {
         let named = |without: &str| {

@@ -40,7 +40,8 @@ const COLUMNS_MIN: usize = 40;
 /// Columns by which further lines of a sentence are indented more than its first line.
 const HANGING: usize = 4;
 
-/// Prints a result. With `--json` it is the API's own type, so scripts see exactly what the API says.
+/// Prints a result. With `--json` it is the API's own type, so scripts see exactly what the API
+/// says.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     pub json: bool,
@@ -153,7 +154,8 @@ fn words_of(text: &str) -> Vec<&str> {
     words
 }
 
-/// Writes a line to standard output. A reader that went away (`mainstay events | head`) is no failure.
+/// Writes a line to standard output. A reader that went away (`mainstay events | head`) is no
+/// failure.
 pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()).is_err() {

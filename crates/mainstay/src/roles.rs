@@ -1,4 +1,5 @@
-//! The two long-running roles of the binary. The only place where the command line meets the runtimes.
+//! The two long-running roles of the binary. The only place where the command line meets the
+//! runtimes.
 
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
 use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
@@ -106,7 +107,8 @@ pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
     })
 }
 
-/// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of `tracing`.
+/// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of
+/// `tracing`.
 fn start_log() {
     let filter = EnvFilter::try_from_env("MAINSTAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // This fails only if it was done before.

@@ -1,5 +1,6 @@
-//! Byte counts as people write them: `4GiB`, `512M`, `4GB`, `4096`. KiB, MiB, GiB and TiB, and the letters alone, are powers of
-//! 1024; KB, MB, GB and TB are powers of 1000, as disks and networks are labelled.
+//! Byte counts as people write them: `4GiB`, `512M`, `4GB`, `4096`. KiB, MiB, GiB and TiB, and the
+//! letters alone, are powers of 1024; KB, MB, GB and TB are powers of 1000, as disks and networks
+//! are labelled.
 
 pub use mainstay_api::rest::size_words as format;
 

@@ -1,5 +1,5 @@
-//! The lab with real namespaces, disks and power cuts. Needs root and the lab's tools; the nodes run
-//! their first process only.
+//! The lab with real namespaces, disks and power cuts. Needs root and the lab's tools; the nodes
+//! run their first process only.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;

@@ -285,7 +285,8 @@ impl Background {
         let over = |us: u64, usual_us: u64| {
             us.saturating_mul(100) > usual_us.saturating_mul(factor) && us > usual_us + NOISE_US
         };
-        // One that waits now is an exception among others; it tells something when no other has waited as long in a rest.
+        // One that waits now is an exception among others; it tells something when no other has
+        // waited as long in a rest.
         let waited = waits.map_or(0, |since| now.0.saturating_sub(since.0));
         let enough = self.of_clients.count >= SAMPLES_MIN;
         let of_clients = if enough { std::mem::take(&mut self.of_clients).mean() } else { 0 };
@@ -310,7 +311,8 @@ impl Background {
         if self.rests() || self.paid_until > now { 0 } else { (self.window / copies.max(1)).max(1) }
     }
 
-    /// Bytes that a feed from the journal may have under way now, of `window`; 0 when the rate is spent.
+    /// Bytes that a feed from the journal may have under way now, of `window`; 0 when the rate is
+    /// spent.
     pub fn feed_bytes(&self, now: Time, window: u64) -> u64 {
         if self.limits.max_rate > 0 && self.paid_until > now {
             return 0;

@@ -56,8 +56,8 @@ impl Replica {
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let consistent = state.data == DataState::Consistent && !peer.damaged;
-        // R7: what the peer knows to be committed is in every later log, so it is never cut. A common position
-        // below it only says that the lists of epochs do not reach back far enough.
+        // R7: what the peer knows to be committed is in every later log, so it is never cut. A
+        // common position below it only says that the lists of epochs do not reach back far enough.
         let common = self.log.last_common(state).filter(|common| consistent && common.index >= state.commit);
         match common {
             None => {

@@ -66,7 +66,8 @@ impl Comparing {
     }
 }
 
-/// The blocks of an extent that are the same at a target, by their place, ascending; none if all of it is zeroes (no `data`), which costs nothing to send.
+/// The blocks of an extent that are the same at a target, by their place, ascending; none if all of
+/// it is zeroes (no `data`), which costs nothing to send.
 pub(crate) fn kept_blocks(data: &Bytes, damaged: &[u32], held: &BlockSums) -> Vec<u32> {
     let lost = |list: &[u32], block: u32| list.binary_search(&block).is_ok();
     let kept = |block: u32, bytes: &[u8], sum: u64| {

@@ -86,8 +86,8 @@ pub(crate) enum CopyTarget {
 }
 
 impl Replica {
-    /// Begins a copy to a stale peer, unless commits wait for it: such a peer must leave the ISS first, because a
-    /// target is not promotable until it is whole.
+    /// Begins a copy to a stale peer, unless commits wait for it: such a peer must leave the ISS
+    /// first, because a target is not promotable until it is whole.
     pub(crate) fn begin_copy(&mut self, node: NodeId) {
         let now = self.now;
         // Before the epoch start is committed the chain at the commit index may not be known.
@@ -241,7 +241,8 @@ impl Replica {
         self.peers.get_mut(&node)?.stream()?.copy.as_deref_mut()
     }
 
-    /// Asks for the next extents, as many as clients and limits allow; ends the copy when there are none.
+    /// Asks for the next extents, as many as clients and limits allow; ends the copy when there are
+    /// none.
     pub(crate) fn pump_copy(&mut self, node: NodeId) {
         let more = |copy: &CopySource| copy.todo.as_ref().is_some_and(|todo| !todo.is_empty());
         let (mut load, mut ask) = (Vec::new(), Vec::new());

@@ -13,8 +13,8 @@ pub const FINDINGS_MAX: usize = 256;
 /// A scrub, as it is or as it ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubReport {
-    /// In which it began, and which it is of those that this replica began since it was opened, from 1 on. No two scrubs of a resource have
-    /// both in common.
+    /// In which it began, and which it is of those that this replica began since it was opened,
+    /// from 1 on. No two scrubs of a resource have both in common.
     pub epoch: Epoch,
     pub ordinal: u64,
     pub state: ScrubState,

@@ -105,7 +105,8 @@ impl Replica {
         let may_be =
             record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
         match (peer.near && may_be, bound) {
-            // It may be near and lag by more than the limits, if they were wider: then it must not take over yet. Seed 3345710.
+            // It may be near and lag by more than the limits, if they were wider: then it must not
+            // take over yet. Seed 3345710.
             (true, _) if !peer.near_recorded => {
                 (!self.over(peer)).then_some(IssChange::Near { member: peer.member })
             }
@@ -142,7 +143,8 @@ impl Replica {
         self.record.as_ref().filter(|record| record.mode == Mode::A).map(|record| record.lag)
     }
 
-    /// The followers for which writes wait when they lag too far, with what each is known to hold durably. In mode A only.
+    /// The followers for which writes wait when they lag too far, with what each is known to hold
+    /// durably. In mode A only.
     pub fn near(&self) -> impl Iterator<Item = (NodeId, mainstay_types::Index)> + '_ {
         self.peers.iter().filter(|(_, peer)| peer.counts()).map(|(node, peer)| (*node, peer.known))
     }

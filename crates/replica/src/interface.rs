@@ -22,7 +22,8 @@ pub struct ReplicaConfig {
     pub incarnation: Incarnation,
     /// New whenever the replica is opened. 0: the content of its memory never counts.
     pub opening: Opening,
-    /// Size of each volume in bytes, as of the commit index; entries beyond are refused on admission and on receipt.
+    /// Size of each volume in bytes, as of the commit index; entries beyond are refused on
+    /// admission and on receipt.
     pub volumes: Vec<u64>,
     /// Entries after the commit index that change a size: index, volume, bytes.
     pub resizes_ahead: Vec<(Index, VolumeId, u64)>,
@@ -35,15 +36,18 @@ pub struct ReplicaConfig {
     /// The last change that a client asked for, as of the commit index, and those after it.
     pub client: ClientMark,
     pub clients_ahead: Vec<(Index, ClientMark)>,
-    /// A member that acknowledges nothing for this long while something is outstanding leaves the ISS.
+    /// A member that acknowledges nothing for this long while something is outstanding leaves the
+    /// ISS.
     pub member_timeout_ms: u64,
-    /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is shorter.
+    /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is
+    /// shorter.
     pub reconnect_grace_ms: u64,
     /// A proposal without an answer is repeated after this time.
     pub proposal_repeat_ms: u64,
     /// When a member is too slow to stay, and how long it stays out.
     pub slow: SlowLimits,
-    /// How long a commit index that no batch carries waits before it is told alone, in milliseconds.
+    /// How long a commit index that no batch carries waits before it is told alone, in
+    /// milliseconds.
     pub commit_tell_ms: u64,
     /// Most bytes of batches sent to one peer and not acknowledged.
     pub window_bytes: u64,
@@ -125,7 +129,8 @@ pub struct SlowLimits {
     pub for_ms: u64,
     /// Number of copies, the primary's included, that stay in sync however slow they are.
     pub min_copies: usize,
-    /// How long a replica that left must have kept up before it is asked to return; doubled each time it leaves again.
+    /// How long a replica that left must have kept up before it is asked to return; doubled each
+    /// time it leaves again.
     pub quiet_ms: u64,
     /// Longest quiet period. A member that has stayed for this time is forgiven one doubling.
     pub quiet_max_ms: u64,
@@ -172,7 +177,8 @@ pub enum Op {
         range: Range,
     },
     Flush,
-    /// Make a volume as large as this. Completed when that is committed; the store tells when there is room.
+    /// Make a volume as large as this. Completed when that is committed; the store tells when there
+    /// is room.
     Resize {
         volume: VolumeId,
         bytes: u64,
@@ -255,8 +261,8 @@ pub enum Event {
         /// The same for epoch starts, which may use the reserve (R18).
         with_reserve: u64,
     },
-    /// The journal holds everything up to `index` durably. `began`: when the oldest write was issued that this took; `next`: when the oldest was
-    /// that is still in flight.
+    /// The journal holds everything up to `index` durably. `began`: when the oldest write was
+    /// issued that this took; `next`: when the oldest was that is still in flight.
     Durable {
         index: Index,
         began: Time,
@@ -281,7 +287,8 @@ pub enum Event {
     },
     /// Answers [`Effect::FinishCopy`].
     CopyFinished,
-    /// Answers [`Effect::LoadLog`]: at least one batch, beginning at `from`; `None`: no longer in the journal.
+    /// Answers [`Effect::LoadLog`]: at least one batch, beginning at `from`; `None`: no longer in
+    /// the journal.
     LogLoaded {
         peer: NodeId,
         from: Index,
@@ -292,7 +299,8 @@ pub enum Event {
         peer: NodeId,
         extents: Vec<(VolumeId, u32)>,
     },
-    /// Answers [`Effect::LoadExtent`]: committed content as of commit index `at`; empty data is zeroes.
+    /// Answers [`Effect::LoadExtent`]: committed content as of commit index `at`; empty data is
+    /// zeroes.
     ExtentLoaded {
         peer: NodeId,
         volume: VolumeId,
@@ -312,14 +320,16 @@ pub enum Event {
         at: Position,
         held: BlockSums,
     },
-    /// Begin to compare the replicas, if this is a primary that serves and does not do so already; or end it.
+    /// Begin to compare the replicas, if this is a primary that serves and does not do so already;
+    /// or end it.
     Scrub(Option<ScrubOrder>),
     /// The store has read what its scrub entry `at` is about.
     Scrubbed {
         at: Index,
         held: BlockSums,
     },
-    /// A read has found a block of this extent that does not fit its checksum; [`Effect::Mended`] follows while this is primary.
+    /// A read has found a block of this extent that does not fit its checksum; [`Effect::Mended`]
+    /// follows while this is primary.
     Mend {
         volume: VolumeId,
         extent: u32,
@@ -334,7 +344,8 @@ pub enum Event {
     BackgroundRate {
         bytes_per_s: u64,
     },
-    /// Whether users of the devices know that a write may be lost until they have flushed. Until told, they do not.
+    /// Whether users of the devices know that a write may be lost until they have flushed. Until
+    /// told, they do not.
     Cached(bool),
     /// The snapshots whose files the store holds. None until told.
     SnapshotsHeld(BTreeSet<SnapshotId>),

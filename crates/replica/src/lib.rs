@@ -1,5 +1,5 @@
-//! The replication core: one replica of one resource, in whatever role. Pure: events in, effects out, time is a
-//! parameter.
+//! The replication core: one replica of one resource, in whatever role. Pure: events in, effects
+//! out, time is a parameter.
 //!
 //! # What it guarantees
 //!
@@ -300,7 +300,8 @@ impl Replica {
         self.effects.pop_front()
     }
 
-    /// When [`Event::Tick`] is wanted; `None` when nothing is timed: an idle resource costs no wake-ups.
+    /// When [`Event::Tick`] is wanted; `None` when nothing is timed: an idle resource costs no
+    /// wake-ups.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadline()
@@ -353,7 +354,8 @@ impl Replica {
         }
     }
 
-    /// A replica answers. Counts only in this epoch and from the disk content that was meant (R1, R9).
+    /// A replica answers. Counts only in this epoch and from the disk content that was meant (R1,
+    /// R9).
     fn on_reply(&mut self, from: NodeId, envelope: Envelope) {
         let expected = self.peers.get(&from).map(|peer| peer.member.incarnation);
         let same_disk = expected == Some(envelope.incarnation) || planted(Bug::DiskNotChecked);

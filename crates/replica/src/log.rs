@@ -27,7 +27,8 @@ pub(crate) struct Log {
     epochs: VecDeque<(Epoch, Index)>,
     /// Ends of the batches above `commit`, with the chain there.
     marks: VecDeque<(Position, Chain)>,
-    /// Position and chain at `commit`, where known: not right after a start with an uncommitted tail.
+    /// Position and chain at `commit`, where known: not right after a start with an uncommitted
+    /// tail.
     commit_mark: Option<(Position, Chain)>,
 }
 
@@ -78,7 +79,8 @@ impl Log {
         }
     }
 
-    /// Moves the commit index to `to`, if that is further and durable here. Returns whether it moved.
+    /// Moves the commit index to `to`, if that is further and durable here. Returns whether it
+    /// moved.
     pub fn commit_to(&mut self, to: Index) -> bool {
         let to = to.min(self.durable);
         if to <= self.commit {
@@ -136,8 +138,9 @@ impl Log {
         self.clients.cut(end);
     }
 
-    /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16). The volumes have
-    /// these sizes there, there are these snapshots, and this is the last change of a client.
+    /// The store has begun an empty log right after `at`, which is committed, as the target of a
+    /// copy (R16). The volumes have these sizes there, there are these snapshots, and this is the
+    /// last change of a client.
     pub fn restarted(
         &mut self,
         at: Position,
@@ -167,9 +170,9 @@ impl Log {
         self.commit_mark = Some((at, chain));
     }
 
-    /// The last position that both this log and the other hold, by their epochs: only one node sequences in an
-    /// epoch, so logs that hold the same position hold the same prefix. `None` when the lists, which are bounded,
-    /// do not reach back far enough to tell.
+    /// The last position that both this log and the other hold, by their epochs: only one node
+    /// sequences in an epoch, so logs that hold the same position hold the same prefix. `None` when
+    /// the lists, which are bounded, do not reach back far enough to tell.
     pub fn last_common(&self, other: &LogState) -> Option<Position> {
         for (epoch, theirs) in other.epochs.iter().rev() {
             if let Ok(found) = self.epochs.binary_search_by_key(epoch, |(epoch, _)| *epoch) {
@@ -195,8 +198,8 @@ impl Log {
         false
     }
 
-    /// Whether the other log is certainly the beginning of this one. Where the lists do not reach back far enough it is not
-    /// certain.
+    /// Whether the other log is certainly the beginning of this one. Where the lists do not reach
+    /// back far enough it is not certain.
     pub fn continues(&self, other: &LogState) -> bool {
         if other.data != DataState::Consistent {
             return false;
@@ -211,7 +214,8 @@ impl Log {
         })
     }
 
-    /// Whether this log holds this position. Unknown for epochs before the list: those are long committed.
+    /// Whether this log holds this position. Unknown for epochs before the list: those are long
+    /// committed.
     pub fn holds(&self, position: Position) -> bool {
         match self.epochs.binary_search_by_key(&position.epoch, |(epoch, _)| *epoch) {
             Ok(found) => {

@@ -165,8 +165,8 @@ impl Replica {
 
     fn verdict(&self, node: NodeId) -> Verdict {
         let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
-        // Every time in `peer_deadline` is of something that is done here when it comes: one that has passed and is left for something
-        // else would be waited for without end. Seed 239526.
+        // Every time in `peer_deadline` is of something that is done here when it comes: one that
+        // has passed and is left for something else would be waited for without end. Seed 239526.
         if self.retry_at(node).is_some_and(|due| due <= self.now) {
             return Verdict::Reattach;
         }
@@ -174,7 +174,8 @@ impl Replica {
             return Verdict::Near;
         }
         if peer.diverged.is_some() {
-            // It was trusted before its copy was interrupted, and half a copy looks like another history. Seed 271574.
+            // It was trusted before its copy was interrupted, and half a copy looks like another
+            // history. Seed 271574.
             return if self.doubtful(node) { Verdict::Part } else { Verdict::Reattach };
         }
         let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
@@ -248,7 +249,8 @@ impl Replica {
         }
     }
 
-    /// When a peer that refused is asked again. A store that failed may have been opened again by then.
+    /// When a peer that refused is asked again. A store that failed may have been opened again by
+    /// then.
     fn retry_at(&self, node: NodeId) -> Option<Time> {
         let peer = self.peers.get(&node)?;
         match peer.link {

@@ -155,7 +155,8 @@ impl Replica {
         }
     }
 
-    /// In which opening the memory of this member is to count from now on, if that is to change and may.
+    /// In which opening the memory of this member is to count from now on, if that is to change and
+    /// may.
     pub(crate) fn memory_change(&self, peer: &Peer) -> Option<Option<Opening>> {
         if !self.memory_matters() {
             return None;
@@ -215,7 +216,8 @@ impl Replica {
         due.then(|| at.plus_ms(self.config.proposal_repeat_ms))
     }
 
-    /// Whether this replica may hold everything that was acknowledged, as far as its memory goes (R5).
+    /// Whether this replica may hold everything that was acknowledged, as far as its memory goes
+    /// (R5).
     pub(crate) fn is_proven(&self) -> bool {
         self.reopened_at().is_none() || planted(Bug::OpeningNotChecked)
     }
@@ -232,7 +234,8 @@ impl Replica {
         self.reopened_at().filter(|_| !self.leading())
     }
 
-    /// In mode B, how many acknowledgements there are to wait for; `None` when there are none, or it is another mode.
+    /// In mode B, how many acknowledgements there are to wait for; `None` when there are none, or
+    /// it is another mode.
     pub(crate) fn awaited_in_memory(&self) -> Option<usize> {
         if !self.in_mode_b() || !self.serving() {
             return None;

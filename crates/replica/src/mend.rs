@@ -41,7 +41,8 @@ const MENDS_MAX: usize = 4;
 pub enum Mended {
     /// The read is to be done again: the damage was repaired, or is gone.
     Again,
-    /// No replica that must hold it has it, nor any other that could be asked: an error, never data.
+    /// No replica that must hold it has it, nor any other that could be asked: an error, never
+    /// data.
     Nowhere,
     /// A replica that must hold the content could not be asked or did not give it, or this replica
     /// does not serve.
@@ -114,7 +115,8 @@ impl Mends {
 }
 
 impl Replica {
-    /// A read of this primary has found damage in the extent. [`Effect::Mended`] follows, unless this ceases to be primary before.
+    /// A read of this primary has found damage in the extent. [`Effect::Mended`] follows, unless
+    /// this ceases to be primary before.
     pub(crate) fn on_mend(&mut self, volume: VolumeId, extent: u32) {
         let offset = u64::from(extent) * EXTENT_BYTES;
         let bytes = self.log.sizes.committed().get(usize::from(volume.0)).copied().unwrap_or(0);

@@ -20,10 +20,11 @@ pub(crate) struct Peer {
     pub link: Link,
     /// When `link` took its present value.
     pub since: Time,
-    /// Everything up to here is durable there. Counts only what was acknowledged on this connection in this
-    /// epoch (R1).
+    /// Everything up to here is durable there. Counts only what was acknowledged on this connection
+    /// in this epoch (R1).
     pub durable: Index,
-    /// Everything up to here is in memory there, as it said on this connection in this epoch, in this opening (mode B).
+    /// Everything up to here is in memory there, as it said on this connection in this epoch, in
+    /// this opening (mode B).
     pub received: Index,
     pub opening: Option<Opening>,
     /// The highest value of `durable` in this epoch. So the peer lacks at most the rest. For mode A
@@ -103,8 +104,8 @@ pub(crate) struct Sent {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Joining {
-    /// The version on which `Grow` was last proposed. While the record has this version the change may still
-    /// happen, and the joiner stays required.
+    /// The version on which `Grow` was last proposed. While the record has this version the change
+    /// may still happen, and the joiner stays required.
     pub proposed: Option<ConfigVersion>,
 }
 

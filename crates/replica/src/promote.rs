@@ -94,8 +94,9 @@ impl Replica {
             })
     }
 
-    /// Inconsistent from the moment on in which the store is told to restart the log for a copy: nothing stops that any more, and
-    /// a promotion would end with volumes that are no prefix of the log.
+    /// Inconsistent from the moment on in which the store is told to restart the log for a copy:
+    /// nothing stops that any more, and a promotion would end with volumes that are no prefix of
+    /// the log.
     pub(crate) fn data(&self) -> DataState {
         match self.busy {
             Some(Busy::Restart { .. }) => DataState::Inconsistent,

@@ -42,7 +42,8 @@ pub(crate) struct Repair {
     finding: Option<usize>,
 }
 
-/// How far writes of repairs are, and reads for them. They end in the order in which they were admitted.
+/// How far writes of repairs are, and reads for them. They end in the order in which they were
+/// admitted.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
     admitted: u64,

@@ -1,4 +1,5 @@
-//! Scrubbing (R17, [ADR 11](../../../docs/adr/0011-scrub.md)): the primary compares its replicas extent by extent, and repairs what differs.
+//! Scrubbing (R17, [ADR 11](../../../docs/adr/0011-scrub.md)): the primary compares its replicas
+//! extent by extent, and repairs what differs.
 //!
 //! ```text
 //!            ┌────────────── sums are lacking: again, a few times ──────────────┐
@@ -42,8 +43,9 @@ use mainstay_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most extents under way, of which a host reads a few at a time. When half of as many as may be are, others follow together: their entries are one batch,
-/// which every journal writes and flushes once.
+/// Most extents under way, of which a host reads a few at a time. When half of as many as may be
+/// are, others follow together: their entries are one batch, which every journal writes and flushes
+/// once.
 const UNDER_WAY_MAX: usize = 16;
 /// Longest wait for other replicas after the primary has read an extent.
 pub(crate) const WAIT_MS: u64 = 10_000;

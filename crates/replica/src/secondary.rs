@@ -35,7 +35,8 @@ pub(crate) struct Session {
     answer_owed: bool,
     /// The chain that the primary expects after the cut.
     cut_chain: Option<Chain>,
-    /// Received, not yet in the journal for want of room. At most two windows and a batch of them (R18).
+    /// Received, not yet in the journal for want of room. At most two windows and a batch of them
+    /// (R18).
     held: VecDeque<Arc<Batch>>,
     held_bytes: u64,
 }
@@ -174,7 +175,8 @@ impl Replica {
         let held_max = self.config.window_bytes.saturating_mul(2).saturating_add(BATCH_BYTES_MAX);
         let continues = batch.first == end.index.next() && batch.epoch >= end.epoch;
         let lawful = batch.resource == self.config.resource && batch.epoch <= session.epoch;
-        // An inconsistent replica appends only as the target of a copy: its log begins where the copy does.
+        // An inconsistent replica appends only as the target of a copy: its log begins where the
+        // copy does.
         let placed = self.busy.is_none()
             && (self.log.data == DataState::Consistent || session.copy.is_some())
             && (session.held.is_empty() || session.held_bytes + batch.journal_len() <= held_max);

@@ -181,7 +181,8 @@ impl Sequence {
             }
             (entry.told, entry.failed) = (true, true);
             failed.push(entry.id);
-            // A snapshot, for one, is among the first and has yet to be told: it waits for journals in mode B too.
+            // A snapshot, for one, is among the first and has yet to be told: it waits for journals
+            // in mode B too.
             self.failed += usize::from(n >= self.answered);
         }
         // The timed request is forgotten, or no longer waited for.
@@ -241,7 +242,8 @@ impl Sequence {
         self.open.push_back(Open { id, ticket, kind, range, payload, mark });
     }
 
-    /// Moves to `entries` of the open entries what fits into one batch and into `room` journal bytes.
+    /// Moves to `entries` of the open entries what fits into one batch and into `room` journal
+    /// bytes.
     fn take_batch(&mut self, room: u64, first: Index, entries: &mut Vec<NewEntry>) {
         let mut bytes = 0;
         let bytes_max = BATCH_BYTES_MAX.min(room.saturating_sub(HEADER_BLOCK_BYTES as u64));
@@ -404,7 +406,8 @@ impl Replica {
         }
     }
 
-    /// Puts a request in its place. Whatever changes blocks goes through here, because a scrub has to know of it.
+    /// Puts a request in its place. Whatever changes blocks goes through here, because a scrub has
+    /// to know of it.
     pub(crate) fn admit(
         &mut self,
         id: RequestId,
@@ -564,8 +567,8 @@ impl Replica {
         }
     }
 
-    /// Seals the open entries into a batch when the journal is free, and gives the same batch to the journal
-    /// and to every peer that has everything before it.
+    /// Seals the open entries into a batch when the journal is free, and gives the same batch to
+    /// the journal and to every peer that has everything before it.
     pub(crate) fn seal(&mut self) {
         while self.seal_batch() {
             self.answer_from_memory();
@@ -631,7 +634,8 @@ impl Replica {
                 peer.progress_at = self.now;
             }
             let Some(stream) = peer.stream() else { continue };
-            // A peer that is behind, or that has not acknowledged enough, is fed from the journal later.
+            // A peer that is behind, or that has not acknowledged enough, is fed from the journal
+            // later.
             if stream.next == first && stream.loading.is_none() && stream.sent_bytes < window {
                 stream.sent(batch.last(), len, self.now);
                 peer.told = batch.commit;

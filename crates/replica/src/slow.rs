@@ -300,7 +300,8 @@ impl Peer {
 }
 
 impl Replica {
-    /// Sees whether a peer is over its limit. Where it is not, which is almost always, one comparison.
+    /// Sees whether a peer is over its limit. Where it is not, which is almost always, one
+    /// comparison.
     pub(crate) fn watch(&mut self, node: NodeId) {
         let (now, limits) = (self.now, self.config.slow);
         let serving = self.serving();
@@ -402,7 +403,8 @@ impl Replica {
         self.returns_at(peer).is_some_and(|at| at > self.now)
     }
 
-    /// When [`watch`](Self::watch) or [`too_slow`](Self::too_slow) may have something new to say, if nothing else happens.
+    /// When [`watch`](Self::watch) or [`too_slow`](Self::too_slow) may have something new to say,
+    /// if nothing else happens.
     pub(crate) fn slow_deadline(&self, peer: &Peer) -> Option<Time> {
         let limits = &self.config.slow;
         if limits.ack_ms == 0 || !self.serving() || !(peer.required() || peer.slow.out.is_some()) {
@@ -414,7 +416,8 @@ impl Replica {
             Some(since) => since.plus_ms(limits.for_ms),
             None => Time(oldest.plus_ms(limits.ack_ms).0 + 1),
         };
-        // Over the limit and nothing follows from it: the others are slow too, or too few copies would remain.
+        // Over the limit and nothing follows from it: the others are slow too, or too few copies
+        // would remain.
         Some(if due > self.now { due } else { self.now.plus_ms(limits.for_ms.max(4) / 4) })
     }
 }

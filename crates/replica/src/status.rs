@@ -26,7 +26,8 @@ pub struct Status {
     pub data: DataState,
     /// The other replicas, as the primary sees them; empty on others.
     pub peers: Vec<PeerStatus>,
-    /// How long the own journal took when it last had something to write as primary, in microseconds.
+    /// How long the own journal took when it last had something to write as primary, in
+    /// microseconds.
     pub journal_latency_us: u64,
     /// Requests admitted and not completed.
     pub requests: usize,
@@ -122,7 +123,8 @@ impl Replica {
         if self.leading() { self.epoch } else { self.promise_wanted }
     }
 
-    /// Whether no follower (mode A) is away, refuses, or is copied to. In the other modes the in-sync set tells that.
+    /// Whether no follower (mode A) is away, refuses, or is copied to. In the other modes the
+    /// in-sync set tells that.
     #[must_use]
     pub fn feeds_all(&self) -> bool {
         let fed = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());

@@ -20,7 +20,8 @@ impl Ahead {
         self.0.clear();
     }
 
-    /// The blocks `first..end` of a volume are written. Those of extents that `came` are forgotten at once.
+    /// The blocks `first..end` of a volume are written. Those of extents that `came` are forgotten
+    /// at once.
     pub fn note(&mut self, volume: VolumeId, first: u64, end: u64, came: impl Fn(u32) -> bool) {
         for extent in first / BLOCKS..end.div_ceil(BLOCKS) {
             // Volumes have fewer extents than fit.

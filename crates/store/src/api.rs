@@ -22,7 +22,8 @@ pub enum Area {
     Journal,
     /// The backing store of one volume.
     Volume(VolumeId),
-    /// The sums of the blocks of one volume, if the replica has sums. As large as the largest volume asks for.
+    /// The sums of the blocks of one volume, if the replica has sums. As large as the largest
+    /// volume asks for.
     Sums(VolumeId),
 }
 
@@ -55,7 +56,8 @@ pub struct StoreConfig {
 /// Limits of the running store (R18). They are not kept on disk and may differ after each start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Destaging starts when the overlay holds more bytes than this, or more is to be given back to the pool.
+    /// Destaging starts when the overlay holds more bytes than this, or more is to be given back to
+    /// the pool.
     pub destage_start_bytes: u64,
     /// Number of parts of the journal, of which a pass frees at most one, but one batch at least. A
     /// write that waits for room in a full journal waits for one pass, so more parts make its wait
@@ -66,13 +68,15 @@ pub struct Tuning {
     pub pass_bytes_min: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,
-    /// Largest journal write that is made of several queued batches, and most bytes of those in flight together, unless one batch is larger.
+    /// Largest journal write that is made of several queued batches, and most bytes of those in
+    /// flight together, unless one batch is larger.
     pub write_bytes_max: u64,
     /// Most journal writes in flight.
     pub journal_writes_max: usize,
     /// Largest merged write to a volume.
     pub destage_write_bytes_max: u64,
-    /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
+    /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants
+    /// many of them at once.
     pub destage_writes_max: usize,
     /// Number of destage writes that begin together while little has gathered and the journal is
     /// not being written. A journal write that comes then waits for them in the disk's queue, so
@@ -83,17 +87,19 @@ pub struct Tuning {
     pub destage_bytes_max: u64,
     /// Most extent installations in flight.
     pub installs_max: usize,
-    /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost memory.
+    /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost
+    /// memory.
     pub runs_max: usize,
     /// Shortest run of zeroes in the copy of an extent that becomes a hole, in bytes. Shorter runs
     /// are written, because a hole is an operation of its own.
     pub hole_bytes_min: u64,
     /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
     pub reserve_bytes: u64,
-    /// Sums of blocks that are kept in memory, unless more are needed by writes under way: four bytes for each block.
+    /// Sums of blocks that are kept in memory, unless more are needed by writes under way: four
+    /// bytes for each block.
     pub sums_bytes_max: u64,
-    /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for one, so the journal must
-    /// be at least twice this and the reserve.
+    /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for
+    /// one, so the journal must be at least twice this and the reserve.
     pub batch_bytes_max: u64,
 }
 
@@ -133,7 +139,8 @@ pub trait Media {
     fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError>;
     /// Returns when `data` would survive a power cut.
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError>;
-    /// Returns when everything that was ever written to the area, by whomever, would survive a power cut.
+    /// Returns when everything that was ever written to the area, by whomever, would survive a
+    /// power cut.
     fn flush(&mut self, area: Area) -> Result<(), MediaError>;
 }
 
@@ -149,7 +156,8 @@ pub enum RecoverError {
         "the journal record of entry {} at byte {offset} of the journal is damaged; entries up to {} were durable", index.0, known_durable.0
     )]
     Corrupt { index: Index, offset: u64, known_durable: Index },
-    /// R12: the log ends before an entry that this replica is known to have held, durable and committed.
+    /// R12: the log ends before an entry that this replica is known to have held, durable and
+    /// committed.
     #[error(
         "the log ends at entry {}, and this replica is known to have held every entry up to {}: these files are an older copy", end.0, known.0
     )]
@@ -160,7 +168,8 @@ pub enum RecoverError {
         #[source]
         source: DecodeError,
     },
-    /// Each page is whole, but not all of them are those that belong to the checkpoint: the last write of one was lost.
+    /// Each page is whole, but not all of them are those that belong to the checkpoint: the last
+    /// write of one was lost.
     #[error("a page of the version table is as it was before the last checkpoint")]
     OlderVersionTable,
     #[error("the replica was made by another version of this program")]
@@ -191,7 +200,8 @@ impl IoFailure {
     }
 }
 
-/// Outcome of an operation: bytes for a [`Output::JournalRead`] and a [`Output::SumsRead`], nothing for the others.
+/// Outcome of an operation: bytes for a [`Output::JournalRead`] and a [`Output::SumsRead`], nothing
+/// for the others.
 pub type IoResult = Result<Option<Bytes>, IoFailure>;
 
 /// Where the bytes of a [`Segment`] are.
@@ -199,8 +209,8 @@ pub type IoResult = Result<Option<Bytes>, IoFailure>;
 pub enum Source {
     Memory(Bytes),
     /// At this offset of the journal, within this payload. Read the payload whole and then ask
-    /// [`crate::Store::holds`] whether it is still there; if not, its place may have been overwritten
-    /// meanwhile: ask the store again. If so, take [`Payload::part`].
+    /// [`crate::Store::holds`] whether it is still there; if not, its place may have been
+    /// overwritten meanwhile: ask the store again. If so, take [`Payload::part`].
     Journal {
         offset: u64,
         payload: Payload,
@@ -214,7 +224,8 @@ pub enum Source {
 /// Payloads are read whole, even if only one block of a payload of [`REQUEST_BYTES_MAX`] is wanted.
 pub const PAYLOADS_READ_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX;
 
-/// The payload of one entry as it lies in the journal. It is read whole, because its checksum is one of the whole.
+/// The payload of one entry as it lies in the journal. It is read whole, because its checksum is
+/// one of the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
     pub index: Index,
@@ -280,8 +291,8 @@ pub struct LogPiece {
 #[derive(Clone, Debug)]
 pub enum LogSource {
     Memory(Arc<Batch>),
-    /// At this offset of the journal. A batch behind the checkpoint may be overwritten while it is being
-    /// read: the reader decodes what it got and checks index and chain, or asks
+    /// At this offset of the journal. A batch behind the checkpoint may be overwritten while it is
+    /// being read: the reader decodes what it got and checks index and chain, or asks
     /// [`crate::Store::retains`], before it uses it.
     Journal {
         offset: u64,
@@ -411,8 +422,9 @@ pub enum Output {
         volume: VolumeId,
         bytes: u64,
     },
-    /// An entry of a scrub is applied: where the content of its range is, as of that entry; nothing if this replica cannot tell. To be
-    /// read at once, and then [`crate::Store::scrub_ended`] to be called, if there are segments.
+    /// An entry of a scrub is applied: where the content of its range is, as of that entry; nothing
+    /// if this replica cannot tell. To be read at once, and then [`crate::Store::scrub_ended`] to
+    /// be called, if there are segments.
     Scrub {
         at: Index,
         range: Range,

@@ -1,5 +1,5 @@
-//! From the queue to the overlay: batches are placed and written, several in one contiguous write, become
-//! durable, and are applied once they are both committed and durable here (R7).
+//! From the queue to the overlay: batches are placed and written, several in one contiguous write,
+//! become durable, and are applied once they are both committed and durable here (R7).
 
 use crate::overlay::{Content, Run};
 use crate::superblock::Job;
@@ -12,7 +12,8 @@ use mainstay_types::{BLOCK_BYTES, ClientMark, Epoch, Index, reach};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A journal write whose entries are not durable yet: it is in flight, or it has ended before one that came first.
+/// A journal write whose entries are not durable yet: it is in flight, or it has ended before one
+/// that came first.
 ///
 /// The writes end in any order, and become durable in the order of the log. `durable_before` of a
 /// record is the end of the durable log when its write was issued. So it is true in whatever order
@@ -29,12 +30,12 @@ pub struct JournalInFlight {
 }
 
 impl Store {
-    /// Queues a batch for the journal. Its durability is told by [`Output::Durable`], in order. A batch
-    /// for which there is no [`Store::room`] waits in the queue for a checkpoint.
+    /// Queues a batch for the journal. Its durability is told by [`Output::Durable`], in order. A
+    /// batch for which there is no [`Store::room`] waits in the queue for a checkpoint.
     ///
     /// # Panics
-    /// If the batch does not continue the log or reaches beyond a volume: both were checked when it was
-    /// received or made.
+    /// If the batch does not continue the log or reaches beyond a volume: both were checked when it
+    /// was received or made.
     pub fn append(&mut self, batch: Arc<Batch>) {
         if self.failed {
             return;
@@ -88,16 +89,16 @@ impl Store {
         self.applied
     }
 
-    /// Everything up to here is committed and durable here, though some of it may have to wait until the volumes are rolled back. Always the end of a
-    /// batch.
+    /// Everything up to here is committed and durable here, though some of it may have to wait
+    /// until the volumes are rolled back. Always the end of a batch.
     pub(crate) fn known_committed(&self) -> Index {
         let to = self.commit.min(self.durable);
         let waiting = self.pending.iter().map(|batch| batch.last()).take_while(|last| *last <= to);
         waiting.last().unwrap_or(self.applied)
     }
 
-    /// Journal bytes that may be appended now, in batches of any size, and still leave the reserve for epoch starts
-    /// (R18). 0 when full.
+    /// Journal bytes that may be appended now, in batches of any size, and still leave the reserve
+    /// for epoch starts (R18). 0 when full.
     #[must_use]
     pub fn room(&self) -> u64 {
         if self.failed || self.runs() >= self.tuning.runs_max {
@@ -125,14 +126,15 @@ impl Store {
         if self.failed { 0 } else { self.journal.free_bytes().saturating_sub(self.queue_bytes) }
     }
 
-    /// Largest batch that must find room sooner or later; less than the setting in a journal that is too small for it.
+    /// Largest batch that must find room sooner or later; less than the setting in a journal that
+    /// is too small for it.
     pub(crate) fn batch_bytes_max(&self) -> u64 {
         let half = (self.config.journal_bytes / 2).saturating_sub(self.tuning.reserve_bytes);
         self.tuning.batch_bytes_max.min(half)
     }
 
-    /// Entries after this index must not be written before the cuts and restarts that wait are durable:
-    /// they would carry the old generation and be void after a crash.
+    /// Entries after this index must not be written before the cuts and restarts that wait are
+    /// durable: they would carry the old generation and be void after a crash.
     fn write_limit(&self) -> Index {
         let writing = self.superblock_write.as_ref().map(|write| &write.job);
         let limits = self.jobs.iter().chain(writing).filter_map(|job| match job {
@@ -191,7 +193,8 @@ impl Store {
         }
     }
 
-    /// Most bytes of a journal write that may begin now; one of a single batch may be larger if nothing else is in flight.
+    /// Most bytes of a journal write that may begin now; one of a single batch may be larger if
+    /// nothing else is in flight.
     fn next_write_bytes_max(&self) -> Option<u64> {
         if self.journal_writes.len() >= self.tuning.journal_writes_max.max(1) {
             reach!("store: as many journal writes are in flight as may be");

@@ -1,4 +1,5 @@
-//! The target of an extent copy (R16): `restart` → Restarted → `install_extent`… → `finish_copy` → CopyFinished.
+//! The target of an extent copy (R16): `restart` → Restarted → `install_extent`… → `finish_copy` →
+//! CopyFinished.
 //!
 //! The log restarts empty at the primary's position, and the replica is durably inconsistent.
 //! Entries stream in, and are committed and destaged as ever. Beside them extents are installed,
@@ -42,7 +43,8 @@ pub struct Install {
     kept: Vec<u32>,
 }
 
-/// The blocks `from..to` of an extent that begins with block `first`, without those that are kept, as [`fillings`] has them.
+/// The blocks `from..to` of an extent that begins with block `first`, without those that are kept,
+/// as [`fillings`] has them.
 fn parts(install: &Install, first: u64, (from, to): (u64, u64), holes_min: u64) -> Vec<(u64, u64, Filling)> {
     let mut out = Vec::new();
     let mut at = from;
@@ -292,10 +294,12 @@ impl Store {
         self.installs.push_back(Install { volume, extent, version, data, damaged, kept });
     }
 
-    /// Ends the copy once everything up to `need` is committed here; answered by [`Output::CopyFinished`].
+    /// Ends the copy once everything up to `need` is committed here; answered by
+    /// [`Output::CopyFinished`].
     ///
     /// # Panics
-    /// Outside of a copy, or between `restart` and its answer: it would end the copy that is yet to begin.
+    /// Outside of a copy, or between `restart` and its answer: it would end the copy that is yet to
+    /// begin.
     pub fn finish_copy(&mut self, need: Index) {
         if self.failed {
             return;
@@ -304,7 +308,8 @@ impl Store {
         self.finish = Some(need);
     }
 
-    /// Whether the primary has said that this was all, and all of it is written: nothing can overtake it any more.
+    /// Whether the primary has said that this was all, and all of it is written: nothing can
+    /// overtake it any more.
     pub(crate) fn all_extents_came(&self) -> bool {
         self.finish.is_some() && self.installs.is_empty() && self.installing.is_empty()
     }
@@ -358,14 +363,16 @@ impl Store {
             self.installed.insert((volume, extent));
             let holes_min = (self.tuning.hole_bytes_min / BLOCK_BYTES).max(1);
             if !install.kept.is_empty() {
-                // It may be in no more than the cache of the device, from before this store was opened.
+                // It may be in no more than the cache of the device, from before this store was
+                // opened.
                 self.touched.insert(volume);
             }
             let parts: Vec<_> = stretches
                 .into_iter()
                 .flat_map(|(from, to)| parts(&install, first, (from, to), holes_min))
                 .collect();
-            // One more than there are groups, so that an extent that needs none is answered as well.
+            // One more than there are groups, so that an extent that needs none is answered as
+            // well.
             self.installing.insert((volume, extent), (parts.len() + 1, install.version));
             for (from, blocks, filling) in parts {
                 self.write_group(Owner::Install { extent }, volume, from, blocks, filling);

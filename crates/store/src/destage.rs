@@ -291,13 +291,14 @@ impl Store {
         (bunch, tuning.destage_bytes_max / writes_max.max(1) as u64 * bunch as u64)
     }
 
-    /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
-    /// are done.
+    /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when
+    /// all are done.
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
         let to = self.pass.as_ref()?.to.index;
         let (mut in_flight, mut bytes) = self.of_pass;
         if self.restarting() && self.unfinished.is_some() {
-            // The overlay will be dropped, and the extents that this pass may wait for do not come any more.
+            // The overlay will be dropped, and the extents that this pass may wait for do not come
+            // any more.
             reach!("store: a restart ends a pass");
             if in_flight == 0 {
                 self.pass = None;
@@ -342,7 +343,8 @@ impl Store {
         None
     }
 
-    /// The next stretch of neighbouring runs of one kind, not newer than `to`: data that fits one write, or zeroes.
+    /// The next stretch of neighbouring runs of one kind, not newer than `to`: data that fits one
+    /// write, or zeroes.
     fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Runs)> {
         let blocks_max = (self.tuning.destage_write_bytes_max / BLOCK_BYTES).max(1);
         let mut old_enough = self.oldest().from(cursor).filter(|(_, _, run)| run.index <= to);
@@ -353,7 +355,8 @@ impl Store {
                 run.blocks = run.blocks.min(ZEROES_BLOCKS_MAX);
             }
             let (mut end, mut blocks) = (first + run.blocks, run.blocks);
-            // A file system discards piece by piece, and each hole is a change of the pool's metadata.
+            // A file system discards piece by piece, and each hole is a change of the pool's
+            // metadata.
             let alike = old_enough.take(ZEROES_RUNS_MAX - 1).take_while(|(v, at, next)| {
                 let follows = (*v, *at, next.content) == (volume, end, run.content);
                 end += next.blocks;

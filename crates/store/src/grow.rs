@@ -1,5 +1,5 @@
-//! Volumes that get larger (R17): a committed [`EntryKind::Resize`](mainstay_codec::EntryKind) applies at its place in the log,
-//! on every replica.
+//! Volumes that get larger (R17): a committed [`EntryKind::Resize`](mainstay_codec::EntryKind)
+//! applies at its place in the log, on every replica.
 //!
 //! ```text
 //! applied ─▶ the file is made larger ─▶ Grown ─▶ … ─▶ the next checkpoint records the size
@@ -24,7 +24,8 @@ use mainstay_codec::EntryKind;
 use mainstay_types::{VolumeId, reach};
 
 impl Store {
-    /// Entries of the log that were not applied yet and change the size of a volume, as index, volume and bytes.
+    /// Entries of the log that were not applied yet and change the size of a volume, as index,
+    /// volume and bytes.
     pub fn resizes_ahead(&self) -> impl Iterator<Item = (mainstay_types::Index, VolumeId, u64)> {
         self.pending.iter().flat_map(|batch| {
             let entries = (batch.first.0..).map(mainstay_types::Index).zip(&batch.entries);

@@ -23,9 +23,11 @@ pub struct Inspection {
     pub commit: Index,
     /// Epochs of the log with their last index; the newest 64.
     pub epochs: Vec<(Epoch, Index)>,
-    /// Something says that entries up to here were durable. More than the end of the log: the journal is damaged (R12).
+    /// Something says that entries up to here were durable. More than the end of the log: the
+    /// journal is damaged (R12).
     pub known_durable: Index,
-    /// Extents that an entry has changed, in order, each with the last one that may have; or why they cannot be told.
+    /// Extents that an entry has changed, in order, each with the last one that may have; or why
+    /// they cannot be told.
     pub versions: Result<Vec<(VolumeId, u32, Index)>, String>,
 }
 

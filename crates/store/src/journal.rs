@@ -1,8 +1,8 @@
 //! The journal as a ring: where batches lie, where the next one goes, which of them are in memory.
 //!
-//! Batches lie in log order around the ring and never wrap: one that does not fit before the end goes
-//! to offset 0. *Live* batches are those after the checkpoint; they are never overwritten. Older ones
-//! stay, for catch-up, until their space is needed.
+//! Batches lie in log order around the ring and never wrap: one that does not fit before the end
+//! goes to offset 0. *Live* batches are those after the checkpoint; they are never overwritten.
+//! Older ones stay, for catch-up, until their space is needed.
 
 use crate::Payload;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
@@ -48,8 +48,8 @@ impl std::ops::Deref for Sums {
     }
 }
 
-/// The payload of one entry within its batch. 12 bytes for each write that the ring retains, and a write takes at least
-/// a block of it: at most 3 MiB for each GiB of journal (R18).
+/// The payload of one entry within its batch. 12 bytes for each write that the ring retains, and a
+/// write takes at least a block of it: at most 3 MiB for each GiB of journal (R18).
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
     /// Where it starts in the payload area, in bytes.
@@ -105,7 +105,8 @@ pub struct Journal {
     start: u64,
     /// Batches after this index are live.
     checkpoint: Index,
-    /// Position in `placed` of the first live batch. Kept, because room is asked for with every step of every write.
+    /// Position in `placed` of the first live batch. Kept, because room is asked for with every
+    /// step of every write.
     live: usize,
     memory_bytes: u64,
     /// No batch before this index is in memory.
@@ -156,8 +157,8 @@ impl Journal {
         self.free().into_iter().find(|&(_, free)| free >= len).map(|(offset, _)| offset)
     }
 
-    /// Gives the batch the place that [`Journal::place_for`] found. Retained batches there are forgotten
-    /// before their bytes are overwritten.
+    /// Gives the batch the place that [`Journal::place_for`] found. Retained batches there are
+    /// forgotten before their bytes are overwritten.
     pub fn place(&mut self, offset: u64, batch: Arc<Batch>) {
         let len = batch.journal_len();
         if offset != self.head {
@@ -229,7 +230,8 @@ impl Journal {
         self.live = self.placed.partition_point(|p| p.last <= index);
     }
 
-    /// Position in `placed` of the first batch that ends at or after `index`; the number of batches if there is none.
+    /// Position in `placed` of the first batch that ends at or after `index`; the number of batches
+    /// if there is none.
     ///
     /// Batches are about equally long. So this looks first where the index would be if all were
     /// equally long, and goes from there in steps that double. A binary search would fetch a dozen
@@ -276,8 +278,8 @@ impl Journal {
         self.placed.get(at).filter(|p| p.first <= index)
     }
 
-    /// The payload at this offset of the journal if that is one of the batch of `index`, and the batch is no longer
-    /// in memory.
+    /// The payload at this offset of the journal if that is one of the batch of `index`, and the
+    /// batch is no longer in memory.
     pub fn payload(&self, index: Index, offset: u64) -> Option<Payload> {
         let placed = self.find(index)?;
         let Held::Ring(sums) = &placed.held else { return None };

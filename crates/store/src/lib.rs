@@ -29,8 +29,9 @@
 //! Not guaranteed: a durable record that decays looks like a torn tail, until a write that began
 //! after it has become durable. The peers find such damage.
 //!
-//! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
-//! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
+//! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`)
+//! applied: in the overlay, readable → destaged → flushed → behind the checkpoint, its space
+//! reusable.
 //!
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage`
 //! (a *pass* up to one position: writes, flushes, version table, superblock), `superblock`
@@ -99,7 +100,8 @@ pub struct Store {
     files: Vec<u64>,
     /// Size that the area of superblocks and version tables has at least, in bytes.
     meta_bytes: u64,
-    /// Volumes whose files are being made larger, and those of them that found no space in the pool.
+    /// Volumes whose files are being made larger, and those of them that found no space in the
+    /// pool.
     growing: BTreeSet<VolumeId>,
     grow_stalled: BTreeSet<VolumeId>,
     /// Files may have to be made larger.
@@ -234,13 +236,15 @@ impl Store {
         self.promised
     }
 
-    /// Version-table entry of an extent: at least the index of the last committed entry that changed it.
+    /// Version-table entry of an extent: at least the index of the last committed entry that
+    /// changed it.
     #[must_use]
     pub fn version(&self, volume: VolumeId, extent: u32) -> Index {
         self.versions.get(volume, extent)
     }
 
-    /// Whether no entry has ever changed an extent of the volume. One that was copied or rolled back is never blank.
+    /// Whether no entry has ever changed an extent of the volume. One that was copied or rolled
+    /// back is never blank.
     #[must_use]
     pub fn is_blank(&self, volume: VolumeId) -> bool {
         self.versions.is_blank(volume)

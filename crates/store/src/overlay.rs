@@ -1,8 +1,8 @@
 //! The overlay: which committed blocks are in the journal and not yet in the backing store.
 //!
 //! Runs of blocks rather than blocks, because one discard may cover a million of them. Runs never
-//! overlap; a newer entry carves its range out of the older ones. A run names its place in the journal,
-//! never its bytes, so that memory can be dropped without touching the overlay.
+//! overlap; a newer entry carves its range out of the older ones. A run names its place in the
+//! journal, never its bytes, so that memory can be dropped without touching the overlay.
 
 use mainstay_types::{BLOCK_BYTES, Index, VOLUME_BYTES_MAX, VolumeId};
 use std::collections::BTreeMap;
@@ -184,7 +184,8 @@ impl Overlay {
             .map(move |(at, run)| (at, Run { blocks: run.blocks.min(end - at), ..run }))
     }
 
-    /// Runs from `cursor` on, over all volumes; a run that reaches across the cursor counts from there.
+    /// Runs from `cursor` on, over all volumes; a run that reaches across the cursor counts from
+    /// there.
     pub fn from(&self, cursor: (VolumeId, u64)) -> impl Iterator<Item = (VolumeId, u64, Run)> + '_ {
         let (volume, first) = cursor;
         let from = Key::new(volume, first);

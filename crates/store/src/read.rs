@@ -30,7 +30,8 @@ impl Store {
         let placed = self.journal.find(run.index);
         let Some((placed, Held::Memory(batch))) = placed.map(|placed| (placed, &placed.held)) else {
             let payload = self.journal.payload(run.index, at);
-            // Proof: a batch is forgotten only behind the checkpoint, and the overlay names none of these.
+            // Proof: a batch is forgotten only behind the checkpoint, and the overlay names none of
+            // these.
             let payload = payload.expect("what the overlay names is in the ring");
             return Found::Journal(Part { payload, offset: at, len });
         };
@@ -106,8 +107,9 @@ impl Store {
         under(segments, at, end);
     }
 
-    /// The batches from `from` on, at most `max_bytes` of them but at least one if there is one. Batches that
-    /// are not durable here yet are among them. Empty when the log ends right before `from`.
+    /// The batches from `from` on, at most `max_bytes` of them but at least one if there is one.
+    /// Batches that are not durable here yet are among them. Empty when the log ends right before
+    /// `from`.
     pub fn log_plan(&self, from: Index, max_bytes: u64) -> Result<Vec<LogPiece>, Gone> {
         if from == self.end.index.next() {
             return Ok(Vec::new());

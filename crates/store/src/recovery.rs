@@ -69,13 +69,14 @@ impl Store {
         Ok(table_offset(pages_end(&read_superblock(media)?.0.tables)))
     }
 
-    /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in it and
-    /// its space is allocated. Volumes and their sums must read as zeroes already.
+    /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in
+    /// it and its space is allocated. Volumes and their sums must read as zeroes already.
     pub fn format(media: &mut dyn Media, config: &StoreConfig) -> Result<(), MediaError> {
         Self::format_holding(media, config, &[])
     }
 
-    /// Makes an empty replica that holds these snapshots, which no entry of its log has taken: their files are there. In ascending order.
+    /// Makes an empty replica that holds these snapshots, which no entry of its log has taken:
+    /// their files are there. In ascending order.
     ///
     /// # Errors
     /// When the media cannot be written.
@@ -137,7 +138,8 @@ impl Store {
     /// Brings back the durable state of a replica.
     ///
     /// # Errors
-    /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself failed.
+    /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself
+    /// failed.
     pub fn recover(media: &mut dyn Media, tuning: Tuning) -> Result<Self, RecoverError> {
         Self::recover_known(media, tuning, Index(0))
     }
@@ -272,8 +274,8 @@ pub(crate) fn superblock_copies(media: &mut dyn Media) -> Result<Vec<Option<Supe
     copies.collect()
 }
 
-/// The newest superblock, and in which order its pairs of copies are to be written: the one that was torn or is older
-/// goes first, so that the other one is whole until it is.
+/// The newest superblock, and in which order its pairs of copies are to be written: the one that
+/// was torn or is older goes first, so that the other one is whole until it is.
 fn read_superblock(media: &mut dyn Media) -> Result<(Superblock, [u64; 2]), RecoverError> {
     let copies = superblock_copies(media)?;
     let worth = |pair: &[Option<Superblock>]| {
@@ -346,7 +348,8 @@ fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverEr
     Ok(log)
 }
 
-/// Follows the chain of batches from the checkpoint to where it ends. `found` is told each batch with its offset.
+/// Follows the chain of batches from the checkpoint to where it ends. `found` is told each batch
+/// with its offset.
 pub(crate) fn follow(
     window: &mut Window<'_>,
     superblock: &Superblock,

@@ -51,7 +51,8 @@ impl Store {
         self.snapshots.iter().map(|(id, snapshot)| (*id, *snapshot))
     }
 
-    /// Entries of the log that were not applied yet and take or drop a snapshot, as index, snapshot and whether it is taken.
+    /// Entries of the log that were not applied yet and take or drop a snapshot, as index, snapshot
+    /// and whether it is taken.
     pub fn snapshots_ahead(&self) -> impl Iterator<Item = (Index, SnapshotId, bool)> {
         self.pending.iter().flat_map(|batch| {
             let entries = (batch.first.0..).map(Index).zip(&batch.entries);
@@ -109,8 +110,9 @@ impl Store {
             reach!("store: a snapshot is there already, or one too many");
             return;
         }
-        // While the pass that ends a copy is under way, what comes later is of a whole replica: its superblock will say so, and after a crash
-        // this entry is met again by one. Were it missing now, passes would not end at it, and then it would be taken with newer content.
+        // While the pass that ends a copy is under way, what comes later is of a whole replica: its
+        // superblock will say so, and after a crash this entry is met again by one. Were it missing
+        // now, passes would not end at it, and then it would be taken with newer content.
         let whole = self.unfinished.is_none() || self.ends_copy();
         let again = id <= self.last_snapshot;
         self.last_snapshot = id.max(self.last_snapshot);
@@ -118,7 +120,8 @@ impl Store {
             reach!("store: the target of a copy cannot take a snapshot");
             SnapshotState::Missing
         } else {
-            // Passes end here in any case: one that crashed beyond it would leave newer content for a second attempt.
+            // Passes end here in any case: one that crashed beyond it would leave newer content for
+            // a second attempt.
             self.begin_layer(at, id, None);
             if again {
                 reach!("store: the number of a snapshot was used before");

@@ -20,7 +20,8 @@ use thiserror::Error;
 /// Most pages in one write of sums, and most such writes in flight.
 const PAGES_PER_WRITE_MAX: u64 = 64;
 const WRITES_MAX: usize = 8;
-/// Most blocks of zeroes in one write to a volume that has sums: their pages are in memory meanwhile.
+/// Most blocks of zeroes in one write to a volume that has sums: their pages are in memory
+/// meanwhile.
 pub const ZEROES_BLOCKS_MAX: u64 = 64 * SUMS_PER_PAGE;
 /// Pages that are looked at for one that can be given up.
 const LOOKED_AT_MAX: usize = 64;
@@ -94,7 +95,8 @@ impl Store {
         pages.filter(move |&page| !self.sums.pages.contains_key(&(range.volume, page)))
     }
 
-    /// The pages that need not be read, as they are now: for [`Store::damaged_blocks`], as memory may give them up before the read ends.
+    /// The pages that need not be read, as they are now: for [`Store::damaged_blocks`], as memory
+    /// may give them up before the read ends.
     pub fn sums_in_memory(&self, range: Range) -> impl Iterator<Item = (u64, Bytes)> {
         let pages = if self.config.sums { pages_of(range.first_block(), range.end_block()) } else { 0..0 };
         pages.filter_map(move |page| {
@@ -109,7 +111,8 @@ impl Store {
         self.sums.stamp
     }
 
-    /// Keeps pages that a read has brought, so that the next one need not; `stamp`: from before that read.
+    /// Keeps pages that a read has brought, so that the next one need not; `stamp`: from before
+    /// that read.
     pub fn keep_sums(&mut self, volume: VolumeId, pages: &[(u64, Bytes)], stamp: u64) {
         if stamp != self.sums.stamp {
             return;
@@ -181,7 +184,8 @@ impl Store {
         damaged.map(|(block, _)| block).collect()
     }
 
-    /// Takes hold of the pages for a group that is about to be written. How many of them must be read before.
+    /// Takes hold of the pages for a group that is about to be written. How many of them must be
+    /// read before.
     pub(crate) fn hold_sums(&mut self, id: GroupId, volume: VolumeId, first: u64, end: u64) -> usize {
         if !self.config.sums {
             return 0;
@@ -304,7 +308,8 @@ impl Store {
         }
     }
 
-    /// Writes the first pages at or after `from` that have changed. Where to go on; `None` if there are none, or too much is in flight.
+    /// Writes the first pages at or after `from` that have changed. Where to go on; `None` if there
+    /// are none, or too much is in flight.
     fn write_sums(&mut self, from: PageAt) -> Option<PageAt> {
         if self.sums.writes >= WRITES_MAX || self.sums.stalled {
             return None;

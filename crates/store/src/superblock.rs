@@ -72,8 +72,8 @@ impl Store {
         }
     }
 
-    /// Makes the promise durable (R1); answered by [`Output::Promised`]. A promise lower than an earlier
-    /// one changes nothing and is answered all the same.
+    /// Makes the promise durable (R1); answered by [`Output::Promised`]. A promise lower than an
+    /// earlier one changes nothing and is answered all the same.
     pub fn promise(&mut self, epoch: Epoch) {
         if planted(Bug::PromiseNotPersisted) {
             self.promised = self.promised.max(epoch);
@@ -84,8 +84,8 @@ impl Store {
     }
 
     /// Cuts the log after `to`, or after the last batch that ends before it; answered by
-    /// [`Output::CutDone`]. Batches that were not submitted to the journal yet go in any case. Batches
-    /// appended from now on continue the shortened log.
+    /// [`Output::CutDone`]. Batches that were not submitted to the journal yet go in any case.
+    /// Batches appended from now on continue the shortened log.
     ///
     /// # Panics
     /// If `to` lies before a committed entry (R7), or between `restart` and its answer.
@@ -247,7 +247,8 @@ impl Store {
         }
     }
 
-    /// A promise is told once the journal rests, so that [`Store::log_state`] then tells all there is.
+    /// A promise is told once the journal rests, so that [`Store::log_state`] then tells all there
+    /// is.
     pub(crate) fn tell_promises(&mut self) {
         if self.promises_made.is_empty() {
             return;
@@ -266,15 +267,16 @@ impl Store {
         superblock.epochs.clone_from(&self.epochs);
         cut_epochs(&mut superblock.epochs, at.index);
         superblock.checkpoint = Checkpoint { at, chain, offset };
-        // Entries that hid older versions of their blocks from this pass are at or below this index, so
-        // that recovery finds them committed and lays them over the volume again.
+        // Entries that hid older versions of their blocks from this pass are at or below this
+        // index, so that recovery finds them committed and lays them over the volume again.
         superblock.commit = self.applied;
         prune_voids(&mut superblock.voids, at.index);
     }
 }
 
-/// Adds a void. One that ends earlier and is younger makes the others needless. Beyond the limit the oldest
-/// goes: it protects only against a record older than 31 cuts that by chance continues the chain.
+/// Adds a void. One that ends earlier and is younger makes the others needless. Beyond the limit
+/// the oldest goes: it protects only against a record older than 31 cuts that by chance continues
+/// the chain.
 pub fn push_void(voids: &mut Vec<Void>, void: Void) {
     while voids.last().is_some_and(|older| older.end >= void.end) {
         reach!("store: a void makes an older one needless");

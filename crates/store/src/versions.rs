@@ -1,4 +1,5 @@
-//! The version table in memory (R14: too new is harmless, too old loses data in a resync), and where it lies on disk.
+//! The version table in memory (R14: too new is harmless, too old loses data in a resync), and
+//! where it lies on disk.
 //!
 //! Two slots on disk are written in turn. Each has a set of pages in which it lags behind memory,
 //! so that a checkpoint writes only what changed since this slot was written last. The superblock
@@ -63,13 +64,15 @@ pub fn pages_end(places: &[TablePlace]) -> usize {
     places.iter().map(|&place| place.first_page as usize + 2 * room(place)).max().unwrap_or(0)
 }
 
-/// Where the tables of these volumes lie, if so far they lay in `places`; fewer, or none, for volumes that are new.
+/// Where the tables of these volumes lie, if so far they lay in `places`; fewer, or none, for
+/// volumes that are new.
 pub fn placed(places: &[TablePlace], volumes: &[u64]) -> Vec<TablePlace> {
     let mut end = pages_end(places);
     let mut place_of = |(n, &bytes): (usize, &u64)| {
         let extents = extents(bytes) as u32;
         if let Some(&old) = places.get(n) {
-            // A volume may be smaller than its table, if it is the target of a copy of one that has not grown.
+            // A volume may be smaller than its table, if it is the target of a copy of one that has
+            // not grown.
             let place = TablePlace { extents: old.extents.max(extents), ..old };
             if room(place) == room(old) {
                 return place;
@@ -158,7 +161,8 @@ impl Versions {
 
     fn slot_of(&mut self, volume: VolumeId, extent: u32) -> &mut Index {
         let at = self.tables[usize::from(volume.0)].get_mut(extent as usize);
-        // Proof: ranges are checked against the sizes of the volumes when they are admitted or received.
+        // Proof: ranges are checked against the sizes of the volumes when they are admitted or
+        // received.
         at.unwrap_or_else(|| panic!("extent {extent} lies beyond volume {volume}"))
     }
 
@@ -196,9 +200,10 @@ impl Versions {
         out
     }
 
-    /// The next pages at or after `from` in which `slot` lags, of tables that lie in `places`: the first of them and the bytes to
-    /// write, which are of one volume. They count as written from here on. A checkpoint sweeps once: a page that changes
-    /// behind the sweep waits for the next one, and its changes are still in the journal.
+    /// The next pages at or after `from` in which `slot` lags, of tables that lie in `places`: the
+    /// first of them and the bytes to write, which are of one volume. They count as written from
+    /// here on. A checkpoint sweeps once: a page that changes behind the sweep waits for the next
+    /// one, and its changes are still in the journal.
     pub fn next_write(&mut self, slot: u8, from: PageId, places: &[TablePlace]) -> Option<(PageId, Vec<u8>)> {
         let PageId { volume, page } = self.next_lagging(slot, from, places)?;
         let (place, table) = (places[volume], &self.tables[volume]);
@@ -261,7 +266,8 @@ mod tests {
         assert_eq!(placed(&beyond, &[PAGE, EXTENT_BYTES])[0], beyond[0], "a table never shrinks");
     }
 
-    /// Seen to fail without [`Versions::relaid`]: the page that was written short counts as written.
+    /// Seen to fail without [`Versions::relaid`]: the page that was written short counts as
+    /// written.
     #[test]
     fn a_page_that_was_written_before_the_volume_grew_is_written_again() {
         let small = placed(&[], &[2 * EXTENT_BYTES]);

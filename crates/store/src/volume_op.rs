@@ -50,7 +50,8 @@ pub struct Group {
     pub first: u64,
     pub end: u64,
     pieces: Pieces,
-    /// Its operation, from its submission until it succeeds: without space in the pool it is submitted anew.
+    /// Its operation, from its submission until it succeeds: without space in the pool it is
+    /// submitted anew.
     pub operation: Option<Filling>,
     /// Pages of sums that must be read before.
     sums_missing: usize,
@@ -227,8 +228,8 @@ impl Store {
         self.give_up_kept();
     }
 
-    /// Whether something waits for space in the pool, or is being tried anew. Meanwhile journal space is not freed, and so
-    /// [`Store::room`] ends.
+    /// Whether something waits for space in the pool, or is being tried anew. Meanwhile journal
+    /// space is not freed, and so [`Store::room`] ends.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         !self.grow_stalled.is_empty()

@@ -15,7 +15,8 @@ fn told(lab: &mut Lab, what: impl Fn(&Output) -> bool) -> bool {
     heard
 }
 
-/// Copies everything the target lacks, with a random order of everything. False if it crashed on the way.
+/// Copies everything the target lacks, with a random order of everything. False if it crashed on
+/// the way.
 fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -> bool {
     let base = lab.store.log_state().base;
     let start = log.end();
@@ -116,7 +117,8 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
     finishing
 }
 
-/// A target that is written to in many places before any extent comes, and has few runs of memory (R18).
+/// A target that is written to in many places before any extent comes, and has few runs of memory
+/// (R18).
 fn written_ahead_of_extents() -> (Lab, Log) {
     let mut lab = Lab::with(lab::config(), Tuning { runs_max: 4, ..lab::tuning() });
     let mut log = Log::default();
@@ -194,8 +196,8 @@ proptest! {
             if state.data == DataState::Inconsistent {
                 prop_assert_eq!(state.base, base);
             } else {
-                // Nothing was restarted yet and some of the knowledge of commits was lost, or the copy was
-                // complete and not told yet.
+                // Nothing was restarted yet and some of the knowledge of commits was lost, or the
+                // copy was complete and not told yet.
                 prop_assert!(state.base <= base || state.base > known);
                 base = state.base;
             }

@@ -11,7 +11,8 @@ fn forgetful() -> Tuning {
     Tuning { memory_bytes_max: 0, ..lab::tuning() }
 }
 
-/// Two entries, the first of three blocks, the second over its middle one; nothing of them in memory.
+/// Two entries, the first of three blocks, the second over its middle one; nothing of them in
+/// memory.
 fn two_entries() -> (Lab, Log) {
     let mut lab = Lab::with(lab::config(), forgetful());
     let mut log = Log::default();
@@ -89,7 +90,8 @@ fn payloads_that_are_read_for_one_write_are_bounded() {
         most = reading.sum::<u64>().max(most);
         lab.complete(0);
     }
-    // Several writes, because neighbours are merged up to an extent only; just the first needs many payloads.
+    // Several writes, because neighbours are merged up to an extent only; just the first needs many
+    // payloads.
     assert!((REQUEST_BYTES_MAX..=2 * PAYLOADS_READ_BYTES_MAX).contains(&most), "{most} bytes");
     lab.check(&log);
 }

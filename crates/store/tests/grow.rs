@@ -1,4 +1,5 @@
-//! Volumes that grow (R17): when the size counts, where the version table goes, what a crash leaves.
+//! Volumes that grow (R17): when the size counts, where the version table goes, what a crash
+//! leaves.
 
 mod lab;
 
@@ -131,7 +132,8 @@ fn the_target_of_a_copy_takes_over_the_sizes_before_it_is_marked() {
     lab.settle();
 }
 
-/// Seen to end the store before: with every replica's pool full, one after the other would have been given up.
+/// Seen to end the store before: with every replica's pool full, one after the other would have
+/// been given up.
 #[test]
 fn a_volume_that_finds_no_space_to_grow_waits_for_it() {
     let (mut lab, mut log) = (Lab::new(), Log::default());

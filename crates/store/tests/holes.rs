@@ -1,4 +1,5 @@
-//! Discards and write-zeroes in the volumes (R15): what gives its space back, what keeps it, and what happens when there is none.
+//! Discards and write-zeroes in the volumes (R15): what gives its space back, what keeps it, and
+//! what happens when there is none.
 
 mod lab;
 
@@ -42,7 +43,8 @@ fn what_is_newer_decides_whether_space_stays() {
 
 #[test]
 fn neighbouring_discards_are_one_hole() {
-    // As a file system discards: piece by piece, here backwards, with one that is of another kind between.
+    // As a file system discards: piece by piece, here backwards, with one that is of another kind
+    // between.
     let pieces: Vec<_> = (0..30).rev().filter(|&block| block != 12).map(|block| discard(block, 1)).collect();
     let lab = destaged(lazy(), pieces.chunks(5).map(<[_]>::to_vec).chain([vec![zeroes(12, 1)]]).collect());
     assert_eq!(lab.zeroed, [(0, 12, true), (12, 1, false), (13, 17, true)]);
@@ -64,8 +66,8 @@ fn space_is_given_back_without_waiting_for_writes() {
     assert_eq!(lab.zeroed.len(), 2);
 }
 
-/// R18: a journal has room for millions of discards, each a run of the overlay. They wait for a checkpoint, nothing is lost, and an
-/// epoch can start meanwhile.
+/// R18: a journal has room for millions of discards, each a run of the overlay. They wait for a
+/// checkpoint, nothing is lost, and an epoch can start meanwhile.
 #[test]
 fn an_overlay_full_of_discards_holds_up_what_follows() {
     let tuning = Tuning { runs_max: 8, ..lazy() };

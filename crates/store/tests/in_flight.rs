@@ -1,5 +1,5 @@
-//! Several journal writes in flight (docs/adr/0022-several-journal-writes.md): how many, in what order they are durable, and what a crash or
-//! damage among them comes to.
+//! Several journal writes in flight (docs/adr/0022-several-journal-writes.md): how many, in what
+//! order they are durable, and what a crash or damage among them comes to.
 
 mod lab;
 
@@ -185,7 +185,8 @@ fn what_a_crash_leaves_of_writes_in_flight_is_a_prefix() {
         if expected == 10 {
             continue;
         }
-        // The next batch of the same log comes again, byte for byte, and the one after it may be there already.
+        // The next batch of the same log comes again, byte for byte, and the one after it may be
+        // there already.
         torn.store.append(log.batches[expected as usize].clone());
         torn.settle();
         let again = torn.disk.clone();
@@ -194,7 +195,8 @@ fn what_a_crash_leaves_of_writes_in_flight_is_a_prefix() {
     }
 }
 
-/// A record is known to have been durable once a write that began later is. Until then its damage looks like a torn tail.
+/// A record is known to have been durable once a write that began later is. Until then its damage
+/// looks like a torn tail.
 #[test]
 fn damage_has_a_witness_in_what_began_later() {
     let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());

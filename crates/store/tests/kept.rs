@@ -1,4 +1,5 @@
-//! The target of a copy keeps what it holds already (R16): only the other blocks of an extent are written.
+//! The target of a copy keeps what it holds already (R16): only the other blocks of an extent are
+//! written.
 
 mod lab;
 
@@ -10,7 +11,8 @@ use mainstay_types::{ClientMark, EXTENT_BYTES, VolumeId};
 const VOLUME: VolumeId = VolumeId(0);
 const BLOCKS: usize = EXTENT_BYTES as usize / BLOCK;
 
-/// A replica that has content 1 in the first blocks of its volume and begins to be copied to. `flushed`: that content has reached the medium.
+/// A replica that has content 1 in the first blocks of its volume and begins to be copied to.
+/// `flushed`: that content has reached the medium.
 fn target(flushed: bool) -> (Lab, Log) {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 4, 1)]);
@@ -18,7 +20,8 @@ fn target(flushed: bool) -> (Lab, Log) {
     lab.store.destage_now();
     lab.settle();
     if !flushed {
-        // As a store leaves it that was killed while it installed an extent: written, and not flushed.
+        // As a store leaves it that was killed while it installed an extent: written, and not
+        // flushed.
         lab.disk.put_volatile(Area::Volume(VOLUME), 0, &[2; BLOCK]);
     }
     let sizes = lab.config.volumes.clone();

@@ -154,7 +154,8 @@ impl Life {
         self.hear();
     }
 
-    /// An extent was read, however long after its entry: it is as of that, unless the journal has been written over.
+    /// An extent was read, however long after its entry: it is as of that, unless the journal has
+    /// been written over.
     fn end_scrub(&mut self) {
         let (at, range, segments) = self.scrubs.swap_remove(self.random.below(self.scrubs.len()));
         if let Some(found) = self.lab.gather(range, &segments) {
@@ -204,8 +205,9 @@ impl Life {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
-    /// Overlay, destaging, ring, cut, promise and recovery together: whatever the order of completions
-    /// and wherever the crash, the store reads as the flat model does and its log is the model's.
+    /// Overlay, destaging, ring, cut, promise and recovery together: whatever the order of
+    /// completions and wherever the crash, the store reads as the flat model does and its log is
+    /// the model's.
     #[test]
     fn a_store_lives_like_its_model(seed in any::<u64>(), steps in prop::collection::vec(0u8..100, 1..160)) {
         let mut life = Life::new(seed);

@@ -180,7 +180,8 @@ fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     let lazy = Tuning { destage_start_bytes: u64::MAX, ..unhurried() };
     // Half of the journal, and three quarters.
     assert_eq!([100, 101, 126, 151].map(|blocks| at_once(lazy, blocks, write, false)), [0, 1, 4, 8]);
-    // A small one has no room for the largest batch before that: then all six that the pass began with.
+    // A small one has no room for the largest batch before that: then all six that the pass began
+    // with.
     assert_eq!([7, 8].map(|blocks| at_once_in(24, lazy, blocks, write, false)), [2, 6]);
     let crowded = Tuning { runs_max: 40, ..lazy };
     assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded, blocks, write, false)), [0, 1, 4, 8]);

@@ -1,4 +1,5 @@
-//! Torn tails, corruption, cuts, failures: recovery scenarios, each exhaustive over where it may strike.
+//! Torn tails, corruption, cuts, failures: recovery scenarios, each exhaustive over where it may
+//! strike.
 
 mod lab;
 
@@ -44,8 +45,8 @@ fn every_torn_subset_of_the_last_write_leaves_a_prefix() {
         };
         assert_eq!(torn.store.log_state().end.index, Index(expected), "subset {subset:05b}");
 
-        // The whole first batch is sent again, byte for byte. Were the second one still there, it would
-        // continue the chain; it is void, because recovery ended the log before it.
+        // The whole first batch is sent again, byte for byte. Were the second one still there, it
+        // would continue the chain; it is void, because recovery ended the log before it.
         if expected < 3 {
             let mut resent = log.clone();
             if expected == 1 {
@@ -61,8 +62,9 @@ fn every_torn_subset_of_the_last_write_leaves_a_prefix() {
     }
 }
 
-/// Persistent memory tears between words of 8 bytes, in any order, and what lay there before may be a whole record. Random
-/// subsets, few words missing or few there; the record is found only when every word counts.
+/// Persistent memory tears between words of 8 bytes, in any order, and what lay there before may be
+/// a whole record. Random subsets, few words missing or few there; the record is found only when
+/// every word counts.
 #[test]
 fn a_write_that_is_torn_between_words_leaves_a_prefix() {
     const WORD: usize = 8;
@@ -275,7 +277,8 @@ fn a_cut_tail_stays_cut_through_crashes() {
     }
 }
 
-/// A life with several checkpoints and wraps of the ring, as a function of the number of completed operations.
+/// A life with several checkpoints and wraps of the ring, as a function of the number of completed
+/// operations.
 fn busy(steps: usize) -> (Lab, Log, Index) {
     let mut lab = Lab::new();
     let mut log = Log::default();
@@ -374,7 +377,8 @@ fn three_of_four_superblock_copies_may_be_lost() {
     assert!(matches!(after.recover_from(disk), Err(RecoverError::NoSuperblock)));
 }
 
-/// Media of which the write after some others is torn in the middle of each of its blocks, and nothing works from then on.
+/// Media of which the write after some others is torn in the middle of each of its blocks, and
+/// nothing works from then on.
 struct Torn {
     disk: Disk,
     writes: usize,
@@ -403,8 +407,8 @@ impl Media for Torn {
     }
 }
 
-/// R14: at any moment one pair of superblock copies is whole, also when the power goes during recovery after it
-/// went during an update.
+/// R14: at any moment one pair of superblock copies is whole, also when the power goes during
+/// recovery after it went during an update.
 #[test]
 fn a_superblock_survives_a_crash_and_another_one_during_the_recovery() {
     for pairs_before in 0..2 {

@@ -1,4 +1,5 @@
-//! Snapshots (R17): what they hold, what a crash leaves of them, what becomes of them on the target of a copy.
+//! Snapshots (R17): what they hold, what a crash leaves of them, what becomes of them on the target
+//! of a copy.
 
 mod lab;
 
@@ -109,7 +110,8 @@ fn a_volume_that_grows_after_two_has_its_old_size_in_both_after_a_crash() {
     for completed in 0..40 {
         let (mut lab, mut log) = (Lab::new(), Log::default());
         let old = lab.config.volumes[0];
-        // A pass is under way, so that the one of the first snapshot begins when all of it is applied.
+        // A pass is under way, so that the one of the first snapshot begins when all of it is
+        // applied.
         lab.append(&mut log, vec![write(0, 1, 9)]);
         lab.complete(0);
         lab.store.destage_now();
@@ -263,7 +265,8 @@ fn a_restart_waits_for_a_snapshot_that_is_being_taken() {
     assert_eq!((state(&lab, 1), kept(&lab, S, 0)), (Some(Held), 1));
 }
 
-/// The superblock that the pass writes says that the replica is whole, so after a crash this entry is met by one. Found by seed 314670.
+/// The superblock that the pass writes says that the replica is whole, so after a crash this entry
+/// is met by one. Found by seed 314670.
 #[test]
 fn one_that_is_met_while_a_copy_ends_is_taken() {
     let mut met = 0;
@@ -296,7 +299,8 @@ fn one_that_is_met_while_a_copy_ends_is_taken() {
             lab.settle();
             let held = state(&lab, 1) == Some(Held);
             assert!(held || state(&lab, 1) == Some(Missing));
-            // Never with what came after it, and a replica that crashed has the one that it would have had.
+            // Never with what came after it, and a replica that crashed has the one that it would
+            // have had.
             assert!(!held || kept(&lab, S, 0) == 3, "after {completed} operations, crash {crash:?}");
             lab.check(&log);
         }

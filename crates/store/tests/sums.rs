@@ -74,7 +74,8 @@ fn a_lost_a_misdirected_and_an_older_block_are_noticed() {
     assert_eq!(checked(&lab, 0, 8), Checked::Well);
 }
 
-/// Pages of sums have no checksums: one that rots, or is an older one, makes good blocks damaged and no damaged one good.
+/// Pages of sums have no checksums: one that rots, or is an older one, makes good blocks damaged
+/// and no damaged one good.
 #[test]
 fn sums_that_are_damaged_or_older_are_never_taken_for_data() {
     let (mut lab, mut log) = destaged(&[3]);
@@ -233,7 +234,8 @@ fn what_nobody_has_is_damaged_here_as_well_until_it_is_written_anew() {
     for block in 0..blocks + 4 {
         assert_eq!(checked(&lab, block, 1), expected(block), "block {block}");
     }
-    // Neither a page of sums that is older, or was never written, nor a block that is makes data of it.
+    // Neither a page of sums that is older, or was never written, nor a block that is makes data of
+    // it.
     let whole = lab.disk.clone();
     for area in [Area::Sums(VOLUME), Area::Volume(VOLUME)] {
         for before in [old.areas[&area].clone(), vec![0; old.areas[&area].len()]] {

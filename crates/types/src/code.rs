@@ -1,5 +1,5 @@
-//! The codes of problems: one table with the text, the HTTP status, the exit code and the page of the
-//! manual of each.
+//! The codes of problems: one table with the text, the HTTP status, the exit code and the page of
+//! the manual of each.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -64,7 +64,8 @@ id!(
     Epoch(u64), "e"
 );
 id!(
-    /// Position of an entry in the log of a resource. The first entry has index 1; 0 is "before the first".
+    /// Position of an entry in the log of a resource. The first entry has index 1; 0 is "before the
+    /// first".
     Index(u64), "i"
 );
 id!(
@@ -72,7 +73,8 @@ id!(
     ConfigVersion(u64), "c"
 );
 id!(
-    /// Identity of one disk content of a replica; random, new for every new disk (R9). Never 0 for a real replica.
+    /// Identity of one disk content of a replica; random, new for every new disk (R9). Never 0 for
+    /// a real replica.
     Incarnation(u64), "d"
 );
 id!(
@@ -86,13 +88,14 @@ id!(
 );
 
 id!(
-    /// A snapshot of all volumes of a resource; given by the control plane, from 1 on, never reused within its resource.
+    /// A snapshot of all volumes of a resource; given by the control plane, from 1 on, never reused
+    /// within its resource.
     SnapshotId(u32), "s"
 );
 
 id!(
-    /// One opening of a resource's devices on a client: the version of the record that began it, so that later ones are higher.
-    /// 0: a device of the primary itself.
+    /// One opening of a resource's devices on a client: the version of the record that began it, so
+    /// that later ones are higher. 0: a device of the primary itself.
     SessionId(u64), "a"
 );
 
@@ -173,8 +176,8 @@ impl Time {
     }
 }
 
-/// A byte range of one volume. Offset and length are multiples of [`BLOCK_BYTES`] once a frontend has
-/// accepted them.
+/// A byte range of one volume. Offset and length are multiples of [`BLOCK_BYTES`] once a frontend
+/// has accepted them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Range {
     pub volume: VolumeId,

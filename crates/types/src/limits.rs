@@ -1,4 +1,5 @@
-//! Limits that several crates must agree on (R18). Relations between them are asserted at compile time.
+//! Limits that several crates must agree on (R18). Relations between them are asserted at compile
+//! time.
 
 /// Smallest unit of a volume, and its logical and physical block size, in bytes. Everything in the
 /// log is a whole number of blocks.
@@ -8,8 +9,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// requests.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in tests of the cores, so
-/// that a few blocks are many extents and a copy is cheap.
+/// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in
+/// tests of the cores, so that a few blocks are many extents and a copy is cheap.
 pub const EXTENT_BYTES: u64 = if cfg!(feature = "simulation") { 64 << 10 } else { 1 << 20 };
 
 /// Most entries in one batch; their descriptors fit into one header block.
@@ -33,7 +34,8 @@ pub const fn is_volume_size(bytes: u64) -> bool {
 /// Most snapshots of a resource.
 pub const SNAPSHOTS_MAX: usize = 64;
 
-/// Most requests that a client has sent and that are not answered, and most bytes of them, read or written.
+/// Most requests that a client has sent and that are not answered, and most bytes of them, read or
+/// written.
 pub const CLIENT_REQUESTS_MAX: usize = 128;
 pub const CLIENT_BYTES_MAX: u64 = 4 << 20;
 
@@ -50,7 +52,8 @@ pub const JOURNAL_WRITES_MAX: usize = 4;
 /// Most bytes of them together, unless one batch is larger.
 pub const JOURNAL_WRITE_BYTES_MAX: u64 = 8 << 20;
 
-/// Part of the journal that only epoch starts may use, so that a full journal can still fail over (R18).
+/// Part of the journal that only epoch starts may use, so that a full journal can still fail over
+/// (R18).
 pub const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(BLOCK_BYTES));

@@ -4,11 +4,11 @@ use crate::Code;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Why a request was refused or failed, in words for the operator. The API, the socket of the engine
-/// and the answers of the control plane carry it with these fields.
+/// Why a request was refused or failed, in words for the operator. The API, the socket of the
+/// engine and the answers of the control plane carry it with these fields.
 ///
-/// It is displayed as the message with the code; the alternate form (`{:#}`) has the remedy on a line
-/// of its own.
+/// It is displayed as the message with the code; the alternate form (`{:#}`) has the remedy on a
+/// line of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
     pub code: Code,

@@ -5,7 +5,8 @@ use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId, Sess
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A replica as the control plane knows it: a node together with the identity of its disk content (R9).
+/// A replica as the control plane knows it: a node together with the identity of its disk content
+/// (R9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub node: NodeId,
@@ -95,7 +96,8 @@ pub struct Attachment {
     pub wait_ms: u64,
 }
 
-/// The last change of a log that a client asked for: session and number rise along it, the number within a session.
+/// The last change of a log that a client asked for: session and number rise along it, the number
+/// within a session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct ClientMark {
     pub session: SessionId,
@@ -108,7 +110,8 @@ impl ClientMark {
     pub const REPAIR: Self = Self { session: SessionId(0), number: 1 };
 }
 
-/// The one linearizable register per resource. Every change of it is a compare-and-set on `version`.
+/// The one linearizable register per resource. Every change of it is a compare-and-set on
+/// `version`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceRecord {
     pub resource: ResourceId,
@@ -116,10 +119,11 @@ pub struct ResourceRecord {
     pub version: ConfigVersion,
     /// Rises by one with every promotion (R5).
     pub epoch: Epoch,
-    /// The node that may sequence in `epoch`; `None` before the first promotion and after a demotion.
+    /// The node that may sequence in `epoch`; `None` before the first promotion and after a
+    /// demotion.
     pub primary: Option<NodeId>,
-    /// The in-sync set: sorted by node, never empty once the resource is ready (R11). In mode A the primary and those that
-    /// are `called`.
+    /// The in-sync set: sorted by node, never empty once the resource is ready (R11). In mode A the
+    /// primary and those that are `called`.
     pub iss: Vec<Member>,
     /// All replicas that are meant to exist and have a disk, sorted by node; a superset of `iss`.
     pub replicas: Vec<Member>,
@@ -137,7 +141,8 @@ pub struct ResourceRecord {
     /// that they are out of it (as R3).
     #[serde(default)]
     pub near: Vec<Member>,
-    /// Nodes whose replicas are to be in sync although the mode is A, because the primary, or a replica, moves there.
+    /// Nodes whose replicas are to be in sync although the mode is A, because the primary, or a
+    /// replica, moves there.
     #[serde(default)]
     pub called: Vec<NodeId>,
     /// Replicas that were there when a promotion was forced (R11). Their logs and volumes may hold

@@ -12,7 +12,8 @@
 use crate::Time;
 use crate::simulation::{Bug, planted};
 
-/// How long before the end of the lease the silencer acts, if the engine's guard has not. The guard has begun 200 ms earlier.
+/// How long before the end of the lease the silencer acts, if the engine's guard has not. The guard
+/// has begun 200 ms earlier.
 pub const SILENCER_MARGIN_MS: u64 = 200;
 /// Longest time between two looks of the silencer at everything, in milliseconds.
 pub const SILENCER_LOOKS_MS: u64 = 1_000;

@@ -76,8 +76,8 @@ pub fn reached() -> std::collections::BTreeMap<&'static str, u64> {
     reached
 }
 
-/// `reach!("replica: a joiner is given up")`: says that the core was here. The simulator's coverage report lists every mark
-/// of the sources with how often it was reached. Nothing in the product.
+/// `reach!("replica: a joiner is given up")`: says that the core was here. The simulator's coverage
+/// report lists every mark of the sources with how often it was reached. Nothing in the product.
 #[cfg(feature = "simulation")]
 #[macro_export]
 macro_rules! reach {

@@ -9,8 +9,9 @@ use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
 use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, MinCopies, NodeId};
 
-/// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services s0, s1, ...; no replica is
-/// made yet. The journals are as small as an operator may have them; the simulated engine uses the shape's size.
+/// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services
+/// s0, s1, ...; no replica is made yet. The journals are as small as an operator may have them; the
+/// simulated engine uses the shape's size.
 ///
 /// # Panics
 /// When the control plane refuses something: then the shape is not one that can exist.

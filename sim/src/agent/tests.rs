@@ -582,7 +582,8 @@ fn a_service_is_killed_before_the_lease_ends() {
     assert!((GUARD_MARGIN_MS - 1..=GUARD_MARGIN_MS).contains(&left_ms), "{left_ms} ms before the end");
     assert!(lab.truth().alive(old));
     assert!(lab.reach(5_000_000, |lab| lab.runs_service().is_some_and(|node| node != old)));
-    // The log is whole again: the old one learns of it and comes back, and nothing of the service with it.
+    // The log is whole again: the old one learns of it and comes back, and nothing of the service
+    // with it.
     lab.cut.clear();
     assert!(lab.reach(5_000_000, |lab| lab.truth().nodes[&old].status == NodeStatus::Alive));
     lab.run(3_000_000);
@@ -651,7 +652,8 @@ fn steps_of_the_engine_end_with_the_connection() {
             .collect()
     };
     let done = |number| In::StepAnswered { resource: R0, number, result: Ok(Answer::Done) };
-    // Makes a replica until the engine has formatted it, and gives its incarnation and the number of that step.
+    // Makes a replica until the engine has formatted it, and gives its incarnation and the number
+    // of that step.
     let makes = |agent: &mut Agent, now: Time| {
         let found = steps(agent);
         let [(number, Step::RemoveFiles)] = found[..] else { panic!("{found:?}") };

@@ -30,7 +30,8 @@ impl Disk {
         true
     }
 
-    /// The records in the journal whose headers can be read, by their offset: live ones, old ones, void ones.
+    /// The records in the journal whose headers can be read, by their offset: live ones, old ones,
+    /// void ones.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let blocks = self.regions[1].now.iter().enumerate();

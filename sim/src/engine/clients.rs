@@ -1,4 +1,5 @@
-//! Clients of an engine: devices of resources of which it holds no replica. Mirrors `engine/src/clients.rs`.
+//! Clients of an engine: devices of resources of which it holds no replica. Mirrors
+//! `engine/src/clients.rs`.
 
 use super::{Device, Engine, Wish};
 use crate::agent::EngineEvent;

@@ -53,7 +53,8 @@ pub enum Doing {
         offset: u64,
         len: u64,
     },
-    /// The first place of the volume, and for each of its blocks how many volatile versions are covered.
+    /// The first place of the volume, and for each of its blocks how many volatile versions are
+    /// covered.
     Flush {
         first: usize,
         covers: Vec<usize>,
@@ -247,7 +248,8 @@ impl Bench {
             self.life.made += 1;
             let len = blocks * BLOCK_BYTES;
             let payload = if kind == EntryKind::Write {
-                // The first sector and the last one; the others are zero, so that few sectors differ.
+                // The first sector and the last one; the others are zero, so that few sectors
+                // differ.
                 let mut payload = vec![0; len as usize];
                 payload[3] = self.life.made;
                 payload[len as usize - 3] = self.life.made;

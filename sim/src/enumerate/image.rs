@@ -144,8 +144,8 @@ impl Image {
     }
 }
 
-/// Fingerprint of a block at its place. A superblock copy that does not decode is like any other that does not:
-/// recovery sees copies through `Superblock::decode` only.
+/// Fingerprint of a block at its place. A superblock copy that does not decode is like any other
+/// that does not: recovery sees copies through `Superblock::decode` only.
 fn canonical(place: usize, block: &Block) -> u128 {
     let bad = place < SUPERBLOCK_COPIES && Superblock::decode(&block.bytes).is_err();
     placed(place, if bad { 0 } else { block.hash })
@@ -175,8 +175,9 @@ impl Media for Image {
 /// Contents that a block can have after a crash, each with its fingerprint at its place.
 pub type Outcomes = Vec<(Block, u128)>;
 
-/// All contents that a block can have when each of its sectors is that of any of the versions. The first version's
-/// own content comes first. Contents that recovery cannot tell apart are there once.
+/// All contents that a block can have when each of its sectors is that of any of the versions. The
+/// first version's own content comes first. Contents that recovery cannot tell apart are there
+/// once.
 pub fn outcomes(place: usize, versions: &[&Block]) -> Outcomes {
     let mut contents: Vec<Vec<&[u8]>> = vec![Vec::new()];
     for sector in 0..BLOCK / SECTOR_BYTES {

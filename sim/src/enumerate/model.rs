@@ -13,8 +13,8 @@ pub const VOLUME: VolumeId = VolumeId(0);
 /// Content of the volume, block by block.
 pub type Flat = Vec<Bytes>;
 
-/// A log that a crash may bring back. A cut and a restart each make a new one; the older ones stay possible until
-/// the store has told that they are gone.
+/// A log that a crash may bring back. A cut and a restart each make a new one; the older ones stay
+/// possible until the store has told that they are gone.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The log begins after this position, with this content.
@@ -36,7 +36,8 @@ pub struct World {
 pub struct Copy {
     /// Index that an inconsistent replica must state: every block is at least as new as this entry.
     pub base: Index,
-    /// The restarted copy was one itself, and may have ended meanwhile: the base may also be in this range.
+    /// The restarted copy was one itself, and may have ended meanwhile: the base may also be in
+    /// this range.
     pub or_within: Option<(Index, Index)>,
     /// Contents that each block may have while the copy goes on.
     pub may: Vec<Flat>,
@@ -140,7 +141,8 @@ impl Expectation {
         self.worlds.iter().filter(found).find(|world| state.end.index >= world.told)
     }
 
-    /// `image` as it is after the recovery, which found `commit_before` and `promised_before` in the superblock.
+    /// `image` as it is after the recovery, which found `commit_before` and `promised_before` in
+    /// the superblock.
     pub fn check(&self, store: &Store, image: &Image, before: (Index, Epoch)) -> Result<(), String> {
         let state = store.log_state();
         if store.promised() < self.promised.max(before.1) {

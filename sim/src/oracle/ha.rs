@@ -45,7 +45,8 @@ struct OnNode {
     presence: Presence,
     /// Since the last undo: a start is under way here or was completed.
     starting: bool,
-    /// Since the last step of a start: all processes were ordered to be killed, the address to be removed.
+    /// Since the last step of a start: all processes were ordered to be killed, the address to be
+    /// removed.
     kill_ordered: bool,
     removal_ordered: bool,
     /// Ticket of the probe of the address that is under way.

@@ -1,4 +1,5 @@
-//! The truth about one resource's log, over all its replicas and all its epochs (S1, S4, S6 to S9, S11 to S13, S15, S16, S19).
+//! The truth about one resource's log, over all its replicas and all its epochs (S1, S4, S6 to S9,
+//! S11 to S13, S15, S16, S19).
 //!
 //! The first replica that commits an entry makes it true. All reports of other replicas are
 //! compared with it. A batch is known by its last index and its chain, which covers everything
@@ -204,7 +205,8 @@ impl LogOracle {
         self.replicas.entry((node, incarnation)).or_default()
     }
 
-    /// A primary has made this batch. `appended` calls it for a batch that is new, so it need not be called.
+    /// A primary has made this batch. `appended` calls it for a batch that is new, so it need not
+    /// be called.
     ///
     /// # Errors
     /// S7: another replica makes entries in that epoch, or this one did before a restart (R5). Or
@@ -456,7 +458,8 @@ impl LogOracle {
         Ok(())
     }
 
-    /// The store has given up batches that were never durable (before it answers a promise, when its journal is full).
+    /// The store has given up batches that were never durable (before it answers a promise, when
+    /// its journal is full).
     ///
     /// # Errors
     /// S4: the log does not hold that end. S19: they were durable.
@@ -472,8 +475,8 @@ impl LogOracle {
         Ok(())
     }
 
-    /// The replica is about to begin an empty log after `at`, as the target of a copy (`Effect::Restart`); a crash may come
-    /// before or after.
+    /// The replica is about to begin an empty log after `at`, as the target of a copy
+    /// (`Effect::Restart`); a crash may come before or after.
     ///
     /// # Errors
     /// S11: `at` is not a committed position of the history that the replica follows.
@@ -517,12 +520,12 @@ impl LogOracle {
         replica.damaged = false;
     }
 
-    /// An engine has opened the replica: after a format, a crash or an orderly stop. `check_replica` is to follow if it
-    /// is consistent.
+    /// An engine has opened the replica: after a format, a crash or an orderly stop.
+    /// `check_replica` is to follow if it is consistent.
     ///
     /// # Errors
-    /// S4: the log is none of those that a crash can leave. S6: it claims a commit that did not happen. S19: something durable
-    /// or promised is missing.
+    /// S4: the log is none of those that a crash can leave. S6: it claims a commit that did not
+    /// happen. S19: something durable or promised is missing.
     pub fn recovered(
         &mut self,
         node: NodeId,

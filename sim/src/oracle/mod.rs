@@ -43,7 +43,8 @@ pub struct Oracle {
     pub sessions: BTreeMap<ResourceId, SessionsOracle>,
     /// Replicas that have just been copied, and not yet looked at.
     pub copied: Vec<(ResourceId, NodeId)>,
-    /// Writes that clients were told of and that are not committed, with their places in the log (mode B).
+    /// Writes that clients were told of and that are not committed, with their places in the log
+    /// (mode B).
     soft: BTreeMap<ResourceId, VecDeque<(Index, u64)>>,
     violation: Option<Violation>,
     /// True time.
@@ -64,7 +65,8 @@ impl Oracle {
     }
 }
 
-/// Every invariant that is named in `faults.md`: its id, what it says, and where it is checked or why it is not.
+/// Every invariant that is named in `faults.md`: its id, what it says, and where it is checked or
+/// why it is not.
 pub const INVARIANTS: &[(&str, &str)] = &[
     (
         "S1",

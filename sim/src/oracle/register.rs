@@ -146,8 +146,8 @@ impl Registers {
         Self::default()
     }
 
-    /// A client sends a write at true time `at`, in microseconds. `value` is unique in the run; it is what the first 8
-    /// bytes of each block hold. 0 is zeroes: discard and write-zeroes.
+    /// A client sends a write at true time `at`, in microseconds. `value` is unique in the run; it
+    /// is what the first 8 bytes of each block hold. 0 is zeroes: discard and write-zeroes.
     pub fn invoke_write(&mut self, request: u64, at: u64, volume: VolumeKey, blocks: Range<u64>, value: u64) {
         let start = self.tick();
         for block in blocks.clone() {
@@ -269,8 +269,8 @@ impl Registers {
         Ok(())
     }
 
-    /// The request failed or its node is gone. No process will give it a place in a log any more, but a place that it
-    /// has may still become a committed one.
+    /// The request failed or its node is gone. No process will give it a place in a log any more,
+    /// but a place that it has may still become a committed one.
     pub fn unknown(&mut self, request: u64) {
         let Some(asked) = self.requests.remove(&request) else { return };
         let now = self.tick();
@@ -441,7 +441,8 @@ impl Register {
         }
     }
 
-    /// The group that a read of `value` from `start` to `now` belongs to; `None`: more than one is possible.
+    /// The group that a read of `value` from `start` to `now` belongs to; `None`: more than one is
+    /// possible.
     fn judge(&self, value: u64, start: Moment, now: Moment) -> Result<Option<usize>, (&'static str, String)> {
         let mut possible = None;
         let mut refuted = None;

@@ -16,7 +16,8 @@ pub struct SessionsOracle {
     /// Session 0 is the primary's own device.
     owners: BTreeMap<ConfigVersion, SessionId>,
     logs: BTreeMap<Chain, End>,
-    /// Changes that are entries of some log, and the highest of each session that the client was told is done.
+    /// Changes that are entries of some log, and the highest of each session that the client was
+    /// told is done.
     changes: BTreeSet<ClientMark>,
     told: BTreeMap<SessionId, (u64, Epoch)>,
 }

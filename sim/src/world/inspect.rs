@@ -113,7 +113,8 @@ impl World {
                 Source::Journal { offset, .. } => (Area::Journal, offset / BLOCK_BYTES),
                 Source::Volume => (Area::Volume(volume), block),
             };
-            // A record of the journal that rots is found when it is used, and used only after it was checked (S9).
+            // A record of the journal that rots is found when it is used, and used only after it
+            // was checked (S9).
             if area == Area::Journal && disk.is_damaged(area, at) {
                 return None;
             }

@@ -87,7 +87,8 @@ impl World {
         if ended {
             return;
         }
-        // A process that stands still neither makes nor opens anything: it would open the same disk twice.
+        // A process that stands still neither makes nor opens anything: it would open the same disk
+        // twice.
         if paused_until_us > 0 {
             let again_us = paused_until_us.max(self.now_us) + 1;
             return self.at(again_us, What::JobStep(step));
@@ -349,7 +350,8 @@ fn sizes_of(config: &StoreConfig) -> Sizes {
     Sizes { meta, journal: config.journal_bytes, volumes: config.volumes.clone() }
 }
 
-/// Most blocks that clients may have in flight: the largest batch must find room in half of the journal.
+/// Most blocks that clients may have in flight: the largest batch must find room in half of the
+/// journal.
 fn request_blocks(shape: &ResourceShape) -> u64 {
     (shape.journal_blocks / 4).max(2)
 }

@@ -155,7 +155,8 @@ impl World {
         let mean = self.plan.shape.disk_us;
         let pace = self.machines[&node].paces.get(&resource).copied().unwrap_or_default();
         let mut delay = self.disk_times.around(mean) * pace.factor;
-        // F14: now and then one operation takes much longer than those around it, and they overtake it.
+        // F14: now and then one operation takes much longer than those around it, and they overtake
+        // it.
         if self.disk_times.permille(5) {
             delay *= self.disk_times.between(2, 64);
         }

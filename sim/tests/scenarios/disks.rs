@@ -313,7 +313,8 @@ fn a_version_table_with_a_page_of_before_is_not_opened() {
     }
 }
 
-/// F2: the newest copy of the superblock that is whole counts, wherever it is: no promise is forgotten (R1).
+/// F2: the newest copy of the superblock that is whole counts, wherever it is: no promise is
+/// forgotten (R1).
 #[test]
 fn a_copy_of_the_superblock_that_was_not_written_costs_nothing() {
     for copy in 0..4 {

@@ -1,4 +1,5 @@
-//! Several volumes have one write order: a database and its log may lie on two volumes of one resource.
+//! Several volumes have one write order: a database and its log may lie on two volumes of one
+//! resource.
 
 use mainstay_sim::plan::{ClientOp, Fault};
 use mainstay_sim::random::Random;

@@ -4,7 +4,8 @@ use mainstay_sim::plan::{Operator, ResourceShape, Shape};
 use mainstay_sim::scenario::Scenario;
 use mainstay_sim::world::resource_id;
 
-/// Three replicas of a resource, and the shape of another one that is to be made of it on the same nodes.
+/// Three replicas of a resource, and the shape of another one that is to be made of it on the same
+/// nodes.
 fn with_copy(seed: u64) -> Scenario {
     let mut shape = Shape::small(3, 3, false);
     let copy = ResourceShape { late: true, origin: Some(0), ..shape.resources[0].clone() };

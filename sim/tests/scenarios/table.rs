@@ -1,4 +1,5 @@
-//! Two replicas and a witness: each row of the table in the design. A is the primary, B the secondary, W the witness.
+//! Two replicas and a witness: each row of the table in the design. A is the primary, B the
+//! secondary, W the witness.
 
 use mainstay_sim::plan::{DiskFault, Fault};
 use mainstay_sim::scenario::{Scenario, n};

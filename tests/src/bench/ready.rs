@@ -204,7 +204,8 @@ impl SetUp for Ready<'_> {
         self.measure(case, seconds, seed).map_err(set_up_error)
     }
 
-    /// Everything in the lab's nodes has to do with it; set-ups that are up at the same time are idle.
+    /// Everything in the lab's nodes has to do with it; set-ups that are up at the same time are
+    /// idle.
     fn role(&self, process: &Process) -> Option<String> {
         let group = process.group();
         let inside = group.strip_prefix(&format!("/mainstay-lab-{}/", self.lab.name))?;

@@ -1,5 +1,5 @@
-//! `make bench`: the same loads on a plain device, on Mainstay and on its peers, each between two runs on the plain
-//! device. What is run and how to read the results is in bench/README.md.
+//! `make bench`: the same loads on a plain device, on Mainstay and on its peers, each between two
+//! runs on the plain device. What is run and how to read the results is in bench/README.md.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
@@ -24,11 +24,12 @@ struct Args {
     /// Cases: names, beginnings like `rw4k-j8-*`, `fio`, `sysbench`. All if not given.
     #[arg(long, value_delimiter = ',', value_name = "CASES")]
     only: Vec<String>,
-    /// Set-ups of Mainstay: `single`, `two` and `three` replicas in mode C; `two-a`, `three-a`, `two-b`, `three-b` in modes A and B. `plain`, the
-    /// baseline, is always there.
+    /// Set-ups of Mainstay: `single`, `two` and `three` replicas in mode C; `two-a`, `three-a`,
+    /// `two-b`, `three-b` in modes A and B. `plain`, the baseline, is always there.
     #[arg(long, value_delimiter = ',', default_value = "plain,single,three", value_name = "SET-UPS")]
     set_ups: Vec<String>,
-    /// Peers: `qemu`, `qemu-fuse`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make bench-deps` installs them.
+    /// Peers: `qemu`, `qemu-fuse`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make
+    /// bench-deps` installs them.
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     peers: Vec<String>,
     /// How often each case is run on each set-up.
@@ -40,7 +41,8 @@ struct Args {
     /// Size of what fio writes to.
     #[arg(long, default_value_t = 1024)]
     mib: u64,
-    /// Directory of the results; one that an interrupted run has left is continued. A new one if not given.
+    /// Directory of the results; one that an interrupted run has left is continued. A new one if
+    /// not given.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// List the cases and end.

@@ -154,8 +154,8 @@ fn compare(lab: &Lab, plain: &str) -> Result<Vec<Run>> {
     Ok(environments.iter().zip(&rounds).map(run).collect())
 }
 
-/// Milliseconds from the start of the killed server to its first commit, under the load that the failover
-/// run has.
+/// Milliseconds from the start of the killed server to its first commit, under the load that the
+/// failover run has.
 fn plain_recovery(lab: &Lab, plain: &mut Plain<'_>) -> Result<f64> {
     let notes = lab.dir().join("plain.notes");
     let ledger = Ledger::start(lab, plain.address(), &notes, LEDGER_CONNECTIONS, LEDGER_PAUSE_MS)?;
@@ -221,7 +221,8 @@ fn fail_over(lab: &Arc<Lab>, notes: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Prints what happens after a power cut as it happens, until the ledger has its first row acknowledged.
+/// Prints what happens after a power cut as it happens, until the ledger has its first row
+/// acknowledged.
 fn watch(
     follower: &Follower,
     notes: impl Fn() -> Result<Vec<Note>>,

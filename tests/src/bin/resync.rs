@@ -126,7 +126,8 @@ fn sent(lab: &Lab, node: &str) -> Result<u64> {
     Ok(rows.filter_map(of).sum())
 }
 
-/// MiB per second of one stream: read from the source's copy of the volume, sent, and written durably beside the target's.
+/// MiB per second of one stream: read from the source's copy of the volume, sent, and written
+/// durably beside the target's.
 fn stream(lab: &Lab, source: &str, target: &str) -> Result<f64> {
     let address = lab.address(target)?;
     // The nodes share one clock. The scripts read it themselves, so the time to start a command in

@@ -36,7 +36,8 @@ impl Cluster {
         Self::of("", &[], &NODES)
     }
 
-    /// A cluster in a lab whose name ends with `ending`, made with these options of `lab up`, with the database's replicas on `holders`.
+    /// A cluster in a lab whose name ends with `ending`, made with these options of `lab up`, with
+    /// the database's replicas on `holders`.
     pub fn of(ending: &str, options: &[&str], holders: &[&str]) -> Result<Self> {
         let name = std::env::var("MAINSTAY_E2E_LAB").unwrap_or_else(|_| LAB.into());
         let lab = Lab::new(&format!("{name}{ending}"))?;

@@ -6,7 +6,8 @@ use mainstay_tests::ledger::first_commit_after;
 use mainstay_tests::now_us;
 use mainstay_tests::proof::Ledger;
 
-/// Cuts the power of the primary's node; returns milliseconds from then to the first commit elsewhere.
+/// Cuts the power of the primary's node; returns milliseconds from then to the first commit
+/// elsewhere.
 pub fn lose_primary(cluster: &Cluster, ledger: &Ledger) -> Result<(String, f64)> {
     let lost = cluster.primary()?;
     let position = ledger.position()?;

@@ -7,12 +7,13 @@ use mainstay_tests::wait_for;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A replica is filled while clients write. The clients keep more than a third of their rate on average
-/// (the aim is 0.7), the status tells how long the filling will take, and it ends while they write.
+/// A replica is filled while clients write. The clients keep more than a third of their rate on
+/// average (the aim is 0.7), the status tells how long the filling will take, and it ends while
+/// they write.
 ///
-/// This machine has other work, and its disk has bad moments: each rate is the share of a plain file
-/// that is written in the same moment, and the rate without the filling is the lower of those before
-/// and after it.
+/// This machine has other work, and its disk has bad moments: each rate is the share of a plain
+/// file that is written in the same moment, and the rate without the filling is the lower of those
+/// before and after it.
 pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "filled";
     let lab = &cluster.lab;

@@ -4,8 +4,8 @@ use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
-/// Writes much faster than a smallest journal can be emptied: writers wait, nothing fails, and the node
-/// can be lost while the journal is full (R18).
+/// Writes much faster than a smallest journal can be emptied: writers wait, nothing fails, and the
+/// node can be lost while the journal is full (R18).
 pub fn full_journal(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "narrow";
     let lab = &cluster.lab;

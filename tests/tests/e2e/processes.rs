@@ -51,8 +51,8 @@ pub fn kill_the_agent_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     lab.cli(&["resource", "delete", RAW, "--yes"]).map(drop)
 }
 
-/// The engine is the data plane: its death takes the devices away, and the cluster repairs that by itself,
-/// here or on another node.
+/// The engine is the data plane: its death takes the devices away, and the cluster repairs that by
+/// itself, here or on another node.
 pub fn kill_the_engine_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let primary = cluster.primary()?;
     cluster.lab.kill_program(&primary, "engine")?;

@@ -56,7 +56,8 @@ pub fn two_replicas_and_a_witness(cluster: &Cluster, ledger: &Ledger) -> Result<
     add(cluster, witness)
 }
 
-/// The primary's own replica moves: the database goes on at the new place before the old one is removed.
+/// The primary's own replica moves: the database goes on at the new place before the old one is
+/// removed.
 pub fn move_the_replica_of_the_primary(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let to = cluster.secondaries()?[0];
     remove(cluster, to)?;

@@ -9,7 +9,8 @@ use mainstay_tests::wait_for;
 
 const BLOCK: u64 = 4096;
 const POOL: &str = "/var/lib/mainstay/pools/default";
-/// A copy of the file system's superblock, which is not written again, and blocks that it does not use.
+/// A copy of the file system's superblock, which is not written again, and blocks that it does not
+/// use.
 const DAMAGED: [(u64, u64); 2] = [(65_536, 1), (100_000, 3)];
 /// File of its own, so that the lost blocks are not the database's.
 const LOST: &str = "/srv/db/lost-blocks";

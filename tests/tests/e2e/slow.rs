@@ -62,7 +62,8 @@ fn seen(cluster: &Cluster, name: &str, slow: &str) -> Result<Option<SlowView>> {
     Ok(peers.find(|peer| peer.node == slow).and_then(|peer| peer.slow))
 }
 
-/// Bytes that were written per second, to a device and to a plain file on the same disk at the same time.
+/// Bytes that were written per second, to a device and to a plain file on the same disk at the same
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     pub device: u64,
@@ -70,8 +71,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Writes for six seconds and counts the last five. The plain file lies beside the node's pool and
-    /// is written one block at a time, so that it measures the disk and takes little of it.
+    /// Writes for six seconds and counts the last five. The plain file lies beside the node's pool
+    /// and is written one block at a time, so that it measures the disk and takes little of it.
     ///
     /// # Errors
     /// When fio fails.

@@ -6,7 +6,8 @@ use mainstay_tests::wait_for;
 
 const NAME: &str = "thin";
 const MIB: u64 = 1 << 20;
-/// Committed and not destaged yet, for each of writes and discards (`Tuning::destage_start_bytes`), in bytes.
+/// Committed and not destaged yet, for each of writes and discards (`Tuning::destage_start_bytes`),
+/// in bytes.
 const LATE: u64 = 32 * MIB;
 
 /// A file system is made, filled, emptied and trimmed. The files of all three replicas grow and

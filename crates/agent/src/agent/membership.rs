@@ -76,7 +76,8 @@ impl Agent {
     /// Makes this node the first member of a new cluster.
     ///
     /// # Errors
-    /// When it is a member already, a name, an address or a setting is refused, or the disk fails. Nothing is left then.
+    /// When it is a member already, a name, an address or a setting is refused, or the disk fails.
+    /// Nothing is left then.
     pub fn init(self: &Arc<Self>, request: &ClusterInit) -> Result<ClusterView, Problem> {
         let asked_at = Instant::now();
         if let Some(peer) = self.joins_by() {
@@ -129,7 +130,8 @@ impl Agent {
             first_members: BTreeMap::new(),
             log: LogMark::Begun,
         };
-        // The log before the identity: with the identity the node is a member, and has to have its log.
+        // The log before the identity: with the identity the node is a member, and has to have its
+        // log.
         let write = || -> Result<Arc<Member>, AgentError> {
             self.clear_leftovers()?;
             let mut store = RaftStore::open(&log_path(&self.options.state_dir))?;
@@ -146,7 +148,8 @@ impl Agent {
         Ok(self.cluster_view(&member))
     }
 
-    /// Where other agents reach this one, as far as it can tell: where it listens, or, if it listens everywhere, where `peer` sees it.
+    /// Where other agents reach this one, as far as it can tell: where it listens, or, if it
+    /// listens everywhere, where `peer` sees it.
     fn own_address(&self, peer: &str) -> Result<String, TransportError> {
         let listens = self.listens.parse::<SocketAddr>().ok().map(canonical);
         if let Some(address) = listens.filter(|address| !address.ip().is_unspecified()) {
@@ -159,8 +162,9 @@ impl Agent {
     /// Makes this node a member of the cluster that `request.peer` belongs to.
     ///
     /// # Errors
-    /// When it is a member already, the peer does not answer or refuses, one of the two does not reach the other, or the disk
-    /// fails. Nothing is left then, unless the code says `join-unfinished`.
+    /// When it is a member already, the peer does not answer or refuses, one of the two does not
+    /// reach the other, or the disk fails. Nothing is left then, unless the code says
+    /// `join-unfinished`.
     pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, Problem> {
         let asked_at = Instant::now();
         let _once = self.joining.lock();
@@ -366,8 +370,8 @@ impl Agent {
         }
     }
 
-    /// Shows that the engine of this node will be found at an address: nothing listens there yet, and until the guard is dropped
-    /// this agent does.
+    /// Shows that the engine of this node will be found at an address: nothing listens there yet,
+    /// and until the guard is dropped this agent does.
     fn show_engine(self: &Arc<Self>, address: SocketAddr) -> Result<Listening, Problem> {
         if let Ok(Reply::Status(status)) = self.engine.request(Request::Status, ASK_TIMEOUT) {
             if let Some(node) = status.node {
@@ -512,7 +516,8 @@ impl Agent {
         Ok((nonce, true))
     }
 
-    /// A node wants to join. It is let in when it has been found at the addresses that it states (R29).
+    /// A node wants to join. It is let in when it has been found at the addresses that it states
+    /// (R29).
     pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, Problem> {
         let member = self.member()?;
         let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
@@ -648,7 +653,8 @@ enum Withdrawal {
     Unknown,
 }
 
-/// Sees that the node that joins with this nonce is found at an address that it states as that of `program`.
+/// Sees that the node that joins with this nonce is found at an address that it states as that of
+/// `program`.
 fn prove(
     address: SocketAddr,
     identity: Option<(u64, NodeId)>,

@@ -1,4 +1,5 @@
-//! Replication modes, how many copies there have to be, and promotion outside the in-sync set (R11).
+//! Replication modes, how many copies there have to be, and promotion outside the in-sync set
+//! (R11).
 
 use super::{
     Answer, App, Asked, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource,

@@ -100,7 +100,8 @@ fn shown(change: Change) -> ServiceChange {
 /// Asks the nodes that may run the service whether they can. What some lack is said as a warning.
 ///
 /// # Errors
-/// When all that answer lack the same thing, or the node that runs the service now could not start it again.
+/// When all that answer lack the same thing, or the node that runs the service now could not start
+/// it again.
 fn check_nodes(
     agent: &Arc<Agent>,
     member: &Member,

@@ -26,8 +26,8 @@ const THAW: &str = "Thaw it with the command that is named there, and try again.
 
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Refuses a change that takes the devices of a resource away, or puts other content there, while something but its own
-/// service uses them. `doing`: the change, in words.
+/// Refuses a change that takes the devices of a resource away, or puts other content there, while
+/// something but its own service uses them. `doing`: the change, in words.
 pub(super) fn refuse_used(
     agent: &Arc<Agent>,
     view: &View,
@@ -176,7 +176,8 @@ pub(super) fn or_by_force(refusal: &mut Problem, or: &str) {
     }
 }
 
-/// Refuses a service that does not find the place for its file system on one of these nodes, as far as they can say.
+/// Refuses a service that does not find the place for its file system on one of these nodes, as far
+/// as they can say.
 pub(super) fn refuse_place(
     agent: &Arc<Agent>,
     view: &View,

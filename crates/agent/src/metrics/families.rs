@@ -1,4 +1,5 @@
-//! Every metric: its name, type, labels and meaning. docs/metrics.md is written from here, and a test sees to it.
+//! Every metric: its name, type, labels and meaning. docs/metrics.md is written from here, and a
+//! test sees to it.
 //!
 //! Names end with their unit (`_seconds`, `_bytes`), and counters with `_total`. Labels are few,
 //! and each has few values: a resource, a volume, a peer (the name of another node), a kind of

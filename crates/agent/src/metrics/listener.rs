@@ -1,4 +1,5 @@
-//! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets. Nothing else is served there, and nothing can be changed.
+//! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets. Nothing else is served
+//! there, and nothing can be changed.
 //!
 //! A port that is taken costs the metrics and not the node. The agent says so, goes on, and tries
 //! again. `mainstay metrics` and the socket of the API have the same page meanwhile.

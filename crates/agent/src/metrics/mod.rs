@@ -9,8 +9,8 @@
 //!   scrapers cost as much as one. While [`WAITING_MAX`] scrapes wait, the next is refused.
 //! - A scrape changes nothing. [`listener`] serves the page over TCP and nothing else.
 //!
-//! Reading order: `families.rs` (every metric), `cluster.rs`, `replicas.rs` and `clients.rs` (where its value is from), `text.rs`, `noted.rs` (what only
-//! the agent can count), `listener.rs`.
+//! Reading order: `families.rs` (every metric), `cluster.rs`, `replicas.rs` and `clients.rs` (where
+//! its value is from), `text.rs`, `noted.rs` (what only the agent can count), `listener.rs`.
 
 mod clients;
 mod cluster;
@@ -40,7 +40,8 @@ use tokio::sync::Semaphore;
 /// How long the engine may take for one of its pages, and for all of them.
 pub const ENGINE_SILENCE: Duration = Duration::from_secs(1);
 pub const ENGINE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a page may take; less than Prometheus waits unless told otherwise, which is ten seconds.
+/// How long a page may take; less than Prometheus waits unless told otherwise, which is ten
+/// seconds.
 pub const PAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a page serves later scrapes.
 pub const PAGE_KEPT: Duration = Duration::from_millis(500);

@@ -1,4 +1,5 @@
-//! The page is read back by a parser that takes nothing but what the text format allows; the documents name what there is.
+//! The page is read back by a parser that takes nothing but what the text format allows; the
+//! documents name what there is.
 
 use super::families::{Family, GROUPS, Kind};
 use super::noted::Cause;

@@ -1,8 +1,9 @@
 //! The text that Prometheus reads, version 0.0.4, and OpenMetrics 1.0 for scrapers that ask for it.
 //!
-//! Guarantees: all samples of a family stand together behind its HELP and TYPE; a family without samples is not named; labels are escaped,
-//! and are exactly those that the family names; a histogram's buckets are cumulative and end with `+Inf`, which equals its count. A test
-//! reads what is written back with a strict parser.
+//! Guarantees: all samples of a family stand together behind its HELP and TYPE; a family without
+//! samples is not named; labels are escaped, and are exactly those that the family names; a
+//! histogram's buckets are cumulative and end with `+Inf`, which equals its count. A test reads
+//! what is written back with a strict parser.
 
 use super::families::{Family, Kind};
 use mainstay_types::Histogram;
@@ -75,7 +76,8 @@ pub struct Scale {
     divisor: f64,
 }
 
-/// Microseconds as seconds: 16 µs, 32 µs, … 16.8 s. Less is one turn of a shard, and more is another sort of trouble.
+/// Microseconds as seconds: 16 µs, 32 µs, … 16.8 s. Less is one turn of a shard, and more is
+/// another sort of trouble.
 pub const LATENCY: Scale = Scale { powers: 4..=24, divisor: 1e6 };
 /// A batch has 96 entries at most.
 pub const ENTRIES: Scale = Scale { powers: 0..=7, divisor: 1.0 };

@@ -15,7 +15,8 @@ pub(super) struct Noted {
 }
 
 impl Node {
-    /// Names the devices, and tells the operator when they are there, and when a session has ended that should not have.
+    /// Names the devices, and tells the operator when they are there, and when a session has ended
+    /// that should not have.
     pub(super) fn client(&mut self, status: &ClientStatus) {
         link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
         let now = Noted { opening: status.opening, ready: ready(status), over: status.over };

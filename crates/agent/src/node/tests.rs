@@ -170,7 +170,8 @@ impl Lab {
         lab.node.take(Input::State(View { state: Arc::new(found), replayed: true, ..View::default() }));
         lab.lease(false);
         lab.until(|input| matches!(input, Input::Engine(EngineInput::Connected { .. })));
-        // Nothing of an earlier process is left, and the engine knows that it has to silence nothing.
+        // Nothing of an earlier process is left, and the engine knows that it has to silence
+        // nothing.
         lab.node.reconcile();
         let (mut swept, mut guarded) = (false, false);
         while !(swept && guarded) {

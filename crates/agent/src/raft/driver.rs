@@ -90,7 +90,8 @@ struct Shared {
     stopped: AtomicBool,
     /// Age of the state, when no majority confirms it.
     age: Mutex<Age>,
-    /// When the thread began to write to its disk, on the boot-time clock in microseconds; 0 while it does not.
+    /// When the thread began to write to its disk, on the boot-time clock in microseconds; 0 while
+    /// it does not.
     writes_since: AtomicU64,
     /// Voters that lack entries, if this node leads.
     lags: Mutex<BTreeMap<NodeId, LogLag>>,
@@ -231,7 +232,8 @@ impl RaftHandle {
         drop(self.queue.try_send(Input::Stop));
     }
 
-    /// For how long the disk has not completed a write of the log, in milliseconds; 0 if none is open.
+    /// For how long the disk has not completed a write of the log, in milliseconds; 0 if none is
+    /// open.
     #[must_use]
     pub fn disk_waits_ms(&self) -> u64 {
         match self.shared.writes_since.load(Ordering::SeqCst) {
@@ -326,7 +328,8 @@ impl Driver {
         let mut next_tick = Instant::now() + TICK;
         loop {
             let mut input = inputs.recv_timeout(next_tick.saturating_duration_since(Instant::now()));
-            // Everything that has arrived is taken before the disk is touched: one transaction for all.
+            // Everything that has arrived is taken before the disk is touched: one transaction for
+            // all.
             for _ in 0..QUEUE_MAX {
                 match input {
                     Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -8,8 +8,8 @@ use raft::eraftpb::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Outcomes that are remembered. A proposal is repeated for as long as its proposer waits, a minute at
-/// most; the log takes in fewer proposals in that time than this.
+/// Outcomes that are remembered. A proposal is repeated for as long as its proposer waits, a minute
+/// at most; the log takes in fewer proposals in that time than this.
 const REMEMBERED_MAX: usize = 2048;
 
 /// All nodes' machines are equal after the same entries.

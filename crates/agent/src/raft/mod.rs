@@ -1,4 +1,5 @@
-//! The replicated cluster state: an existing Raft core, a durable log, and a thread that drives both.
+//! The replicated cluster state: an existing Raft core, a durable log, and a thread that drives
+//! both.
 //!
 //! Everything else sees [`ConsensusLog`] only, so that the Raft library can be exchanged.
 

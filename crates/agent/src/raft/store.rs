@@ -9,8 +9,9 @@
 //! - After an error nothing is known about the file. The caller stops the agent (R13), and a
 //!   restart reads what is really there.
 //!
-//! Entries from the truncation point on are also kept in memory: the control plane's log is small, and the
-//! Raft core may then read it without touching the disk. The number is bounded by [`ENTRIES_KEPT_MAX`].
+//! Entries from the truncation point on are also kept in memory: the control plane's log is small,
+//! and the Raft core may then read it without touching the disk. The number is bounded by
+//! [`ENTRIES_KEPT_MAX`].
 
 use crate::reserve::Reserve;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
@@ -24,16 +25,17 @@ use std::path::{Path, PathBuf};
 
 /// A snapshot is taken when this many entries were applied since the last one.
 pub const SNAPSHOT_EVERY_ENTRIES: u64 = 1024;
-/// Applied entries that stay in the log after a snapshot, so that a briefly absent follower needs none.
+/// Applied entries that stay in the log after a snapshot, so that a briefly absent follower needs
+/// none.
 pub const ENTRIES_RETAINED: u64 = 512;
-/// Most entries in the log and in memory: those retained, those between two snapshots, and those that one
-/// leader may have in flight.
+/// Most entries in the log and in memory: those retained, those between two snapshots, and those
+/// that one leader may have in flight.
 pub const ENTRIES_KEPT_MAX: u64 = ENTRIES_RETAINED + SNAPSHOT_EVERY_ENTRIES + 4096;
 /// Largest snapshot; it must fit into one frame between agents.
 pub const SNAPSHOT_BYTES_MAX: usize = 15 << 20;
 
-/// Least number of bytes that are reserved for the growth of the log's file. A snapshot of the largest state
-/// and the longest log take less.
+/// Least number of bytes that are reserved for the growth of the log's file. A snapshot of the
+/// largest state and the longest log take less.
 const RESERVE_BYTES_MIN: u64 = 32 << 20;
 
 const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("raft_log");
@@ -90,7 +92,8 @@ pub struct RaftStore {
     /// Index and term of the entry before `entries[0]`.
     truncated: (u64, u64),
     entries: VecDeque<Entry>,
-    /// The Raft core asked for a snapshot that names a member which the stored one does not know yet.
+    /// The Raft core asked for a snapshot that names a member which the stored one does not know
+    /// yet.
     snapshot_wanted: Cell<bool>,
     /// Called after the first transaction, before any other node hears of its content.
     on_begin: Option<OnBegin>,
@@ -191,8 +194,9 @@ impl RaftStore {
         self.persist(&[], Some(&hard_state), Some(&snapshot))
     }
 
-    /// Makes the parts of one `Ready` durable, in one transaction: a received snapshot (which replaces the
-    /// log), entries (which replace everything from the first one's index on), and the vote.
+    /// Makes the parts of one `Ready` durable, in one transaction: a received snapshot (which
+    /// replaces the log), entries (which replace everything from the first one's index on), and the
+    /// vote.
     ///
     /// # Errors
     /// When the transaction did not become durable; nothing may be answered then.
@@ -242,14 +246,14 @@ impl RaftStore {
         self.hard_state = hard_state.clone();
     }
 
-    /// Notes a higher commit index. It becomes durable with the next transaction: losing it only means that
-    /// the node learns it again.
+    /// Notes a higher commit index. It becomes durable with the next transaction: losing it only
+    /// means that the node learns it again.
     pub fn note_commit(&mut self, commit: u64) {
         self.hard_state.commit = self.hard_state.commit.max(commit);
     }
 
-    /// Replaces the snapshot by one of the state machine at `index` and drops the log before it, but for
-    /// [`ENTRIES_RETAINED`].
+    /// Replaces the snapshot by one of the state machine at `index` and drops the log before it,
+    /// but for [`ENTRIES_RETAINED`].
     ///
     /// # Errors
     /// When the state is too large or the transaction failed.
@@ -360,8 +364,8 @@ impl RaftStore {
 
 impl Storage for RaftStore {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        // The members as of the snapshot: the Raft core applies the later changes again, because it is
-        // started with the snapshot's index as the last applied one.
+        // The members as of the snapshot: the Raft core applies the later changes again, because it
+        // is started with the snapshot's index as the last applied one.
         Ok(RaftState::new(self.hard_state.clone(), self.snapshot.get_metadata().get_conf_state().clone()))
     }
 
@@ -449,8 +453,8 @@ struct Meta {
     truncated: Option<Vec<u8>>,
 }
 
-/// Opens or makes a redb file such that its name in the directory is durable too, and reserves space for its
-/// growth: `reserve_bytes_min` at least.
+/// Opens or makes a redb file such that its name in the directory is durable too, and reserves
+/// space for its growth: `reserve_bytes_min` at least.
 pub(crate) fn open_database(
     path: &Path,
     reserve_bytes_min: u64,

@@ -32,8 +32,8 @@ impl Bounded {
         Self { under_way: Mutex::new(BTreeSet::new()), ended: Condvar::new() }
     }
 
-    /// Has `ask` answered on a thread of its own, after an earlier question `about` the same thing; `None` when there is no
-    /// answer by `deadline`.
+    /// Has `ask` answered on a thread of its own, after an earlier question `about` the same thing;
+    /// `None` when there is no answer by `deadline`.
     pub fn ask<T: Send + 'static>(
         &'static self,
         about: &Path,

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// First bytes of file systems that can be mounted: their place in bytes, and the name of the family.
+/// First bytes of file systems that can be mounted: their place in bytes, and the name of the
+/// family.
 const FILE_SYSTEMS: [(u64, &[u8], &str); 4] = [
     (0, b"XFSB", "xfs"),
     (1080, &[0x53, 0xef], "ext"),
@@ -114,7 +115,8 @@ fn signature(
     Ok(None)
 }
 
-/// The identity that a file system of this family carries; `None` for a family without a known place of it.
+/// The identity that a file system of this family carries; `None` for a family without a known
+/// place of it.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -89,7 +89,8 @@ pub fn fill(path: &Path, device: &Path, bytes: u64) -> Result<Option<u64>, FillE
     Ok(Some(size))
 }
 
-/// Blocks of an ext4, and bytes of each, as its superblock says: `s_blocks_count_lo` and `_hi`, `s_log_block_size`.
+/// Blocks of an ext4, and bytes of each, as its superblock says: `s_blocks_count_lo` and `_hi`,
+/// `s_log_block_size`.
 fn ext4_size(device: &File) -> io::Result<(u64, u64)> {
     let mut superblock = [0; 1024];
     device.read_exact_at(&mut superblock, 1024)?;

@@ -1,4 +1,5 @@
-//! Processes, mounts and devices that hold a file system or a block device, in words for the operator.
+//! Processes, mounts and devices that hold a file system or a block device, in words for the
+//! operator.
 //!
 //! Guarantees
 //! - Nothing here waits for a file system. The kernel's tables, and its data about open files, tell
@@ -49,7 +50,8 @@ pub struct Search {
     pub held: Vec<Held>,
     /// Processes that do not count.
     pub except: BTreeSet<u32>,
-    /// Paths of mounts in this mount namespace that do not count, nor do those that an unmount there takes along.
+    /// Paths of mounts in this mount namespace that do not count, nor do those that an unmount
+    /// there takes along.
     pub own: Vec<PathBuf>,
     /// File systems whose files are behind the devices.
     pub backing: Vec<Backing>,
@@ -316,7 +318,8 @@ fn is_mainstay(process: &Path) -> bool {
     program.ends_with(b"mainstay") && words.any(|word| matches!(word, b"agent" | b"engine"))
 }
 
-/// Block devices that are made of it, and swap on it. `points`: where file systems on it are mounted.
+/// Block devices that are made of it, and swap on it. `points`: where file systems on it are
+/// mounted.
 fn devices_on(device: DeviceId, points: &BTreeSet<PathBuf>) -> Vec<String> {
     let mut found = Vec::new();
     let about = PathBuf::from(format!("/sys/dev/block/{device}"));

@@ -130,7 +130,8 @@ fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<Strin
         .then(|| format!("{} needs {}, which is not there", path.display(), interpreter.display()))
 }
 
-/// Where a path leads, followed link by link: also one that leads to a volume that is not mounted now.
+/// Where a path leads, followed link by link: also one that leads to a volume that is not mounted
+/// now.
 fn follow(path: &Path) -> PathBuf {
     let mut found = PathBuf::from("/");
     let mut rest: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();

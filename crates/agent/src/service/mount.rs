@@ -27,7 +27,8 @@ const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
 /// The shortest that the kernel takes.
 const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// How long a file system may take to answer a question that changes nothing, before it counts as frozen or hung.
+/// How long a file system may take to answer a question that changes nothing, before it counts as
+/// frozen or hung.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an unmount waits for a mount of others in or over the service's.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(2);
@@ -198,8 +199,8 @@ impl Place {
         Ok(table.look(&self.path, self.held(), self.read_only))
     }
 
-    /// The same, and whether a file system that looks well lists its root directory, which one of the type xfs that has shut
-    /// down does not.
+    /// The same, and whether a file system that looks well lists its root directory, which one of
+    /// the type xfs that has shut down does not.
     ///
     /// # Errors
     /// When the mount table cannot be read.
@@ -230,7 +231,8 @@ impl Place {
         Ok(at)
     }
 
-    /// Has everything that was written to the file system on its device, or gives up after `patience`.
+    /// Has everything that was written to the file system on its device, or gives up after
+    /// `patience`.
     fn flush(&self, patience: Duration) -> Flushed {
         let path = self.path.clone();
         // A device that does not answer keeps the thread, and no other thread.
@@ -315,7 +317,8 @@ impl Place {
         }
     }
 
-    /// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is `wanted`.
+    /// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is
+    /// `wanted`.
     ///
     /// # Errors
     /// When it is still busy, or the kernel refuses for another reason.
@@ -385,7 +388,8 @@ impl Place {
     /// the flush is left out.
     ///
     /// # Errors
-    /// When the kernel refuses, another mount would go with it, or what was written is not on the device after `patience`.
+    /// When the kernel refuses, another mount would go with it, or what was written is not on the
+    /// device after `patience`.
     pub fn detach(&self, patience: Duration) -> Result<(), MountError> {
         self.detach_after(patience, &|patience| self.flush(patience))
     }

@@ -104,7 +104,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Whether it is a file system on `device`. `number`: of that file system, where it is known not to be the device's.
+    /// Whether it is a file system on `device`. `number`: of that file system, where it is known
+    /// not to be the device's.
     #[must_use]
     pub fn is_on(&self, device: DeviceId, number: Option<DeviceId>) -> bool {
         // The source is asked only if the number of the file system says nothing, and if the source
@@ -135,7 +136,8 @@ impl Mounted {
         self.has_number_of_its_own().then_some(self.device)
     }
 
-    /// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with an option.
+    /// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with
+    /// an option.
     fn is_whole(&self) -> bool {
         self.root == "/" || self.has_option(&format!("subvol={}", self.root))
     }

@@ -31,14 +31,16 @@ use std::time::{Duration, Instant};
 pub const PARTS: u64 = 2;
 /// Largest size of each, in bytes.
 pub const PART_BYTES_MAX: u64 = 16 << 20;
-/// How fast a log grows in the long run, in bytes per second: a process that writes all the time shares the disk with the pool.
+/// How fast a log grows in the long run, in bytes per second: a process that writes all the time
+/// shares the disk with the pool.
 pub const RATE_BYTES_PER_S: u64 = 1 << 20;
 /// How much may come at once, in bytes.
 const BURST_BYTES: u64 = 8 << 20;
 /// Limit of output that waits in the writer's memory for the disk, in bytes.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
-/// How often a writer that an earlier agent started is looked at, and the pause before one that ended is replaced.
+/// How often a writer that an earlier agent started is looked at, and the pause before one that
+/// ended is replaced.
 const WATCH: Duration = Duration::from_millis(200);
 /// Time after a process's end in which its last words may still arrive.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(60);
@@ -305,7 +307,8 @@ impl Allowance {
     }
 }
 
-/// The file that is being written, and the one before it. All of it is done by the thread that may wait for the disk.
+/// The file that is being written, and the one before it. All of it is done by the thread that may
+/// wait for the disk.
 struct Parts {
     path: PathBuf,
     /// The file and its length, once it could be opened.

@@ -89,7 +89,8 @@ pub struct ServiceDirs {
     pub cgroup: PathBuf,
     /// `<state>/services/<service>`
     pub logs: PathBuf,
-    /// Program and first arguments of what writes a log; see [`super::output`]. If empty, processes write their logs themselves.
+    /// Program and first arguments of what writes a log; see [`super::output`]. If empty, processes
+    /// write their logs themselves.
     pub log_writer: Vec<String>,
 }
 
@@ -198,7 +199,8 @@ pub struct Started {
     role: Role,
 }
 
-/// Starts a command in a cgroup of its own beside that of the process; [`finish`] waits for its end.
+/// Starts a command in a cgroup of its own beside that of the process; [`finish`] waits for its
+/// end.
 ///
 /// # Errors
 /// See [`ProcessError`].
@@ -247,7 +249,8 @@ pub fn finish(
     }
 }
 
-/// Stops a process: the signal to its process group, then, after `timeout`, the end of its whole cgroup.
+/// Stops a process: the signal to its process group, then, after `timeout`, the end of its whole
+/// cgroup.
 ///
 /// # Errors
 /// When something survived, which then counts as running (R19).

@@ -1,4 +1,5 @@
-//! One service on this node: the threads that carry out the steps of its `mainstay_ha` machine, which is the reconciler's.
+//! One service on this node: the threads that carry out the steps of its `mainstay_ha` machine,
+//! which is the reconciler's.
 //!
 //! Guarantees
 //! - The state that the machine wants persisted is in `<run>/services/<name>.json` before its next
@@ -226,13 +227,15 @@ impl Runner {
         (found, adopted)
     }
 
-    /// The volumes of its resource have these sizes now. What follows happens on a thread of its own.
+    /// The volumes of its resource have these sizes now. What follows happens on a thread of its
+    /// own.
     pub fn volumes_grew(&self, volumes: Vec<u64>) {
         let work = Arc::clone(&self.work);
         spawn("agent-grow", move || work.volumes_grew(&volumes));
     }
 
-    /// Goes by another specification from now on, which needs no restart. It is noted with what the machine wants noted next.
+    /// Goes by another specification from now on, which needs no restart. It is noted with what the
+    /// machine wants noted next.
     pub fn amend(&self, spec: ServiceSpec, edition: u64) {
         self.work.amend(spec, edition);
     }
@@ -419,7 +422,8 @@ fn guard_of(
 ) -> GuardEntry {
     let address = spec.vip.as_ref().and_then(|named| {
         let vip: Vip = named.address.parse().ok()?;
-        // The interface may come later, or get another name: the guard looks where the address is when it acts.
+        // The interface may come later, or get another name: the guard looks where the address is
+        // when it acts.
         Some(GuardAddress {
             interface: named.interface.clone().unwrap_or_default(),
             address: vip.to_string(),

@@ -44,7 +44,8 @@ use std::time::{Duration, Instant};
 /// Questions before an address is taken, and the time to answer each.
 const PROBES: u32 = 3;
 const PROBE_WAIT: Duration = Duration::from_millis(50);
-/// When the address is announced, counted from when it was added. Switches and neighbours may miss some.
+/// When the address is announced, counted from when it was added. Switches and neighbours may miss
+/// some.
 const ANNOUNCE_AT: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
 /// Rounds without another holder after which the address counts as uncontested.
@@ -56,7 +57,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(5);
 const ETHERNET_HEADER_BYTES: usize = 14;
 const ARP_BYTES: usize = 28;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Metric of the route to the network of the address whose host bits are 0. The kernel's own routes have 0 and come first.
+/// Metric of the route to the network of the address whose host bits are 0. The kernel's own routes
+/// have 0 and come first.
 const ROUTE_METRIC: u32 = 1 << 24;
 
 #[derive(Debug, thiserror::Error)]
@@ -364,9 +366,9 @@ fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress], flags: Option<Li
         .then(|| format!("the interface {} is down or gone", interface.name))
 }
 
-/// Tells the neighbours, and keeps the address reachable in the background, for as long as `wanted` says so. `tell` hears why the address
-/// does not answer any more, at every look. `hinder` hears what else hinders it, or that nothing
-/// does.
+/// Tells the neighbours, and keeps the address reachable in the background, for as long as `wanted`
+/// says so. `tell` hears why the address does not answer any more, at every look. `hinder` hears
+/// what else hinders it, or that nothing does.
 pub fn keep(
     vip: Vip,
     interface: &Interface,

@@ -147,7 +147,8 @@ impl Work {
             mounted: lock(&self.mounted).clone(),
             writers: lock(&self.outputs).iter().map(|(index, output)| (*index, output.writer())).collect(),
         };
-        // The run directory does not outlive a reboot, and neither do the processes: a rename is enough.
+        // The run directory does not outlive a reboot, and neither do the processes: a rename is
+        // enough.
         let write = || -> std::io::Result<()> {
             if let Some(directory) = self.file.parent() {
                 std::fs::create_dir_all(directory)?;
@@ -868,7 +869,8 @@ mod tests {
         made(dir, &spec.unwrap(), dirs)
     }
 
-    /// A work with a file system in memory at a path of its own, which counts as on its device; gone when dropped.
+    /// A work with a file system in memory at a path of its own, which counts as on its device;
+    /// gone when dropped.
     struct OnMount {
         dir: tempfile::TempDir,
         work: Arc<Work>,

@@ -23,7 +23,8 @@ pub struct ClientStatus {
     pub requests: usize,
     /// Since when the oldest of them waits, on the engine's boot-time clock; 0: there is none.
     pub waits_since_us: Time,
-    /// How often it was connected to a primary: once, and once more after each failover or broken connection.
+    /// How often it was connected to a primary: once, and once more after each failover or broken
+    /// connection.
     pub streams: u64,
     /// Bytes of each volume; empty before a primary has said so.
     pub volumes: Vec<u64>,

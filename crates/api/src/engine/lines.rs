@@ -69,8 +69,8 @@ impl LineDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next message, `None` if more bytes are needed. After [`LineError::Json`] the line is gone and
-    /// decoding may go on; after [`LineError::TooLong`] the connection is to be closed.
+    /// The next message, `None` if more bytes are needed. After [`LineError::Json`] the line is
+    /// gone and decoding may go on; after [`LineError::TooLong`] the connection is to be closed.
     ///
     /// The buffer stays bounded as long as this is called until `None` after every `push`.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {

@@ -93,8 +93,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// A volume of a primary: any byte may be asked for, whole blocks are fast, and requests longer than the log takes
-    /// are slow.
+    /// A volume of a primary: any byte may be asked for, whole blocks are fast, and requests longer
+    /// than the log takes are slow.
     #[must_use]
     pub fn volume(name: String, description: String, bytes: u64) -> Self {
         Self {
@@ -422,7 +422,8 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     fields.is_empty().then_some((name, wanted))
 }
 
-/// The name of the export, whether there was any query, and whether one of them means [`ALLOCATION`].
+/// The name of the export, whether there was any query, and whether one of them means
+/// [`ALLOCATION`].
 fn parse_contexts(data: &[u8], set: bool) -> Option<(&[u8], bool, bool)> {
     let mut fields = Fields(data);
     let name = fields.string().filter(|name| name.len() <= STRING_BYTES_MAX)?;

@@ -82,7 +82,8 @@ pub struct Request {
     /// In bytes, of any alignment.
     pub offset: u64,
     pub len: u32,
-    /// A flag that does not go with the command was set: to be refused, after its payload has been taken.
+    /// A flag that does not go with the command was set: to be refused, after its payload has been
+    /// taken.
     pub bad_flags: bool,
 }
 
@@ -111,7 +112,8 @@ impl Request {
         Some(Self { command, cookie, offset, len, bad_flags: flags & !(known | FLAG_FUA) != 0 })
     }
 
-    /// The same as a client would send it, without flags that [`Command`] does not keep; for tests and for clients.
+    /// The same as a client would send it, without flags that [`Command`] does not keep; for tests
+    /// and for clients.
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let (number, flags): (u16, u16) = match self.command {
@@ -165,7 +167,8 @@ pub fn none_chunk(cookie: u64) -> [u8; CHUNK_BYTES] {
 /// Announces `len` bytes of content, which follow, of the volume at `offset`.
 ///
 /// # Panics
-/// When the length does not fit into the chunk's own (beyond [`super::PAYLOAD_BYTES_MAX`] it is never asked for).
+/// When the length does not fit into the chunk's own (beyond [`super::PAYLOAD_BYTES_MAX`] it is
+/// never asked for).
 #[must_use]
 pub fn data_chunk(cookie: u64, offset: u64, len: u32, done: bool) -> [u8; DATA_CHUNK_BYTES] {
     let payload_len = len.checked_add(8).expect("no chunk is that long");
@@ -175,7 +178,8 @@ pub fn data_chunk(cookie: u64, offset: u64, len: u32, done: bool) -> [u8; DATA_C
     out
 }
 
-/// Appends the last chunk of a request that failed, with words for a human (cut at the protocol's limit).
+/// Appends the last chunk of a request that failed, with words for a human (cut at the protocol's
+/// limit).
 pub fn error_chunk(out: &mut impl Extend<u8>, cookie: u64, error: NbdError, words: &str) {
     let words = &words.as_bytes()[..words.len().min(STRING_BYTES_MAX)];
     // At most the limit plus six.

@@ -318,8 +318,8 @@ pub fn wire(envelope: &Envelope) -> Bytes {
     out.freeze()
 }
 
-/// Reads one frame off a stream the way a connection does: header, then meta and payload of the lengths
-/// that the header states. `Short` if the stream ends before.
+/// Reads one frame off a stream the way a connection does: header, then meta and payload of the
+/// lengths that the header states. `Short` if the stream ends before.
 pub fn receive(stream: &Bytes) -> Result<Envelope, DecodeError> {
     let short = |need| DecodeError::Short { what: "stream", need, have: stream.len() };
     let head = stream.get(..FRAME_HEADER_BYTES).ok_or(short(FRAME_HEADER_BYTES))?;

@@ -18,7 +18,8 @@ fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes()[..], text].concat()
 }
 
-/// A whole handshake: every option that is known, and at its end the export `name`, the new way or the old.
+/// A whole handshake: every option that is known, and at its end the export `name`, the new way or
+/// the old.
 pub fn nbd_conversation(name: &str, newstyle: bool) -> Vec<u8> {
     let mut out = 3u32.to_be_bytes().to_vec();
     for number in [5, 3, 8] {
@@ -39,8 +40,9 @@ pub fn nbd_conversation(name: &str, newstyle: bool) -> Vec<u8> {
     out
 }
 
-/// Takes a conversation step by step, `watch` around each; true when it went on to an export. Before a TLS that is required it
-/// comes in pieces as long as an option without data, for nothing may come behind STARTTLS.
+/// Takes a conversation step by step, `watch` around each; true when it went on to an export.
+/// Before a TLS that is required it comes in pieces as long as an option without data, for nothing
+/// may come behind STARTTLS.
 pub fn nbd_handshake(mut tls: Tls, bytes: &[u8], mut watch: impl FnMut(usize, &mut dyn FnMut())) -> bool {
     let (exports, mut handshake, mut at) = (nbd_exports(), Handshake::new(tls), 0);
     loop {

@@ -84,16 +84,18 @@ impl Order {
 /// One thing to do. It may be done again after a crash.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Remove what is there of files that have no label, or have one no more. Nothing there is success.
+    /// Remove what is there of files that have no label, or have one no more. Nothing there is
+    /// success.
     RemoveFiles,
-    /// Have the engine make the files of an incarnation, of a snapshot of another resource if one is named. Where a replica has been
-    /// put meanwhile, none is made: [`Answer::Holds`].
+    /// Have the engine make the files of an incarnation, of a snapshot of another resource if one
+    /// is named. Where a replica has been put meanwhile, none is made: [`Answer::Holds`].
     MakeFiles(Incarnation, Option<SnapshotOf>),
     /// Make the label durable.
     WriteLabel(Incarnation),
     /// Let the files be no replica any more, durably. None there is success.
     RemoveLabel,
-    /// See whether the files are gone, [`Answer::Gone`], or have another label now, [`Answer::Holds`].
+    /// See whether the files are gone, [`Answer::Gone`], or have another label now,
+    /// [`Answer::Holds`].
     Look,
     /// Have the engine recover and open the files: [`Answer::Opened`].
     Open,

@@ -29,7 +29,8 @@ impl Proposals {
         self.reports.insert(name, (report, None));
     }
 
-    /// Whether the service's newest report has still to be told to a cluster that knows the service.
+    /// Whether the service's newest report has still to be told to a cluster that knows the
+    /// service.
     pub fn is_unsaid(&self, state: &State, node: NodeId, name: &str) -> bool {
         state.services.contains_key(name)
             && self.reports.get(name).is_some_and(|(report, _)| !is_known(state, node, name, report))
@@ -46,7 +47,8 @@ impl Proposals {
             if !state.services.contains_key(name) {
                 return false;
             }
-            // It is kept even if it is known: an older report that is still on its way would overwrite what is known now.
+            // It is kept even if it is known: an older report that is still on its way would
+            // overwrite what is known now.
             if is_known(state, node, name, report) {
                 return true;
             }

@@ -78,7 +78,8 @@ impl Replicas {
         self.relief.insert(resource, (version, reason));
     }
 
-    /// Whether a job begins now: none is under way, none failed a moment ago, and the same was not told a moment ago.
+    /// Whether a job begins now: none is under way, none failed a moment ago, and the same was not
+    /// told a moment ago.
     pub fn begin(&mut self, now: Time, resource: ResourceId, order: &Order) -> bool {
         let waits = self.retry_at.get(&resource).is_some_and(|at| *at > now);
         let told = self.told.get(&resource).into_iter().flatten();
@@ -142,7 +143,8 @@ impl Replicas {
         }
     }
 
-    /// When the next job that failed, or was of no effect yet, may be tried again, if that is to come.
+    /// When the next job that failed, or was of no effect yet, may be tried again, if that is to
+    /// come.
     pub fn next_retry(&self, now: Time) -> Option<Time> {
         let told = self.told.values().flatten().map(|(_, at)| at.plus_ms(REPEAT_ORDER_MS));
         self.retry_at.values().copied().chain(told).filter(|at| *at > now).min()

@@ -202,7 +202,8 @@ impl Services {
         });
     }
 
-    /// Whether the engine has confirmed that it silences exactly what runs here and what starts. If not, it is asked.
+    /// Whether the engine has confirmed that it silences exactly what runs here and what starts. If
+    /// not, it is asked.
     pub fn is_guarded(&mut self, now: Time, starts: &[Start], wishes: &mut VecDeque<Wish>) -> bool {
         let starting = |name: &String| starts.iter().any(|start| start.name == *name);
         let list = self

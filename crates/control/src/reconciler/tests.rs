@@ -274,7 +274,8 @@ fn a_failed_job_is_tried_again_after_a_while_and_at_once_on_another_connection()
     assert_eq!(lab.orders(), [open]);
 }
 
-/// R12: only what is about the disk is told to the cluster, and only until the replica is opened after all.
+/// R12: only what is about the disk is told to the cluster, and only until the replica is opened
+/// after all.
 #[test]
 fn a_replica_that_cannot_be_opened_is_reported() {
     let mut lab = Lab::swept();
@@ -372,7 +373,8 @@ fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
     assert!(wishes.iter().any(starts) && !wishes.iter().any(begins_anew), "{wishes:?}");
 }
 
-/// The earlier process may have proposed it, and this one would not know. What it has found in its log it may not know yet either.
+/// The earlier process may have proposed it, and this one would not know. What it has found in its
+/// log it may not know yet either.
 #[test]
 fn a_new_process_takes_a_record_that_it_finds_for_one_that_may_be_given_up() {
     let mut lab = Lab::swept_before_a_start();

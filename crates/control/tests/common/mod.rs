@@ -337,7 +337,8 @@ impl Nodes {
         observed.services.clear();
     }
 
-    /// The primary's engine has filled the replica of `node` and takes it into the in-sync set (R4).
+    /// The primary's engine has filled the replica of `node` and takes it into the in-sync set
+    /// (R4).
     pub fn grows(&mut self, node: NodeId) -> Outcome {
         let record = self.state.resources[&R].record.clone();
         let add = record.replica(node).expect("a registered replica");

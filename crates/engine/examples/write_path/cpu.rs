@@ -1,4 +1,5 @@
-//! Processor time of this process and of the kernel's threads, which write for others and serve loop devices.
+//! Processor time of this process and of the kernel's threads, which write for others and serve
+//! loop devices.
 
 use std::fs;
 

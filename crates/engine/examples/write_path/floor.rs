@@ -22,7 +22,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 const BLOCK: usize = 4096;
-/// Before the payloads of a batch, on the wire and in the journal: how many there are, and for each its place in blocks.
+/// Before the payloads of a batch, on the wire and in the journal: how many there are, and for each
+/// its place in blocks.
 const HEAD_BYTES: usize = BLOCK;
 const WORD: usize = 4;
 const BATCH_MAX: usize = 96;
@@ -281,7 +282,8 @@ struct Primary {
     batches: VecDeque<Vec<FrontendRequest>>,
     /// Content of the volume.
     content: Vec<u8>,
-    /// When the journal writes in flight began, taken to end in that order, and the least that one took in µs.
+    /// When the journal writes in flight began, taken to end in that order, and the least that one
+    /// took in µs.
     writing: VecDeque<Instant>,
     least_us: u64,
 }

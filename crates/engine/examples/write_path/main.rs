@@ -6,7 +6,8 @@
 //! Afterwards the same is written to devices behind which only the system calls of a write are done
 //! (see `floor.rs`), in turn with the engines. The processor time of all is compared.
 //!
-//! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
+//! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md
+//! explains the rows.
 //!
 //! `floor MIB SECONDARIES` serves one such device, prints its path, and ends when its standard
 //! input ends: for a file system and a database on the floor.
@@ -124,7 +125,8 @@ fn print(depth: u64, count: u64, seconds: f64, took: &mut [f64], samples: &[Vec<
 /// How often the engines and their floors are measured in turn.
 const ROUNDS: usize = 5;
 
-/// Processor time for each write to each of these devices, the writer's included: the median of all rounds.
+/// Processor time for each write to each of these devices, the writer's included: the median of all
+/// rounds.
 fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mut Ring, seed: &mut u64) {
     let mut spent = vec![Vec::new(); devices.len()];
     let mut rates = vec![Vec::new(); devices.len()];

@@ -12,7 +12,8 @@ pub struct Span {
     pub write_bytes: u64,
 }
 
-/// Writes `count` times at random places of a device, `depth` at a time; returns the microseconds that each took.
+/// Writes `count` times at random places of a device, `depth` at a time; returns the microseconds
+/// that each took.
 pub fn write(ring: &mut Ring, device: &Fd, span: Span, depth: u64, count: u64, seed: &mut u64) -> Vec<f64> {
     let Span { volume_bytes, write_bytes } = span;
     let pool = BufferPool::new(1 << 20);

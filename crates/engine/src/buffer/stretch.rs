@@ -33,7 +33,8 @@ pub(super) struct Piece {
     shared: Bytes,
 }
 
-// SAFETY: the place belongs to this piece alone, wherever in the process that is; `shared` keeps its memory.
+// SAFETY: the place belongs to this piece alone, wherever in the process that is; `shared` keeps
+// its memory.
 unsafe impl Send for Piece {}
 // SAFETY: through a shared reference the place is only read.
 unsafe impl Sync for Piece {}
@@ -83,7 +84,8 @@ impl Begun {
     }
 }
 
-/// A piece of at least `len` bytes, at most [`PIECE_BYTES_MAX`], of what is begun, or else of a new stretch.
+/// A piece of at least `len` bytes, at most [`PIECE_BYTES_MAX`], of what is begun, or else of a new
+/// stretch.
 pub(super) fn cut(begun: &mut Option<Begun>, len: usize, shared: &Arc<Shared>) -> BufMut {
     debug_assert!(len <= PIECE_BYTES_MAX);
     let bytes = len.next_multiple_of(BUFFER_ALIGN).max(BUFFER_ALIGN);
@@ -95,7 +97,8 @@ pub(super) fn cut(begun: &mut Option<Begun>, len: usize, shared: &Arc<Shared>) -
     begun.insert(Begun::new(shared)).cut(bytes).expect("a piece is shorter than a stretch")
 }
 
-/// Gives buffers for the payloads of one device. Holds up to [`STRETCH_BYTES`] once there was one that is short.
+/// Gives buffers for the payloads of one device. Holds up to [`STRETCH_BYTES`] once there was one
+/// that is short.
 pub struct Stretch {
     pool: BufferPool,
     begun: Option<Begun>,

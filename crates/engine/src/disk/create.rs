@@ -30,11 +30,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Space that a new replica leaves free in the pool, in bytes: for the directory, and for the file system's
-/// own sake.
+/// Space that a new replica leaves free in the pool, in bytes: for the directory, and for the file
+/// system's own sake.
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// The files of a replica in the making. Dropped without [`publish`](Self::publish) they are removed.
+/// The files of a replica in the making. Dropped without [`publish`](Self::publish) they are
+/// removed.
 #[derive(Debug)]
 pub struct NewReplica {
     path: PathBuf,
@@ -44,8 +45,9 @@ pub struct NewReplica {
 }
 
 impl NewReplica {
-    /// Allocates all files of a replica that will be in `path`, and fills meta and journal with zeroes.
-    /// `journal`: where that is to be, if not in `path`. When this fails nothing is left behind.
+    /// Allocates all files of a replica that will be in `path`, and fills meta and journal with
+    /// zeroes. `journal`: where that is to be, if not in `path`. When this fails nothing is left
+    /// behind.
     ///
     /// Removes what an earlier attempt has left of the directory. If that names a journal
     /// elsewhere, the caller removes the journal before.

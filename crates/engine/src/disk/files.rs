@@ -38,7 +38,8 @@ use std::time::{Duration, Instant};
 pub(super) const CHUNK_BYTES: usize = 4 << 20;
 const _: () = assert!(CHUNK_BYTES <= BUFFER_BYTES_MAX);
 
-/// Size of each file of sums: what the largest volume needs, so that it does not grow with its volume. It is sparse.
+/// Size of each file of sums: what the largest volume needs, so that it does not grow with its
+/// volume. It is sparse.
 pub(super) const SUMS_BYTES: u64 = sums_bytes(VOLUME_BYTES_MAX);
 
 /// How large the files of a replica are, in bytes; all whole blocks.
@@ -49,12 +50,14 @@ pub struct Layout {
     pub volumes: Vec<u64>,
     /// Each volume has a file of sums.
     pub sums: bool,
-    /// Files of volumes are made with all their space. Otherwise they are sparse, and take what is written.
+    /// Files of volumes are made with all their space. Otherwise they are sparse, and take what is
+    /// written.
     pub preallocate: bool,
 }
 
 impl Layout {
-    /// The layout that a store with this configuration needs; `meta_bytes` from `Store::meta_bytes`.
+    /// The layout that a store with this configuration needs; `meta_bytes` from
+    /// `Store::meta_bytes`.
     #[must_use]
     pub fn new(config: &StoreConfig, meta_bytes: u64) -> Self {
         let meta_bytes = meta_bytes.next_multiple_of(BLOCK_BYTES);
@@ -115,8 +118,8 @@ pub struct ReplicaFiles {
 }
 
 impl ReplicaFiles {
-    /// Opens the files of the replica in `path`. Their sizes are to be compared with what the superblock
-    /// says, see [`check`](Self::check).
+    /// Opens the files of the replica in `path`. Their sizes are to be compared with what the
+    /// superblock says, see [`check`](Self::check).
     pub fn open(path: &Path) -> Result<Self, DiskError> {
         if !path.join(name(Area::Meta)).exists() {
             return Err(DiskError::Missing { path: path.to_owned() });
@@ -157,8 +160,8 @@ impl ReplicaFiles {
         &self.path
     }
 
-    /// Removes the replica in `path`; its name is free at once, whatever happens meanwhile. It must not be
-    /// open, and a journal elsewhere stays.
+    /// Removes the replica in `path`; its name is free at once, whatever happens meanwhile. It must
+    /// not be open, and a journal elsewhere stays.
     pub fn remove(path: &Path) -> Result<(), DiskError> {
         let doomed = beside(path, "deleting");
         remove_all(&doomed)?;
@@ -227,8 +230,8 @@ impl ReplicaFiles {
         areas.filter_map(of).collect()
     }
 
-    /// Whether nothing of the range has space in the file of a volume. The file system answers from memory: it has the file's
-    /// extents there while the file is open. False if it does not say.
+    /// Whether nothing of the range has space in the file of a volume. The file system answers from
+    /// memory: it has the file's extents there while the file is open. False if it does not say.
     pub(crate) fn is_hole(&self, volume: VolumeId, offset: u64, len: u64) -> bool {
         let Some(file) = self.area(Area::Volume(volume)) else { return false };
         match rustix::fs::seek(&file.file, SeekFrom::Data(offset)) {
@@ -293,8 +296,8 @@ fn open_area(path: &Path, area: Area, direct: bool) -> Result<AreaFile, DiskErro
 fn direct_alignment(file: &File) -> io::Result<Option<usize>> {
     // SAFETY: `statx` consists of integers, for which zero is a value.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is an empty C string, which together with AT_EMPTY_PATH means the open descriptor;
-    // `stat` is a valid place for the result.
+    // SAFETY: the path is an empty C string, which together with AT_EMPTY_PATH means the open
+    // descriptor; `stat` is a valid place for the result.
     let result = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut stat)
     };

@@ -1,4 +1,5 @@
-//! Removing files whose space takes long to give back: clones, which share it with others, and layers, which lie in many pieces.
+//! Removing files whose space takes long to give back: clones, which share it with others, and
+//! layers, which lie in many pieces.
 //!
 //! A file system does that in one go, and writers meanwhile wait for its locks and its log. So the
 //! engine removes the name at once, and frees the space in parts. It does so on a thread of its own

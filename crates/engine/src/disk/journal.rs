@@ -1,5 +1,6 @@
-//! Where the journal of a replica is, whose it is, and whether it is written as a file or as memory.
-//! [journals.md](../../../../docs/internals/journals.md) has the states and what a crash leaves.
+//! Where the journal of a replica is, whose it is, and whether it is written as a file or as
+//! memory. [journals.md](../../../../docs/internals/journals.md) has the states and what a crash
+//! leaves.
 //!
 //! What this file guarantees:
 //! - A journal that a link leads to is used only if its label names the replica.
@@ -75,7 +76,8 @@ impl NewJournal {
     }
 }
 
-/// Where the link to the journal of the replica in `replica` leads; `None` when the journal is in the directory itself.
+/// Where the link to the journal of the replica in `replica` leads; `None` when the journal is in
+/// the directory itself.
 pub fn elsewhere(replica: &Path) -> Option<PathBuf> {
     // A link of an operator may be relative.
     fs::read_link(replica.join(name(Area::Journal))).ok().map(|journal| replica.join(journal))
@@ -89,8 +91,9 @@ fn is_volatile(path: &Path) -> Result<bool, DiskError> {
 }
 
 impl ReplicaFiles {
-    /// Makes journal and meta ready for a store of this configuration, which the superblock has said: sees that the journal
-    /// is the replica's, and maps what is persistent memory. Nothing is written.
+    /// Makes journal and meta ready for a store of this configuration, which the superblock has
+    /// said: sees that the journal is the replica's, and maps what is persistent memory. Nothing is
+    /// written.
     pub fn prepare(&mut self, config: &StoreConfig, pool: &BufferPool) -> Result<(), DiskError> {
         let volatile = self.check_label(config, pool)?;
         for area in [Area::Journal, Area::Meta] {

@@ -59,7 +59,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` are exactly one mapping, and no pointer into it leaves this file.
+        // SAFETY: `start` and `bytes` are exactly one mapping, and no pointer into it leaves this
+        // file.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -123,7 +124,8 @@ impl Memory {
         if self.guard.is_lost() { Err(Fault::Lost) } else { Ok(()) }
     }
 
-    /// Stores `data` at `offset` and returns where it ends. Not durable before [`finish`](Self::finish).
+    /// Stores `data` at `offset` and returns where it ends. Not durable before
+    /// [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`Fault::Beyond`]; nothing is stored then.
@@ -185,7 +187,8 @@ mod stream {
             edge(to, head);
             let mut at = to.add(head.len()).cast::<__m128i>();
             for word in lines.chunks_exact(WORD) {
-                // Every x86-64 has SSE2. The place is aligned to a line, so to a word; the source need not be.
+                // Every x86-64 has SSE2. The place is aligned to a line, so to a word; the source
+                // need not be.
                 _mm_stream_si128(at, _mm_loadu_si128(word.as_ptr().cast()));
                 at = at.add(1);
             }
@@ -208,7 +211,8 @@ mod stream {
         }
     }
 
-    /// Everything that was copied is in the domain that a power cut does not reach, before anything that is stored later.
+    /// Everything that was copied is in the domain that a power cut does not reach, before anything
+    /// that is stored later.
     pub fn fence() {
         // SAFETY: every x86-64 has the instruction, and it touches no memory.
         unsafe { _mm_sfence() };

@@ -290,7 +290,8 @@ impl Clones {
         }
     }
 
-    /// Clones the files of the snapshot `from`, and volumes and sums from the clones: what fails half-way is done again as a whole.
+    /// Clones the files of the snapshot `from`, and volumes and sums from the clones: what fails
+    /// half-way is done again as a whole.
     fn restore(&self, snapshot: SnapshotId, from: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
         let kept = if cow::is_here(&self.path, from) {
             Err(DiskError::NoClones { path: self.path.clone() })
@@ -441,7 +442,8 @@ pub(super) fn remove_snapshots(path: &Path, unwanted: impl Fn(SnapshotId) -> boo
 }
 
 impl ReplicaFiles {
-    /// Removes what a crash has left of snapshots, and says which of `recorded` are not here as a whole.
+    /// Removes what a crash has left of snapshots, and says which of `recorded` are not here as a
+    /// whole.
     ///
     /// # Errors
     /// When the directory cannot be read or changed.

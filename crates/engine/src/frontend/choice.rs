@@ -54,7 +54,8 @@ pub type Offer = Result<String, String>;
 /// A frontend and why it is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// `None`: `auto` found none. The engine runs, and replicates, but its resources get no devices.
+    /// `None`: `auto` found none. The engine runs, and replicates, but its resources get no
+    /// devices.
     pub kind: Option<FrontendKind>,
     /// For log and status.
     pub reason: String,
@@ -68,7 +69,8 @@ pub struct ChoiceError {
     pub reason: String,
 }
 
-/// Chooses by what `probe` finds. It is asked about as few frontends as possible: asking may load modules.
+/// Chooses by what `probe` finds. It is asked about as few frontends as possible: asking may load
+/// modules.
 ///
 /// # Errors
 /// When the option names a frontend that cannot be used.

@@ -22,8 +22,9 @@
 //! clients together have [`TASKS_MAX`] tasks (R18). A client that must wait gets
 //! [`Admission::Wait`] and asks again. Pure: it neither waits nor moves bytes on its own.
 //!
-//! Two frontends have clients that need this: [`nbd`](super::nbd), and [`vhost_user`](super::vhost_user), whose requests are
-//! a part of what NBD has and are put in its words.
+//! Two frontends have clients that need this: [`nbd`](super::nbd), and
+//! [`vhost_user`](super::vhost_user), whose requests are a part of what NBD has and are put in its
+//! words.
 
 mod tasks;
 
@@ -38,7 +39,8 @@ use tasks::{Step, Task};
 
 /// Most requests of one client in progress. The kernel's client has 128.
 pub const JOBS_MAX: usize = 128;
-/// Payload of one client in progress, in bytes, above which it gets no more; one request may exceed it.
+/// Payload of one client in progress, in bytes, above which it gets no more; one request may exceed
+/// it.
 pub const WINDOW_BYTES: u64 = 8 << 20;
 /// Most requests to the resource in progress.
 pub const TASKS_MAX: usize = 256;
@@ -317,8 +319,8 @@ impl Exchange {
         self.change(job, volume, offset, buffer, at, len);
     }
 
-    /// A part of a write's payload, of the length and at the place in its buffer that [`part_of_write`] says.
-    /// `last`: nothing follows.
+    /// A part of a write's payload, of the length and at the place in its buffer that
+    /// [`part_of_write`] says. `last`: nothing follows.
     pub fn part(&mut self, job: u64, offset: u64, buffer: BufMut, at: usize, len: usize, last: bool) {
         // A job may have ended while its payload was still coming: its devices are gone.
         let Some(found) = self.jobs.get(job) else { return };
@@ -372,7 +374,8 @@ impl Exchange {
         self.jobs.get(job).is_some_and(|job| job.client.number == client)
     }
 
-    /// Answers everything that is in progress, and from now on every request at once, with `errno` (R19).
+    /// Answers everything that is in progress, and from now on every request at once, with `errno`
+    /// (R19).
     pub fn fail_all(&mut self, errno: Errno) {
         self.fenced = Some(errno);
         for number in self.jobs.keys().collect::<Vec<_>>() {

@@ -1,16 +1,18 @@
-//! Volumes as files of a FUSE mount, one mount per resource; [`crate::devices`] makes block devices of them.
+//! Volumes as files of a FUSE mount, one mount per resource; [`crate::devices`] makes block devices
+//! of them.
 //!
-//! The classic protocol over `/dev/fuse`, on the shard's ring: one read or a few are kept outstanding per mount, replies
-//! are gathered writes of the pieces they consist of. Measured, this is as fast as FUSE over io_uring when the
-//! reader runs on the same core, and works on every kernel since 5.4.
+//! The classic protocol over `/dev/fuse`, on the shard's ring: one read or a few are kept
+//! outstanding per mount, replies are gathered writes of the pieces they consist of. Measured, this
+//! is as fast as FUSE over io_uring when the reader runs on the same core, and works on every
+//! kernel since 5.4.
 //!
-//! The connection lives as long as any descriptor of it does, so the agent is given one before the first device is made: see
-//! [`crate::keeper`].
+//! The connection lives as long as any descriptor of it does, so the agent is given one before the
+//! first device is made: see [`crate::keeper`].
 //!
-//! The descriptor is in blocking mode, because io_uring waits for readiness by itself only then. It issues the
-//! read after it has seen that a message is there; a message that the kernel withdraws between the two
-//! (its sender was killed in that instant) would make the shard wait for the next one. The loop driver's requests,
-//! which are all that a mount normally sees, cannot be killed.
+//! The descriptor is in blocking mode, because io_uring waits for readiness by itself only then. It
+//! issues the read after it has seen that a message is there; a message that the kernel withdraws
+//! between the two (its sender was killed in that instant) would make the shard wait for the next
+//! one. The loop driver's requests, which are all that a mount normally sees, cannot be killed.
 
 // Mounting goes through system calls that take pointers to strings.
 #![allow(unsafe_code)]
@@ -31,8 +33,9 @@ use std::sync::Arc;
 use std::{fs, io};
 use thiserror::Error;
 
-/// Most reads that wait for messages at once. Each message wakes all of them, so one is best where requests come one after
-/// the other; where many are outstanding they come in bursts, and every read saves a turn.
+/// Most reads that wait for messages at once. Each message wakes all of them, so one is best where
+/// requests come one after the other; where many are outstanding they come in bursts, and every
+/// read saves a turn.
 const READS_MAX: usize = 8;
 /// How many outstanding requests call for another read.
 const REQUESTS_PER_READ: usize = 4;
@@ -75,8 +78,9 @@ pub struct FuseFrontend {
 }
 
 impl FuseFrontend {
-    /// Mounts the volumes, whose sizes in bytes are given, at `dir`. Whatever an earlier engine left mounted
-    /// there is taken away first. Nothing is answered before [`start`](Frontend::start).
+    /// Mounts the volumes, whose sizes in bytes are given, at `dir`. Whatever an earlier engine
+    /// left mounted there is taken away first. Nothing is answered before
+    /// [`start`](Frontend::start).
     pub fn mount(id: FrontendId, dir: &Path, volumes: &[u64], pool: BufferPool) -> Result<Self, FuseError> {
         let fd = fs::File::options().read(true).write(true).open("/dev/fuse").map_err(FuseError::Device)?;
         let fd: Fd = Arc::new(fd.into());
@@ -195,7 +199,8 @@ impl FuseFrontend {
     }
 
     fn read_buffer(&self) -> BufMut {
-        // Mostly a page of it is used, and half of it at most: the class is twice the largest message.
+        // Mostly a page of it is used, and half of it at most: the class is twice the largest
+        // message.
         self.pool.get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX)
     }
 
@@ -207,7 +212,8 @@ impl FuseFrontend {
             if let Err(error) = umount(&self.dir, libc::MNT_FORCE | libc::MNT_DETACH) {
                 tracing::warn!(dir = %self.dir.display(), %error, "cannot unmount volumes");
             }
-            // The directory is ours; that it is gone already, or was used for something else, does not matter.
+            // The directory is ours; that it is gone already, or was used for something else, does
+            // not matter.
             let _ = fs::remove_dir(&self.dir);
         }
     }
@@ -238,8 +244,9 @@ impl Frontend for FuseFrontend {
                     && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECANCELED))
                     && !self.ended
                 {
-                    // ENOENT: the request was given up meanwhile. Anything else means that the kernel did not
-                    // understand a reply, and waits for it for ever: better an error than that.
+                    // ENOENT: the request was given up meanwhile. Anything else means that the
+                    // kernel did not understand a reply, and waits for it for ever: better an error
+                    // than that.
                     tracing::error!(dir = %self.dir.display(), %error, "a FUSE reply was refused: devices end");
                     self.detach();
                 }
@@ -284,8 +291,8 @@ impl Drop for FuseFrontend {
     }
 }
 
-/// Takes away whatever is mounted at `dir`, such as what an engine left behind that was killed. Does nothing
-/// when there is nothing.
+/// Takes away whatever is mounted at `dir`, such as what an engine left behind that was killed.
+/// Does nothing when there is nothing.
 pub fn unmount_stale(dir: &Path) {
     for _ in 0..STALE_MOUNTS_MAX {
         if umount(dir, libc::MNT_DETACH).is_err() {

@@ -1,14 +1,16 @@
 //! The part of the kernel's FUSE protocol that a directory of fixed-size files needs.
 //!
-//! Layouts and numbers are those of `include/uapi/linux/fuse.h`, version 7.31 and later; integers are in
-//! the machine's own byte order. Decoding is length-checked and never panics (R25), whatever the kernel sends.
+//! Layouts and numbers are those of `include/uapi/linux/fuse.h`, version 7.31 and later; integers
+//! are in the machine's own byte order. Decoding is length-checked and never panics (R25), whatever
+//! the kernel sends.
 
 use bytes::{Bytes, BytesMut};
 
 /// Version of the protocol that is spoken here. 7.31 (Linux 5.4) has all that is used.
 pub const KERNEL_VERSION: u32 = 7;
 pub const MINOR_MIN: u32 = 31;
-/// Announced to the kernel: flags of later versions than 7.31 are only used where the kernel offers them.
+/// Announced to the kernel: flags of later versions than 7.31 are only used where the kernel offers
+/// them.
 pub const MINOR: u32 = 38;
 
 pub const ROOT_NODE: u64 = 1;
@@ -105,7 +107,8 @@ impl InitIn {
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = Fields(body);
         let (major, minor) = (fields.u32()?, fields.u32()?);
-        // A kernel of another major version sends nothing that could be relied on after the version.
+        // A kernel of another major version sends nothing that could be relied on after the
+        // version.
         let (max_readahead, flags) =
             if major == KERNEL_VERSION { (fields.u32()?, fields.u32()?) } else { (0, 0) };
         Some(Self { major, minor, max_readahead, flags })

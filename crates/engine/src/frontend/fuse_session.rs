@@ -18,16 +18,18 @@ use bytes::{Bytes, BytesMut};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Where the payload of a WRITE lands in a read buffer: at a block, so that it can go to disk as it is.
+/// Where the payload of a WRITE lands in a read buffer: at a block, so that it can go to disk as it
+/// is.
 pub const PAYLOAD_AT: usize = BLOCK_BYTES as usize;
 /// Where a message starts in a read buffer.
 pub const MESSAGE_AT: usize = PAYLOAD_AT - abi::WRITE_PREFIX_BYTES;
 /// Longest message: a WRITE of the largest payload. The kernel insists on room for exactly that.
 pub const MESSAGE_BYTES_MAX: usize = abi::WRITE_PREFIX_BYTES + REQUEST_BYTES_MAX as usize;
 
-/// A payload longer than this is handed on in the buffer it was received in. A shorter one is copied to a
-/// buffer of its own size, because what is handed on may be kept in memory for long, and would keep the whole
-/// receive buffer with it. Above half the largest payload both take the same memory.
+/// A payload longer than this is handed on in the buffer it was received in. A shorter one is
+/// copied to a buffer of its own size, because what is handed on may be kept in memory for long,
+/// and would keep the whole receive buffer with it. Above half the largest payload both take the
+/// same memory.
 pub const COPY_BREAK_BYTES: usize = REQUEST_BYTES_MAX as usize / 2;
 
 /// Requests that the kernel may have in the background (direct I/O of the loop device is) at once.
@@ -86,7 +88,8 @@ pub struct Session {
     flushes: Flushes,
     /// Something was written since the beginning.
     written: bool,
-    /// Memory for replies, used again when what was in it has left; and lists of pieces that are not in use.
+    /// Memory for replies, used again when what was in it has left; and lists of pieces that are
+    /// not in use.
     space: BytesMut,
     lists: Vec<VecDeque<Bytes>>,
 }
@@ -125,8 +128,8 @@ impl Session {
         self.outstanding.len()
     }
 
-    /// Takes the message of `len` bytes at [`MESSAGE_AT`] in `buffer`. Gives the buffer back unless it went
-    /// into the request.
+    /// Takes the message of `len` bytes at [`MESSAGE_AT`] in `buffer`. Gives the buffer back unless
+    /// it went into the request.
     pub fn received(&mut self, buffer: BufMut, len: usize) -> (Option<BufMut>, Outcome) {
         let end = MESSAGE_AT.saturating_add(len);
         let Some(message) = buffer.as_slice().get(MESSAGE_AT..end) else {
@@ -223,8 +226,8 @@ impl Session {
     fn message(&mut self, header: &InHeader, body: &[u8]) -> Outcome {
         let unique = header.unique;
         let answer = match header.opcode {
-            // These expect no answer. An interrupt would ask to give up a request; requests are bounded in time
-            // as it is (R20), and a write that is under way cannot be taken back.
+            // These expect no answer. An interrupt would ask to give up a request; requests are
+            // bounded in time as it is (R20), and a write that is under way cannot be taken back.
             abi::FORGET | abi::BATCH_FORGET | abi::INTERRUPT => return Outcome::Silent,
             abi::INIT => init(unique, body),
             abi::LOOKUP => self.lookup(header, body),
@@ -292,8 +295,8 @@ impl Session {
     fn read(&mut self, header: &InHeader, body: &[u8]) -> Result<Outcome, Errno> {
         let TransferIn { offset, size } = TransferIn::decode(body).ok_or(libc::EINVAL)?;
         let (volume, bytes) = self.volume(header)?;
-        // A read at or over the end of a file is shortened; that is not the frontend's opinion but what read(2)
-        // promises.
+        // A read at or over the end of a file is shortened; that is not the frontend's opinion but
+        // what read(2) promises.
         let len = u64::from(size).min(bytes.saturating_sub(offset));
         if len == 0 {
             return Ok(Outcome::Reply(one(Reply::new(header.unique))));
@@ -354,7 +357,8 @@ impl Session {
         Ok(Reply::new(unique).u64(VALID_S).u64(0).attr(&attr))
     }
 
-    /// Changes of owner, mode or times are ignored: the file is a device's door, not data. Its size stays.
+    /// Changes of owner, mode or times are ignored: the file is a device's door, not data. Its size
+    /// stays.
     fn setattr(&self, header: &InHeader, body: &[u8]) -> Result<Reply, Errno> {
         let size = abi::decode_setattr_size(body).ok_or(libc::EINVAL)?;
         let attr = self.attr(header.node)?;

@@ -1,13 +1,13 @@
 //! How a volume becomes a device.
 //!
-//! A frontend translates between a kernel protocol and requests to a resource. It never decides: it neither
-//! orders, retries, splits nor delays requests, and it knows nothing of roles, epochs or leases. What it does
-//! check is form: a request that leaves the frontend lies within its volume, consists of whole blocks and is
-//! not longer than the limits of the log. Clients of NBD and virtual machines need not keep to that form, so
-//! those frontends make it.
+//! A frontend translates between a kernel protocol and requests to a resource. It never decides: it
+//! neither orders, retries, splits nor delays requests, and it knows nothing of roles, epochs or
+//! leases. What it does check is form: a request that leaves the frontend lies within its volume,
+//! consists of whole blocks and is not longer than the limits of the log. Clients of NBD and
+//! virtual machines need not keep to that form, so those frontends make it.
 //!
-//! A frontend runs on the shard's thread and does its I/O on the shard's ring. The shard passes every
-//! completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
+//! A frontend runs on the shard's thread and does its I/O on the shard's ring. The shard passes
+//! every completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
 //! [`frontend_of`] names.
 
 mod choice;
@@ -38,19 +38,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Most requests that the kernel keeps outstanding on one frontend without waiting itself. With requests of the
-/// largest size this also bounds the memory of what is in flight (R18).
+/// Most requests that the kernel keeps outstanding on one frontend without waiting itself. With
+/// requests of the largest size this also bounds the memory of what is in flight (R18).
 pub const BACKGROUND_MAX: u16 = 64;
 
 /// An error number of the kernel's, positive (`libc::EIO`).
 pub type Errno = i32;
 
-/// The answer to a request that is no longer served here: the node is not primary any more, or its lease has run out. Users
-/// of devices see an error; clients that can ask again, here or elsewhere, are cut off instead (R19).
+/// The answer to a request that is no longer served here: the node is not primary any more, or its
+/// lease has run out. Users of devices see an error; clients that can ask again, here or elsewhere,
+/// are cut off instead (R19).
 pub const NOT_SERVED: Errno = libc::ESHUTDOWN;
 
-/// Identifies a frontend on its shard; chosen by the shard, not used again while completions of an earlier
-/// frontend may still come.
+/// Identifies a frontend on its shard; chosen by the shard, not used again while completions of an
+/// earlier frontend may still come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrontendId(pub u32);
 
@@ -78,7 +79,8 @@ pub enum FrontendOp {
     WriteZeroes { offset: u64, len: u64 },
     /// Everything that was completed before is to be durable.
     Flush,
-    /// Where something was ever written. Answered by [`Frontend::complete_extents`], or with an error.
+    /// Where something was ever written. Answered by [`Frontend::complete_extents`], or with an
+    /// error.
     Extents { offset: u64, len: u64 },
 }
 
@@ -91,8 +93,8 @@ pub struct Extent {
     pub written: bool,
 }
 
-/// How a request ended: for a read the pieces of exactly as many bytes as were asked for, for all others
-/// nothing; or the error that the caller shall see.
+/// How a request ended: for a read the pieces of exactly as many bytes as were asked for, for all
+/// others nothing; or the error that the caller shall see.
 pub type FrontendResult = Result<Pieces, Errno>;
 
 /// The devices of one resource.
@@ -106,8 +108,8 @@ pub trait Frontend {
     /// per volume, after [`start`](Self::start).
     fn attachment(&self, volume: VolumeId) -> Attachment;
 
-    /// Takes the completion of an operation that this frontend has submitted; appends the requests that have
-    /// arrived with it to `requests`.
+    /// Takes the completion of an operation that this frontend has submitted; appends the requests
+    /// that have arrived with it to `requests`.
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>);
 
     /// The device thread has opened the way by which requests of a volume come, and waits for the
@@ -121,11 +123,13 @@ pub trait Frontend {
     /// [`fail_all`](Self::fail_all), or its device is gone.
     fn complete(&mut self, ring: &mut Ring, tag: u64, result: FrontendResult);
 
-    /// Answers [`FrontendOp::Extents`]: stretches that follow each other from the offset on and end with the range.
+    /// Answers [`FrontendOp::Extents`]: stretches that follow each other from the offset on and end
+    /// with the range.
     fn complete_extents(&mut self, _ring: &mut Ring, _tag: u64, _extents: &[Extent]) {}
 
-    /// Appends the requests that could not be made while others were under way, and hands what was answered to the
-    /// kernel. Called after answers and completions, until there are no more requests.
+    /// Appends the requests that could not be made while others were under way, and hands what was
+    /// answered to the kernel. Called after answers and completions, until there are no more
+    /// requests.
     fn poll(&mut self, _ring: &mut Ring, _requests: &mut Vec<FrontendRequest>) {}
 
     /// Exports that clients of the [NBD server](nbd::server) may choose here.
@@ -148,20 +152,20 @@ pub trait Frontend {
         true
     }
 
-    /// Answers every outstanding and every later request with `errno`: the device is fenced (R19). Cannot be
-    /// undone; a resource that is served again gets a new frontend.
+    /// Answers every outstanding and every later request with `errno`: the device is fenced (R19).
+    /// Cannot be undone; a resource that is served again gets a new frontend.
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno);
 
-    /// A volume has this size now. Requests are taken up to it; devices that can grow while they are in use are told by the device
-    /// thread afterwards.
+    /// A volume has this size now. Requests are taken up to it; devices that can grow while they
+    /// are in use are told by the device thread afterwards.
     fn resized(&mut self, volume: VolumeId, bytes: u64);
 
     /// Takes the devices away, also while they are in use (R20). No request is admitted from then
     /// on.
     fn detach(&mut self);
 
-    /// Whether the kernel has let go, and no completion will come any more, so that the frontend may be
-    /// dropped and its id used again.
+    /// Whether the kernel has let go, and no completion will come any more, so that the frontend
+    /// may be dropped and its id used again.
     fn is_closed(&self) -> bool;
 }
 
@@ -233,7 +237,8 @@ pub fn nbd_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("nbd.sock")
 }
 
-/// The kinds of operations that a frontend has in flight share its id: the low bits tell them apart.
+/// The kinds of operations that a frontend has in flight share its id: the low bits tell them
+/// apart.
 const TAG_KIND_BITS: u32 = 8;
 
 /// The frontend that submitted an operation with this tag.

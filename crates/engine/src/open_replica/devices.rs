@@ -1,4 +1,5 @@
-//! The devices of a primary: offered when it begins to serve, withdrawn when it stops, or when the resource is attached elsewhere.
+//! The devices of a primary: offered when it begins to serve, withdrawn when it stops, or when the
+//! resource is attached elsewhere.
 
 use super::{Around, OpenReplica, Shared};
 use crate::devices::DeviceOutcome;
@@ -35,7 +36,8 @@ impl OpenReplica {
         self.pump(shared);
     }
 
-    /// R19: the devices answer with errors, whatever the cores think; at once, if the guard has silenced this node.
+    /// R19: the devices answer with errors, whatever the cores think; at once, if the guard has
+    /// silenced this node.
     pub fn fence(&mut self, shared: &mut Shared<'_>) {
         self.around.presence.withdraw(shared);
         if shared.fenced {
@@ -49,7 +51,8 @@ impl OpenReplica {
         self.around.presence.killed(shared);
     }
 
-    /// The lease is back. A replica that still leads, because it was renewed before it had ended, offers new devices.
+    /// The lease is back. A replica that still leads, because it was renewed before it had ended,
+    /// offers new devices.
     pub fn unfence(&mut self, shared: &mut Shared<'_>) {
         self.around.presence.offer(shared);
         self.pump(shared);

@@ -44,7 +44,8 @@ impl OpenReplica {
             reopened: host.replica().reopened(),
             caches: around.caches && around.flushed,
             role: match status.role {
-                // Once its devices are gone a replica that was asked to step back is as good as a secondary.
+                // Once its devices are gone a replica that was asked to step back is as good as a
+                // secondary.
                 Role::Fenced if host.demoted() && around.presence.is_withdrawn() => Role::Secondary,
                 role => role,
             },
@@ -92,8 +93,8 @@ impl OpenReplica {
         ReplicaMetrics { status: self.status(), counts }
     }
 
-    /// Tells the agent about a change at once, and about mere progress a few times per second at most, when
-    /// something else happens anyway: an idle resource reports nothing.
+    /// Tells the agent about a change at once, and about mere progress a few times per second at
+    /// most, when something else happens anyway: an idle resource reports nothing.
     pub(super) fn report(&mut self, shared: &mut Shared<'_>) {
         let around = &mut self.around;
         for reason in around.presence.take_failures() {

@@ -1,8 +1,8 @@
 //! Comparison of the content that devices read with the content that the log says was written
 //! there; see `EngineOptions::check_reads`.
 //!
-//! Known are the blocks that entries have changed since this process opened the replica. Their checksums, not their bytes,
-//! are kept: about 30 bytes for each block.
+//! Known are the blocks that entries have changed since this process opened the replica. Their
+//! checksums, not their bytes, are kept: about 30 bytes for each block.
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, crc32c};

@@ -18,7 +18,8 @@ pub enum Op {
         at: usize,
         len: usize,
     },
-    /// Writes the pieces one after the other. `durable`: complete only when on stable storage (RWF_DSYNC).
+    /// Writes the pieces one after the other. `durable`: complete only when on stable storage
+    /// (RWF_DSYNC).
     Write {
         fd: Fd,
         offset: u64,
@@ -45,8 +46,8 @@ pub enum Op {
         socket: Fd,
         to: Box<socket2::SockAddr>,
     },
-    /// Receives into `buffer[at..at + len]`. `whole`: complete only when `len` bytes have come, or the
-    /// stream ended.
+    /// Receives into `buffer[at..at + len]`. `whole`: complete only when `len` bytes have come, or
+    /// the stream ended.
     Receive {
         socket: Fd,
         buffer: BufMut,
@@ -62,7 +63,8 @@ pub enum Op {
         places: Vec<Place>,
         whole: bool,
     },
-    /// Sends the pieces one after the other. The kernel goes on after a short send, but may still end short.
+    /// Sends the pieces one after the other. The kernel goes on after a short send, but may still
+    /// end short.
     Send {
         socket: Fd,
         pieces: VecDeque<Bytes>,
@@ -71,8 +73,8 @@ pub enum Op {
     Readable {
         fd: Fd,
     },
-    /// A command that the descriptor's driver understands, with 16 bytes of its own. Not a part of what a ring needs: the
-    /// frontend that uses it has asked whether its driver is there.
+    /// A command that the descriptor's driver understands, with 16 bytes of its own. Not a part of
+    /// what a ring needs: the frontend that uses it has asked whether its driver is there.
     Command {
         fd: Fd,
         code: u32,
@@ -118,8 +120,9 @@ pub struct Place {
 }
 
 impl Slot {
-    /// Takes the operation in and describes it to the kernel. All pointers lead to memory that stays where it
-    /// is while `self` stays boxed: heap memory of buffers and pieces, `self.iovecs`, `self.message`.
+    /// Takes the operation in and describes it to the kernel. All pointers lead to memory that
+    /// stays where it is while `self` stays boxed: heap memory of buffers and pieces,
+    /// `self.iovecs`, `self.message`.
     pub(super) fn prepare(&mut self, op: Op) -> squeue::Entry {
         let Self { iovecs, message, .. } = self;
         let op = self.op.insert(op);

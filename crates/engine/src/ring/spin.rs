@@ -47,7 +47,8 @@ struct Look {
     stat: File,
     processors: f64,
     share_min: f64,
-    /// When it was read, and how many processor seconds the machine had been idle since it was started.
+    /// When it was read, and how many processor seconds the machine had been idle since it was
+    /// started.
     last: Option<(Instant, f64)>,
     enough: bool,
 }
@@ -122,8 +123,9 @@ impl Spin {
         Self::with(Room::Never)
     }
 
-    /// Polls while processors are left over; never where there are too few, where this process may not use all of them (a set of processors, a
-    /// container's quota), or where the kernel does not say how many are idle.
+    /// Polls while processors are left over; never where there are too few, where this process may
+    /// not use all of them (a set of processors, a container's quota), or where the kernel does not
+    /// say how many are idle.
     #[must_use]
     pub fn while_idle() -> Self {
         let may_use = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

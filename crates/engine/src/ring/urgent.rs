@@ -54,7 +54,8 @@ impl Urgent {
         self.ended > FEW
     }
 
-    /// How an urgent operation that begins now ends a wait. With `room` it is followed by empty ones.
+    /// How an urgent operation that begins now ends a wait. With `room` it is followed by empty
+    /// ones.
     pub fn begin(&mut self, room: bool) -> Haste {
         if room {
             self.heavy += 1;
@@ -89,7 +90,8 @@ impl Urgent {
         self.light + self.heavy
     }
 
-    /// Empty operations whose urgent one has ended: they end when the kernel is entered, and say nothing.
+    /// Empty operations whose urgent one has ended: they end when the kernel is entered, and say
+    /// nothing.
     pub fn left_behind(&self) -> usize {
         self.empty.saturating_sub(self.heavy * WEIGHT)
     }

@@ -223,7 +223,8 @@ impl Shard {
                     let message = format!("cannot note who uses devices: {error}");
                     return Reply::refused(Code::RunDir, &message, "make the run directory writable");
                 }
-                // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
+                // The agent stops what ran on devices of an engine before this one, and it must be
+                // able to stop.
                 if let Err(error) = self.guard.set_targets(targets) {
                     return Reply::refused(
                         Code::Guard,
@@ -245,7 +246,8 @@ impl Shard {
     }
 
     fn lease(&mut self, now: Time, until: Time) -> io::Result<Time> {
-        // This thread may have stood still, and the guard with it: another node may have been promoted meanwhile.
+        // This thread may have stood still, and the guard with it: another node may have been
+        // promoted meanwhile.
         if now >= self.lease_until {
             self.with_all(now, |replica, shared| replica.lease_ended(shared));
         }

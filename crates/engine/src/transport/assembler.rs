@@ -1,8 +1,8 @@
 //! Frames out of a byte stream: header, then meta, then payload in an aligned buffer of its own.
 //!
-//! Small things are copied out of what was received; the rest of a large payload is received in place, see
-//! [`Assembler::lend`]. Memory is taken only for lengths that a verified header states, and before the peer
-//! has said hello not even for those (R25).
+//! Small things are copied out of what was received; the rest of a large payload is received in
+//! place, see [`Assembler::lend`]. Memory is taken only for lengths that a verified header states,
+//! and before the peer has said hello not even for those (R25).
 
 use super::DownReason;
 use crate::buffer::{BufMut, BufferPool};
@@ -11,7 +11,8 @@ use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, 
 
 /// Fewest missing bytes of a payload that is received in place.
 const DIRECT_BYTES_MIN: usize = 16 << 10;
-/// Most bytes received in place at once; what a slow link must deliver before a peer counts as silent.
+/// Most bytes received in place at once; what a slow link must deliver before a peer counts as
+/// silent.
 const DIRECT_BYTES_MAX: usize = 256 << 10;
 /// Most bytes of meta before the peer has said hello.
 const GREETING_META_BYTES_MAX: usize = 64;
@@ -89,8 +90,8 @@ impl Assembler {
         Ok(envelope)
     }
 
-    /// The buffer of a payload that misses many bytes, and where the next of them belong, as `at` and
-    /// `len`. Give it back with [`take_back`](Self::take_back).
+    /// The buffer of a payload that misses many bytes, and where the next of them belong, as `at`
+    /// and `len`. Give it back with [`take_back`](Self::take_back).
     pub(super) fn lend(&mut self) -> Option<(BufMut, usize, usize)> {
         let missing = self.header?.payload_len - self.payload_at;
         if missing < DIRECT_BYTES_MIN {

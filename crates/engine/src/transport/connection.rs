@@ -1,4 +1,5 @@
-//! One TCP connection: what it has received so far, what it has to send, and when something last came.
+//! One TCP connection: what it has received so far, what it has to send, and when something last
+//! came.
 
 use super::assembler::Assembler;
 use super::stream::{Plain, Stream};
@@ -25,12 +26,13 @@ const PING_EARLY_MS: u64 = PING_MS / 2;
 pub const SILENCE_MS: u64 = 1000;
 /// How long both sides have to say hello, in milliseconds.
 pub const HELLO_MS: u64 = 1000;
-/// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it; each
-/// bounds itself by its window, and looks at the queue before it sends what can wait.
+/// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it;
+/// each bounds itself by its window, and looks at the queue before it sends what can wait.
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 /// How much is received at once when no large payload is expected, in bytes.
 const STAGING_BYTES: usize = 64 << 10;
-/// Memory for the heads of frames, used again when what was in it has left; more is taken when that is not enough.
+/// Memory for the heads of frames, used again when what was in it has left; more is taken when that
+/// is not enough.
 const HEADS_BYTES: usize = 16 << 10;
 /// Milliseconds without an answer after which the kernel itself gives a connection up.
 const USER_TIMEOUT_MS: u64 = 2 * SILENCE_MS;
@@ -62,7 +64,8 @@ pub(super) struct Connection {
     assembler: Assembler,
     /// `None` while the kernel has it.
     staging: Option<BufMut>,
-    /// Heads of frames that are not among `frames` yet: those of messages without payload go out as one piece.
+    /// Heads of frames that are not among `frames` yet: those of messages without payload go out as
+    /// one piece.
     heads: BytesMut,
     frames: VecDeque<Bytes>,
     /// Bytes in `heads` and `frames`.
@@ -200,7 +203,8 @@ impl Connection {
         self.queued_bytes() == 0
     }
 
-    /// Asks for more bytes: the rest of a large payload in place, anything else into the staging buffer.
+    /// Asks for more bytes: the rest of a large payload in place, anything else into the staging
+    /// buffer.
     pub(super) fn receive(&mut self, ring: &mut Ring, id: u64) {
         let socket = Fd::clone(&self.socket);
         let lent = if self.stream.is_plain() { self.assembler.lend() } else { None };
@@ -222,8 +226,8 @@ impl Connection {
         };
     }
 
-    /// Takes the end of a receive and adds the messages that it completes to `out`. The messages before a
-    /// fault in the stream are delivered.
+    /// Takes the end of a receive and adds the messages that it completes to `out`. The messages
+    /// before a fault in the stream are delivered.
     pub(super) fn received(
         &mut self,
         now: Time,

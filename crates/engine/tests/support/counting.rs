@@ -1,5 +1,5 @@
-//! Counts what every thread takes from the allocator. A binary that wants the counts makes [`Counting`] its global
-//! allocator.
+//! Counts what every thread takes from the allocator. A binary that wants the counts makes
+//! [`Counting`] its global allocator.
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts and passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -27,7 +27,8 @@ pub fn place() -> usize {
     })
 }
 
-/// Allocations of the thread with this place since it began; growing what was allocated is one as well.
+/// Allocations of the thread with this place since it began; growing what was allocated is one as
+/// well.
 pub fn count(place: usize) -> u64 {
     COUNTS[place].load(Ordering::Relaxed)
 }

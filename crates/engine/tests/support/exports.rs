@@ -56,7 +56,8 @@ pub fn uri(engine: &Engine, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", socket(engine).display())
 }
 
-/// Runs a client to its end, while the engines are listened to; `at` is called now and then. Its output.
+/// Runs a client to its end, while the engines are listened to; `at` is called now and then. Its
+/// output.
 pub fn run_while(engines: &mut [Engine], command: &mut Command, at: impl FnMut(&mut [Engine])) -> String {
     let shown = format!("{command:?}");
     let (success, output) = run_to_the_end(engines, command, at);

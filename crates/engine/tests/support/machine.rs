@@ -1,4 +1,5 @@
-//! A virtual machine of a few lines: the monitor's end of vhost-user, and a driver that puts requests into rings.
+//! A virtual machine of a few lines: the monitor's end of vhost-user, and a driver that puts
+//! requests into rings.
 
 use mainstay_codec::vhost_user::{
     BODY_BYTES_MAX, FEATURE_PROTOCOL, HEADER_BYTES, InflightArea, MemoryRegion, Message, RingAddresses,

@@ -1,4 +1,5 @@
-//! Engines with a control plane made of a few lines, for the tests that run whole engines in one process.
+//! Engines with a control plane made of a few lines, for the tests that run whole engines in one
+//! process.
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use mainstay_api::engine::{
@@ -230,8 +231,8 @@ impl Engine {
         self.ask(Request::Record { record });
     }
 
-    /// The commit index and what is there. `None` when the commit index moved meanwhile: a secondary learns a little later than
-    /// the primary how far the last write before is committed.
+    /// The commit index and what is there. `None` when the commit index moved meanwhile: a
+    /// secondary learns a little later than the primary how far the last write before is committed.
     fn digest(&mut self) -> Option<(u64, String)> {
         match self.reply(Request::Digest { resource: RESOURCE }) {
             Reply::Digest(report) => Some((report.index.0, report.volumes[0].digest.clone())),
@@ -256,13 +257,14 @@ pub fn addr(node: u32, port: u16) -> String {
     format!("127.{}.{}.{node}:{port}", 64 + (process >> 8) % 128, process % 256)
 }
 
-/// Engines live as long as their process, so those of each test, which have a directory of their own, have a port of their own.
+/// Engines live as long as their process, so those of each test, which have a directory of their
+/// own, have a port of their own.
 pub fn port_of(base: &Path) -> u16 {
     7401 + (mainstay_codec::crc32c(base.as_os_str().as_encoded_bytes()) % 1000) as u16
 }
 
-/// Listens to engines until what this returns is called, which gives them back: one drops an agent that does not listen to its
-/// reports.
+/// Listens to engines until what this returns is called, which gives them back: one drops an agent
+/// that does not listen to its reports.
 pub fn listen(mut engines: Vec<Engine>) -> impl FnOnce() -> Vec<Engine> {
     let done = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&done);

@@ -1,4 +1,5 @@
-//! The way out when the lease ends (R19): everything is ordered away at once, and again until it is gone.
+//! The way out when the lease ends (R19): everything is ordered away at once, and again until it is
+//! gone.
 
 use super::{Effect, Machine, Mode, Probe};
 use crate::steps::{ADDRESS_TIMEOUT_MS, KILL_TIMEOUT_MS, Step};

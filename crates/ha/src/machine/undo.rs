@@ -12,7 +12,8 @@ const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 60_000;
 
 impl Machine {
-    /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left (R21).
+    /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left
+    /// (R21).
     pub(super) fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
         self.count_failure(why, now);
         let limit = self.spec.policy.restart_limit as usize;
@@ -54,7 +55,8 @@ impl Machine {
         self.drop_held();
         loop {
             let step = self.steps[at];
-            // A probe leaves nothing behind, and a readiness test ends with the process that it tests.
+            // A probe leaves nothing behind, and a readiness test ends with the process that it
+            // tests.
             if !matches!(step, Step::CheckReady { .. } | Step::ProbeAddress) {
                 self.mode = Mode::Backward { at, floor, then, attempt };
                 self.persist();

@@ -1,5 +1,5 @@
-//! Fixed work for counting instructions: `make instructions` runs it under callgrind and compares with
-//! `bench/instructions.txt`. Arguments: the name of a case and how often it is repeated.
+//! Fixed work for counting instructions: `make instructions` runs it under callgrind and compares
+//! with `bench/instructions.txt`. Arguments: the name of a case and how often it is repeated.
 //!
 //! Everything is pure, so the same arguments execute the same instructions. The cost of one
 //! repetition of a case is the difference of two runs of different length. Work that is done once,

@@ -1,4 +1,5 @@
-//! One or two replicas in memory: disks are byte arrays, and what is sent is encoded, decoded and handed over at once.
+//! One or two replicas in memory: disks are byte arrays, and what is sent is encoded, decoded and
+//! handed over at once.
 
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
@@ -14,7 +15,8 @@ use std::collections::VecDeque;
 
 const RESOURCE: ResourceId = ResourceId(1);
 const VOLUME_BLOCKS: u64 = 4096;
-/// The journal goes round several times in a run, so destaging, checkpoints and trimming are part of every case.
+/// The journal goes round several times in a run, so destaging, checkpoints and trimming are part
+/// of every case.
 const JOURNAL_BYTES: u64 = 4 << 20;
 
 /// Places of blocks in an order that looks random and is always the same.

@@ -54,7 +54,8 @@ fn unreadable(lab: &Lab) -> usize {
     lab.world.happened.iter().filter(|h| matches!(h, Happened::Unreadable(_))).count()
 }
 
-/// The other replica acknowledges all there is, and says what it holds of the extent: two blocks, and zeroes.
+/// The other replica acknowledges all there is, and says what it holds of the extent: two blocks,
+/// and zeroes.
 fn compare(lab: &mut Lab, damaged: &[u32]) {
     let at = scrubbed_at(&lab.world);
     let mut sums = vec![block_sum(&filled(&[0])); EXTENT_BLOCKS];
@@ -71,7 +72,8 @@ fn acknowledge(lab: &mut Lab) {
     run(lab);
 }
 
-/// A read of the rotten block by the primary of two replicas, which has been judged as far as its own disk goes.
+/// A read of the rotten block by the primary of two replicas, which has been judged as far as its
+/// own disk goes.
 fn read_of_two(lab: &mut Lab) -> RequestId {
     lab.attach_equal_peer();
     let read = lab.read(0, 2);
@@ -131,7 +133,8 @@ fn what_nobody_has_is_an_error_and_the_replica_goes_on() {
     }
 }
 
-/// The disk gives back something else whenever a client reads, and what was written when it is compared.
+/// The disk gives back something else whenever a client reads, and what was written when it is
+/// compared.
 #[test]
 fn damage_that_comes_and_goes_is_an_error_in_the_end() {
     let mut lab = rotten();
@@ -202,7 +205,8 @@ fn copied(world: &World) -> Vec<(u32, Bytes, Vec<u32>)> {
     world.sent.iter().filter_map(extent).collect()
 }
 
-/// The rotten primary begins a copy to a replica that lacks everything. What is read for that has not been answered.
+/// The rotten primary begins a copy to a replica that lacks everything. What is read for that has
+/// not been answered.
 fn begin_copy(sums: bool) -> Lab {
     let mut lab = rotten();
     for _ in 0..JOURNAL_BLOCKS {
@@ -240,7 +244,8 @@ fn what_nobody_has_is_copied_as_damage_and_told_until_it_is_written() {
         );
     assert!(told, "{:?}", lab.world.happened);
     assert_eq!((lab.failures(), lab.host.damage_counts().copied), (0, 1));
-    // It is not looked for by others' requests: looking finds that it is still so, and that it is well.
+    // It is not looked for by others' requests: looking finds that it is still so, and that it is
+    // well.
     let look = |lab: &mut Lab| {
         lab.world.now = lab.world.now.plus_ms(10_000);
         assert!(lab.host.next_deadline().expect("it is looked at again") <= lab.world.now);
@@ -271,7 +276,8 @@ fn who_cannot_hold_damage_is_sent_none() {
     assert_eq!((&data[..2 * BLOCK_BYTES as usize], &damaged[..]), (&filled(&[1, 3])[..], &[][..]));
 }
 
-/// A block that rots after the others were asked is not sent as damaged: they are asked for it first.
+/// A block that rots after the others were asked is not sent as damaged: they are asked for it
+/// first.
 #[test]
 fn only_what_others_were_asked_for_is_copied_as_damage() {
     let mut lab = begin_copy(true);

@@ -1,4 +1,5 @@
-//! Several writes to the journal in flight, from the requests to the disk (docs/adr/0022-several-journal-writes.md).
+//! Several writes to the journal in flight, from the requests to the disk
+//! (docs/adr/0022-several-journal-writes.md).
 
 use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, broken, record, roomy};
 use mainstay_codec::{Envelope, Message};
@@ -87,7 +88,8 @@ fn after_one_that_took(lab: &mut Lab, us: u64) -> usize {
     found
 }
 
-/// One slow write among fast ones says nothing about the disk, and neither does one fast write of long ago.
+/// One slow write among fast ones says nothing about the disk, and neither does one fast write of
+/// long ago.
 #[test]
 fn what_a_journal_write_takes_is_the_least_of_late() {
     let mut lab = with_journal_of(900, JOURNAL_WRITES_MAX);

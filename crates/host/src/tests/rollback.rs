@@ -49,7 +49,8 @@ fn summed() -> Lab {
     lab
 }
 
-/// A read that has begun before may get what was there, what is to be there, or both; neither is damage.
+/// A read that has begun before may get what was there, what is to be there, or both; neither is
+/// damage.
 #[test]
 fn a_read_that_a_rollback_overtakes_begins_anew() {
     for early in [true, false] {

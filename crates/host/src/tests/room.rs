@@ -13,7 +13,8 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// In mode B writes follow each other without waiting for the journal, so several are on their way to it when room is told.
+/// In mode B writes follow each other without waiting for the journal, so several are on their way
+/// to it when room is told.
 #[test]
 fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
     let tuning = Tuning { destage_start_bytes: 0, ..lazy() };
@@ -32,7 +33,8 @@ fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
         lab.settle();
         assert_eq!(lab.host.role(), Role::Primary);
         for _ in 0..300 {
-            // An engine hands over several requests and completions before it pumps, now and then a burst.
+            // An engine hands over several requests and completions before it pumps, now and then a
+            // burst.
             let burst = if next(&mut random).is_multiple_of(3) { 8 } else { 2 };
             for _ in 0..next(&mut random) % burst {
                 lab.next += 1;

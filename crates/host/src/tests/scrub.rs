@@ -71,7 +71,8 @@ fn two_extents_are_read_at_a_time() {
     assert_eq!(held, filled(&[0]), "it waits for its read");
 }
 
-/// A forced promotion uses numbers of entries again, and a sum of the old history would be told at one of the new.
+/// A forced promotion uses numbers of entries again, and a sum of the old history would be told at
+/// one of the new.
 #[test]
 fn what_was_read_of_a_log_that_began_anew_is_not_told() {
     let mut lab = Lab::new(Tuning { destage_start_bytes: 0, ..lazy() });

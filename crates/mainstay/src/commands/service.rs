@@ -139,7 +139,8 @@ fn await_service(
         if let Some(failure) = given_up(&now) {
             return Err(failure);
         }
-        // A process without a readiness test counts as ready at once, and may end in the next moment.
+        // A process without a readiness test counts as ready at once, and may end in the next
+        // moment.
         let same = last.as_ref().is_some_and(|last: &ServiceView| {
             wanted(last) && last.phase_node == now.phase_node && last.failures == now.failures
         });

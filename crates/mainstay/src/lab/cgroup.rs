@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Group of a node's first process, engine, agent and `lab exec`. Services get groups beside it, and no
-/// service name contains an underscore.
+/// Group of a node's first process, engine, agent and `lab exec`. Services get groups beside it,
+/// and no service name contains an underscore.
 const OWN: &str = "_node";
 
 /// Where version 2 is mounted: `/sys/fs/cgroup`, or a directory below it on machines that still use
@@ -50,8 +50,8 @@ pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
     std::fs::write(&file, "0").or_fail(Code::LabCgroup, || format!("enter {}", file.display()))
 }
 
-/// The group this process is in, as a way back to it. Open, because the path may mean something else
-/// by then.
+/// The group this process is in, as a way back to it. Open, because the path may mean something
+/// else by then.
 pub fn own() -> Outcome<File> {
     let groups =
         std::fs::read_to_string("/proc/self/cgroup").or_fail(Code::LabCgroup, || "read own group".into())?;

@@ -78,14 +78,17 @@ pub struct UpArgs {
     /// Size of each node's disk; space is taken only as it is written.
     #[arg(long, default_value = "16GiB", value_parser = size::parse, value_name = "SIZE")]
     pub disk: u64,
-    /// Disks whose file system cannot clone files, as that of many a machine: snapshots are kept in another way there.
+    /// Disks whose file system cannot clone files, as that of many a machine: snapshots are kept in
+    /// another way there.
     #[arg(long)]
     pub no_reflink: bool,
-    /// Disks that are directories of the machine's own file system: no loop device is in the way of what a node writes, and a power
-    /// cut takes nothing that a program has written. For measurements.
+    /// Disks that are directories of the machine's own file system: no loop device is in the way of
+    /// what a node writes, and a power cut takes nothing that a program has written. For
+    /// measurements.
     #[arg(long, conflicts_with_all = ["disk", "no_reflink"])]
     pub directories: bool,
-    /// Nodes that vote and hold no data: each runs an agent and no engine, and joins as a witness. Not n1, which makes the cluster.
+    /// Nodes that vote and hold no data: each runs an agent and no engine, and joins as a witness.
+    /// Not n1, which makes the cluster.
     #[arg(long, value_delimiter = ',', value_name = "NODE", conflicts_with = "plain")]
     pub witness: Vec<String>,
     /// Start neither engine nor agent; form no cluster.

@@ -18,8 +18,8 @@ pub struct Attached {
     _device: File,
 }
 
-/// How often XFS pushes its metadata, for the whole machine. Agents shorten it when they mount a service's file
-/// system, as they would on a machine of their own.
+/// How often XFS pushes its metadata, for the whole machine. Agents shorten it when they mount a
+/// service's file system, as they would on a machine of their own.
 const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
 
 /// The machine's setting, if it has one.
@@ -73,8 +73,8 @@ pub fn attached_below(dir: &Path) -> Vec<PathBuf> {
     names.filter(|name| below(name)).map(|name| Path::new("/dev").join(name)).collect()
 }
 
-/// Waits until no loop device uses a file in `dir`, detaching what does not go by itself; returns what
-/// still remains when the time is over.
+/// Waits until no loop device uses a file in `dir`, detaching what does not go by itself; returns
+/// what still remains when the time is over.
 pub fn wait_detached(dir: &Path, limit: Duration) -> Vec<PathBuf> {
     let start = Instant::now();
     let mut asked = false;

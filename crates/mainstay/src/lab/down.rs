@@ -61,7 +61,8 @@ fn connections_of(group: &Path) -> Vec<u32> {
     all
 }
 
-/// Removes everything, going on after failures so that as little as possible stays; returns the first.
+/// Removes everything, going on after failures so that as little as possible stays; returns the
+/// first.
 pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     let dir = base.join(name);
     let group = cgroup::of_lab(name)?;

@@ -47,7 +47,8 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
         namespaces.push((File::open(&path).or_fail(Code::LabExec, || format!("open {path}"))?, flag));
     }
     let here = std::env::current_dir();
-    // The command belongs to the node and dies with it; this process outlives it to tell how it ended.
+    // The command belongs to the node and dies with it; this process outlives it to tell how it
+    // ended.
     let own_group = cgroup::own()?;
     cgroup::enter(lab, name)?;
     for (namespace, flag) in namespaces {

@@ -9,7 +9,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use std::process::Command;
 
-/// Connection numbers of the FUSE file systems that a process sees and this one does not: a node's own.
+/// Connection numbers of the FUSE file systems that a process sees and this one does not: a node's
+/// own.
 pub fn connections(pid: u32) -> Vec<u32> {
     let outside = seen_by("self");
     seen_by(&pid.to_string()).into_iter().filter(|connection| !outside.contains(connection)).collect()

@@ -1,5 +1,5 @@
-//! The first process of a node. It enters the node's namespaces, mounts the node's disk, starts engine
-//! and agent and restarts them when they die, as systemd does on a real machine.
+//! The first process of a node. It enters the node's namespaces, mounts the node's disk, starts
+//! engine and agent and restarts them when they die, as systemd does on a real machine.
 
 use super::cli::LabNodeArgs;
 use super::state::{Lab, RUN_DIR, STATE_DIR};
@@ -35,8 +35,8 @@ pub fn run(args: &LabNodeArgs) -> Outcome<()> {
     if args.inside { inside(&lab, args) } else { enter(&lab, args) }
 }
 
-/// Enters the namespaces. The new process id namespace begins with the next process that is started,
-/// which is why there are two.
+/// Enters the namespaces. The new process id namespace begins with the next process that is
+/// started, which is why there are two.
 fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     let doing = || format!("enter the namespaces of {}", args.node);
     sys::keep_only_standard_streams();
@@ -144,7 +144,8 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
         Ok(Program { name, args, log, started: Instant::now(), quick_deaths: 0 })
     };
     let group = group.to_string_lossy();
-    // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node (not yet).
+    // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node
+    // (not yet).
     let metrics = format!("{address}:7402");
     let mut programs = Vec::new();
     if !own.witness {
@@ -154,8 +155,8 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     Ok(programs)
 }
 
-/// Programs that run, by process id. Held locked while one is started, so that a death is never seen
-/// before the process it belongs to is known.
+/// Programs that run, by process id. Held locked while one is started, so that a death is never
+/// seen before the process it belongs to is known.
 type Running = Arc<Mutex<BTreeMap<i32, Program>>>;
 
 fn locked(running: &Running) -> MutexGuard<'_, BTreeMap<i32, Program>> {

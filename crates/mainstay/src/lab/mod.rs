@@ -1,16 +1,17 @@
-//! A whole cluster on one machine: a network, mount, process and host name namespace per node, its own
-//! disk that loses unsynced data in a power cut, and a switch whose ports can be cut.
+//! A whole cluster on one machine: a network, mount, process and host name namespace per node, its
+//! own disk that loses unsynced data in a power cut, and a switch whose ports can be cut.
 //!
 //! What a lab guarantees:
-//! - The host's own network namespace gets no address, interface or rule. Mounts exist only inside nodes.
+//! - The host's own network namespace gets no address, interface or rule. Mounts exist only inside
+//!   nodes.
 //! - Everything is named after the lab. The state file is written before the first part is made, so
 //!   `lab down` removes all of it, whichever process died when.
 //! - A power cut cuts everything. After the link went down no packet leaves, and no write reaches
 //!   the disk. When the command returns, no process of the node runs.
 //! - A lab that is up belongs to no process. It stays when the command that made it ends.
 //!
-//! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first process of a
-//! node), `network`, `disk`, `cgroup`, `exec`, `down`.
+//! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first
+//! process of a node), `network`, `disk`, `cgroup`, `exec`, `down`.
 
 mod cgroup;
 pub mod cli;

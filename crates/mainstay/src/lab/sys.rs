@@ -85,8 +85,8 @@ pub fn loop_attach(device: &File, file: &File, block_bytes: u32) -> io::Result<(
     };
     let fd = file.as_raw_fd().cast_unsigned();
     let config = LoopConfig { fd, block_size: block_bytes, info, reserved: [0; 8] };
-    // SAFETY: `config` has the layout the request expects (asserted above) and lives through the call,
-    // which only reads it.
+    // SAFETY: `config` has the layout the request expects (asserted above) and lives through the
+    // call, which only reads it.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }).map(drop)
 }
 
@@ -115,8 +115,8 @@ extern "C" fn note(_signal: libc::c_int) {
 /// the default.
 pub fn note_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-        // SAFETY: the action is zeroed and then given a handler that only stores to an atomic, which is
-        // allowed in a signal handler; the old action is not asked for.
+        // SAFETY: the action is zeroed and then given a handler that only stores to an atomic,
+        // which is allowed in a signal handler; the old action is not asked for.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -132,8 +132,8 @@ pub fn interrupted() -> bool {
 
 /// Lets the kernel kill the child when this process dies, however it dies.
 pub fn die_with_parent(command: &mut Command) {
-    // SAFETY: the closure makes one system call that is allowed between fork and exec, and allocates
-    // nothing.
+    // SAFETY: the closure makes one system call that is allowed between fork and exec, and
+    // allocates nothing.
     unsafe {
         command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop));
     }

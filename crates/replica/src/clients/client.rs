@@ -36,8 +36,8 @@ pub struct ClientConfig {
     pub node: NodeId,
     /// New whenever a client is opened.
     pub opening: Opening,
-    /// Most requests that are not answered, and bytes of payload that they ask for or bring. Further requests are
-    /// [`RequestError::Busy`]; a single request may exceed the bytes.
+    /// Most requests that are not answered, and bytes of payload that they ask for or bring.
+    /// Further requests are [`RequestError::Busy`]; a single request may exceed the bytes.
     pub requests_max: usize,
     pub request_bytes_max: u64,
 }
@@ -225,7 +225,8 @@ impl Client {
         self.effects.pop_front()
     }
 
-    /// When [`ClientEvent::Tick`] is wanted; `None` when nothing is timed: an idle client costs no wake-ups.
+    /// When [`ClientEvent::Tick`] is wanted; `None` when nothing is timed: an idle client costs no
+    /// wake-ups.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         if self.over.is_some() {

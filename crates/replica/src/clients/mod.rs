@@ -1,4 +1,5 @@
-//! Clients: nodes that have the devices of a resource and no replica of it ([ADR 13](../../../../docs/adr/0013-clients.md)).
+//! Clients: nodes that have the devices of a resource and no replica of it ([ADR
+//! 13](../../../../docs/adr/0013-clients.md)).
 //!
 //! - One writer at a time: the primary admits requests of the session that its record names, or of
 //!   its own device if it names none.
@@ -24,8 +25,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Attachment, ClientMark, Index, SessionId};
 use std::collections::VecDeque;
 
-/// The last change that a client asked for, along a log. As with sizes, an entry counts from its place on, and goes with the tail
-/// that is cut.
+/// The last change that a client asked for, along a log. As with sizes, an entry counts from its
+/// place on, and goes with the tail that is cut.
 #[derive(Debug)]
 pub(crate) struct Marks {
     /// Mark of the last change up to the commit index.

@@ -32,7 +32,8 @@ pub struct Sessions {
     version: ConfigVersion,
     attached: Option<Attachment>,
     serving: bool,
-    /// A change of this session has failed since it serves, so [`mark`](Self::mark) says nothing of it.
+    /// A change of this session has failed since it serves, so [`mark`](Self::mark) says nothing of
+    /// it.
     unknown: Option<SessionId>,
     /// The highest change that is in the log, or was given to the core to be.
     mark: ClientMark,
@@ -111,7 +112,8 @@ impl Sessions {
         self.attached.map(|attached| attached.session)
     }
 
-    /// The replica serves: its log ends with `mark`, and everything in it is committed. The volumes have these sizes, in bytes.
+    /// The replica serves: its log ends with `mark`, and everything in it is committed. The volumes
+    /// have these sizes, in bytes.
     pub fn serve(&mut self, mark: ClientMark, volumes: Vec<u64>) {
         (self.serving, self.unknown) = (true, None);
         self.mark = mark;

@@ -49,7 +49,8 @@ struct Server {
     serving: bool,
     log: Vec<Entry>,
     committed: usize,
-    /// Changes by the length of the log with them; reads and flushes by what must be committed before.
+    /// Changes by the length of the log with them; reads and flushes by what must be committed
+    /// before.
     pending: Vec<(usize, RequestId, Option<u64>)>,
 }
 
@@ -146,7 +147,8 @@ impl Lab {
         change(record);
     }
 
-    /// A node hears of the record as it is now. A server that is named primary for the first time takes the log over.
+    /// A node hears of the record as it is now. A server that is named primary for the first time
+    /// takes the log over.
     fn told(&mut self, node: u32) {
         let record = self.record.clone().expect("set at the start");
         if let Some((client, _)) = self.clients.get_mut(&node) {
@@ -549,8 +551,8 @@ impl Lab {
             }
             let Some(at) = at else { continue };
             for before in asked.iter().filter(|before| before.block == one.block) {
-                // A request that ended before this one began comes before it in the log. If this one
-                // is a read, it may also return the earlier request's content.
+                // A request that ended before this one began comes before it in the log. If this
+                // one is a read, it may also return the earlier request's content.
                 if before.end.is_none_or(|end| end >= one.start) {
                     continue;
                 }
@@ -565,7 +567,8 @@ impl Lab {
     }
 }
 
-/// Plays one seed; returns how many writes were sent again, and which sessions were over, or what is wrong.
+/// Plays one seed; returns how many writes were sent again, and which sessions were over, or what
+/// is wrong.
 fn play(seed: u64) -> Result<(u64, Vec<ClientOver>), String> {
     let mut lab = Lab::new(seed);
     lab.attach(Some(X));

@@ -1,5 +1,5 @@
-//! The machine: nodes with replicas and stores, connections, and the control plane. Everything happens in the order
-//! of a clock that only the lab moves.
+//! The machine: nodes with replicas and stores, connections, and the control plane. Everything
+//! happens in the order of a clock that only the lab moves.
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
@@ -127,7 +127,8 @@ pub struct Lab {
     next_request: u64,
     /// Committed entries, as the first replica that committed them saw them.
     truth: BTreeMap<Index, (Epoch, Chain, Position)>,
-    /// Newest value of each block in the committed log, with its index; and where each value was written.
+    /// Newest value of each block in the committed log, with its index; and where each value was
+    /// written.
     pub model: BTreeMap<(VolumeId, u64), (Index, Value)>,
     written: BTreeMap<(VolumeId, u64, Value), Index>,
     floor: BTreeMap<(VolumeId, u64), Index>,
@@ -138,9 +139,11 @@ pub struct Lab {
     pub from_memory: u64,
     /// The first thing that was found wrong.
     pub wrong: Option<String>,
-    /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do not.
+    /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do
+    /// not.
     commit_tell_ms: u64,
-    /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless they are about that.
+    /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless
+    /// they are about that.
     background: BackgroundLimits,
     pub slow: SlowLimits,
     /// How long a disk takes to read the content for a repair, in milliseconds.
@@ -166,7 +169,8 @@ impl Lab {
         Self::with_slow(nodes, keep, seed, SlowLimits { ack_ms: 0, quiet_ms: 1500, ..SlowLimits::default() })
     }
 
-    /// With these limits for slow members; [`new`](Self::new) has none, so that stories about absence tell of nothing else.
+    /// With these limits for slow members; [`new`](Self::new) has none, so that stories about
+    /// absence tell of nothing else.
     pub fn with_slow(nodes: u32, keep: usize, seed: u64, slow: SlowLimits) -> Self {
         let members: Vec<Member> =
             (1..=nodes).map(|n| Member { node: NodeId(n), incarnation: Incarnation(u64::from(n)) }).collect();
@@ -254,7 +258,8 @@ impl Lab {
         config.join_lag_bytes = 20 * BLOCK_BYTES;
         config.copy_extents_max = self.copy_extents_max;
         config.background = self.background;
-        // As with the real limits, the largest batch is less than the half of the journal that is always freed.
+        // As with the real limits, the largest batch is less than the half of the journal that is
+        // always freed.
         config.request_bytes_max = 16 * BLOCK_BYTES;
         n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));
         let room = n.store.told_room();

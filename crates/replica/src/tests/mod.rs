@@ -1,5 +1,5 @@
-//! Replicas, fake stores, a network and a control plane in one deterministic machine. The scenarios read like
-//! prose; the random test plays many of them at once and checks what must always hold.
+//! Replicas, fake stores, a network and a control plane in one deterministic machine. The scenarios
+//! read like prose; the random test plays many of them at once and checks what must always hold.
 
 mod background;
 mod copies;

@@ -396,7 +396,8 @@ fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near()
     assert!(names_b(&lab), "it has caught up");
 }
 
-/// The disk of the target is slow, and the order to restart its log cannot be taken back. Found by seed 211656.
+/// The disk of the target is slow, and the order to restart its log cannot be taken back. Found by
+/// seed 211656.
 #[test]
 fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     let mut lab = Lab::new(3, 4, 1);

@@ -9,7 +9,8 @@ use mainstay_types::{MinCopies, NodeId, Role};
 
 const ROUNDS: u64 = 120;
 
-/// A quarter of the seeds knows no slow members. Among the others some are quick to find one, and let the last copy be alone.
+/// A quarter of the seeds knows no slow members. Among the others some are quick to find one, and
+/// let the last copy be alone.
 fn slow_limits(seed: u64) -> SlowLimits {
     let (ack_ms, for_ms) = [(0, 500), (10, 500), (4, 60), (20, 200)][(seed / 3 % 4) as usize];
     let min_copies = 1 + (seed / 7 % 2) as usize;

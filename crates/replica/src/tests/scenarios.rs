@@ -1,5 +1,5 @@
-//! One story per rule, and per row of the table "two replicas and a witness" that concerns data. The witness holds
-//! no data: it is the lab's control plane.
+//! One story per rule, and per row of the table "two replicas and a witness" that concerns data.
+//! The witness holds no data: it is the lab's control plane.
 
 use super::lab::{A, Answer, B, C, Lab, whole};
 use crate::{Effect, Event, Op, ReplicaConfig, RequestError};
@@ -30,7 +30,8 @@ fn write_many(lab: &mut Lab, node: NodeId, n: u16) {
     }
 }
 
-/// R2, R7: an acknowledged write is on both, and in the store of both once the commit index is known.
+/// R2, R7: an acknowledged write is on both, and in the store of both once the commit index is
+/// known.
 #[test]
 fn a_write_is_acknowledged_by_both() {
     let mut lab = two();
@@ -42,7 +43,8 @@ fn a_write_is_acknowledged_by_both() {
     assert_eq!(lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline), None, "idle");
 }
 
-/// The commit index rides on the next batch if there is one soon, and is told alone if there is none.
+/// The commit index rides on the next batch if there is one soon, and is told alone if there is
+/// none.
 #[test]
 fn a_commit_index_waits_a_moment_for_a_batch() {
     let mut lab = two();
@@ -127,7 +129,8 @@ fn a_mere_reconnect_does_not_shrink() {
     assert!(lab.done(id) && lab.proposed.is_empty());
 }
 
-/// R4: a joiner is required before it is proposed, and stays required while its change may still happen.
+/// R4: a joiner is required before it is proposed, and stays required while its change may still
+/// happen.
 #[test]
 fn a_joiner_is_required_until_its_change_can_no_longer_happen() {
     let mut lab = two();
@@ -156,7 +159,8 @@ fn a_joiner_is_required_until_its_change_can_no_longer_happen() {
     lab.assert_equal();
 }
 
-/// R1, R5: after a promotion the old primary is refused by everyone that promised, and cannot commit.
+/// R1, R5: after a promotion the old primary is refused by everyone that promised, and cannot
+/// commit.
 #[test]
 fn an_old_primary_is_fenced_by_epochs() {
     let mut lab = three();
@@ -270,7 +274,8 @@ fn a_replaced_disk_joins_empty() {
     lab.assert_equal();
 }
 
-/// R16: a replica for which the journal no longer reaches back is copied, inconsistent meanwhile, and joins after.
+/// R16: a replica for which the journal no longer reaches back is copied, inconsistent meanwhile,
+/// and joins after.
 #[test]
 fn a_replica_that_fell_far_behind_is_copied() {
     let mut lab = two();
@@ -388,7 +393,8 @@ fn a_slow_member_leaves_and_returns_after_a_while() {
     lab.assert_equal();
 }
 
-/// A primary that was restarted may have given away positions that it forgot: it asks for a new epoch.
+/// A primary that was restarted may have given away positions that it forgot: it asks for a new
+/// epoch.
 #[test]
 fn a_restarted_primary_does_not_go_on_in_its_epoch() {
     let mut lab = two();
@@ -451,7 +457,8 @@ fn a_demotion_finishes_what_was_admitted() {
     lab.assert_equal();
 }
 
-/// P30: a read that overlaps an uncommitted write waits for it; one that does not is answered at once.
+/// P30: a read that overlaps an uncommitted write waits for it; one that does not is answered at
+/// once.
 #[test]
 fn reads_wait_for_uncommitted_writes_that_overlap() {
     let mut lab = two();

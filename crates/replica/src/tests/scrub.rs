@@ -216,7 +216,8 @@ fn a_scrub_ends_with_its_primary_or_when_it_is_stopped() {
     lab.assert_equal();
 }
 
-/// Two blocks of each volume: with one volume in a second it takes as many seconds as there are volumes, less the first.
+/// Two blocks of each volume: with one volume in a second it takes as many seconds as there are
+/// volumes, less the first.
 #[test]
 fn a_limit_is_kept_to() {
     let mut lab = written(3);

@@ -1,5 +1,5 @@
-//! The flat model of a store: a log in a vector, blocks in a map. It survives crashes as a real one must and
-//! keeps the contract that the replica relies on.
+//! The flat model of a store: a log in a vector, blocks in a map. It survives crashes as a real one
+//! must and keeps the contract that the replica relies on.
 
 use crate::Event;
 use mainstay_codec::{Batch, EntryKind, LogState};
@@ -115,7 +115,8 @@ impl Store {
                 if index <= from || index > to {
                     continue;
                 }
-                // Of the content of snapshots nothing is known here, but that all of it counts as changed.
+                // Of the content of snapshots nothing is known here, but that all of it counts as
+                // changed.
                 if entry.kind == EntryKind::Rollback {
                     self.versions.values_mut().for_each(|version| *version = index);
                 }
@@ -137,8 +138,8 @@ impl Store {
     }
 
     pub fn destage(&mut self) {
-        // While extents are awaited nothing is destaged: they would overwrite what is newer. After the last
-        // one the journal must empty, or a full one could never reach the end of the copy.
+        // While extents are awaited nothing is destaged: they would overwrite what is newer. After
+        // the last one the journal must empty, or a full one could never reach the end of the copy.
         if self.data == DataState::Inconsistent && self.finish.is_none() {
             return;
         }

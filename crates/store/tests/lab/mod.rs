@@ -1,8 +1,8 @@
 //! A store on a simulated disk, next to a flat model of what it must contain.
 //!
-//! The disk executes operations in any order. Volume writes are volatile until a flush that was issued
-//! after them completes; a crash keeps an arbitrary subset of the volatile blocks and of the blocks of
-//! writes in flight.
+//! The disk executes operations in any order. Volume writes are volatile until a flush that was
+//! issued after them completes; a crash keeps an arbitrary subset of the volatile blocks and of the
+//! blocks of writes in flight.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -363,7 +363,8 @@ impl Log {
     }
 }
 
-/// A few random entries, mostly on the same few blocks and around an extent boundary; seldom a volume grows.
+/// A few random entries, mostly on the same few blocks and around an extent boundary; seldom a
+/// volume grows.
 pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
     let count = 1 + random.below(3);
     (0..count)

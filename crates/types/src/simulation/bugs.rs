@@ -12,8 +12,9 @@
 //! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt`, `OpeningNotChecked` |
 //! | four rules of write quorums below the ISS | they do not apply: every member acknowledges (R2) |
 //!
-//! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
-//! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
+//! The four are: recover before serving, seal before reading, compare epochs and not only lengths,
+//! begin with an epoch start. The last one holds here too, for another reason, and its bug is
+//! `ServeAtOnce`.
 //!
 //! R23 to R26 are not the simulator's. Of R29 it has the decisions, and no network on which nodes
 //! join.
@@ -68,9 +69,11 @@ bugs! {
     CopiesNotAwaited("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
-    /// When the mode is not B any more, members may be promoted in any opening before everything that was acknowledged is durable.
+    /// When the mode is not B any more, members may be promoted in any opening before everything
+    /// that was acknowledged is durable.
     SettledTooEarly("R3"),
-    /// A follower that may take over stops counting when its removal is proposed, not when it is known.
+    /// A follower that may take over stops counting when its removal is proposed, not when it is
+    /// known.
     FarBeforeKnown("R3"),
     /// A member leaves for its slowness although too few copies remain.
     MinCopiesIgnored("R3"),
@@ -94,9 +97,11 @@ bugs! {
     KeepsServing("R5"),
     /// A replica outside the ISS is promoted and takes a place in it.
     OutsiderPromoted("R5"),
-    /// A member that has lost its memory is promoted although what it had acknowledged may have been only there.
+    /// A member that has lost its memory is promoted although what it had acknowledged may have
+    /// been only there.
     OpeningNotChecked("R5"),
-    /// When all have lost their memory, the first goes on, and not the one whose log reaches furthest.
+    /// When all have lost their memory, the first goes on, and not the one whose log reaches
+    /// furthest.
     ShorterLogGoesOn("R5"),
     /// A promotion does not raise the epoch.
     EpochNotRaised("R5"),
@@ -162,7 +167,8 @@ bugs! {
     RemovedStaysInSync("R9"),
     /// A replica that moves is removed before the one at the new place is in sync.
     MoveEndsEarly("R11"),
-    /// After a forced promotion a replica is trusted although it holds what the history has not any more.
+    /// After a forced promotion a replica is trusted although it holds what the history has not any
+    /// more.
     DoubtForgotten("R11"),
     /// In mode A a follower is promoted without anybody's word when the primary dies.
     FollowerPromoted("R11"),
@@ -254,7 +260,8 @@ bugs! {
     GrowthNotRecorded("R17"),
     /// The target of a copy keeps the sizes that its volumes had.
     GrowthNotCopied("R17"),
-    /// Blocks that have changed again since are left out of a snapshot, and so are as they were long before it.
+    /// Blocks that have changed again since are left out of a snapshot, and so are as they were
+    /// long before it.
     SnapshotLeavesOut("R17"),
     /// The target of a copy takes a snapshot of what it has of its volumes.
     SnapshotOfHalf("R17"),
@@ -272,7 +279,8 @@ bugs! {
     RollbackReadTooEarly("R17"),
     /// Sums of blocks that are in memory outlast a rollback.
     SumsOutlastRollback("R17"),
-    /// A replica of a resource that is made of a snapshot is made where that is not at hand, and empty; and what is not there is taken.
+    /// A replica of a resource that is made of a snapshot is made where that is not at hand, and
+    /// empty; and what is not there is taken.
     CloneMadeEmpty("R17"),
     /// A snapshot may be deleted, and its resource, while another one is made of it.
     OriginNotKept("R17"),
@@ -294,7 +302,8 @@ bugs! {
     ReserveSpent("R18"),
     /// The primary's role ends and is handed over while its service still runs.
     HandedOverTooEarly("R19"),
-    /// A node that has given its role up, and does not know whether that counts, starts its service on the same record.
+    /// A node that has given its role up, and does not know whether that counts, starts its service
+    /// on the same record.
     GivenUpServes("R19"),
     /// A step that could not be undone counts as undone.
     FailedUndoCounts("R19"),

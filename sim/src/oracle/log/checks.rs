@@ -18,7 +18,8 @@ impl LogOracle {
     /// and late.
     ///
     /// # Errors
-    /// S1: it is not committed. S9: something was acknowledged in a newer epoch before. S8: see [`Self::check_members`].
+    /// S1: it is not committed. S9: something was acknowledged in a newer epoch before. S8: see
+    /// [`Self::check_members`].
     pub fn acknowledged(&mut self, node: NodeId, epoch: Epoch, late: bool, index: Index) -> Check {
         self.forks.acknowledged(node, epoch, index)?;
         if index.0 > self.truth.len() as u64 {
@@ -39,8 +40,9 @@ impl LogOracle {
     /// The control plane's record has changed: this is the newest truth.
     ///
     /// # Errors
-    /// S19: version or epoch go back, or an epoch is left out. S7: an epoch gets another primary. S8: the in-sync
-    /// set is empty, the new primary is not of it (R5), or see [`Self::check_members`].
+    /// S19: version or epoch go back, or an epoch is left out. S7: an epoch gets another primary.
+    /// S8: the in-sync set is empty, the new primary is not of it (R5), or see
+    /// [`Self::check_members`].
     pub fn record(&mut self, record: &ResourceRecord) -> Check {
         if let Some(old) = &self.record {
             if record == old {
@@ -79,8 +81,8 @@ impl LogOracle {
         self.check_members()
     }
 
-    /// S8: every recorded member of the in-sync set whose disk exists holds everything that was acknowledged, durably
-    /// and by chain, and is whole.
+    /// S8: every recorded member of the in-sync set whose disk exists holds everything that was
+    /// acknowledged, durably and by chain, and is whole.
     ///
     /// # Errors
     /// The first one that does not.
@@ -282,7 +284,8 @@ impl LogOracle {
         if older || made() { "S4" } else { "S16" }
     }
 
-    /// S12: the version of each extent is at least the index of the last entry up to `applied` that changed it.
+    /// S12: the version of each extent is at least the index of the last entry up to `applied` that
+    /// changed it.
     ///
     /// # Errors
     /// The first extent whose version is too old.

@@ -238,7 +238,8 @@ impl LogOracle {
         )
     }
 
-    /// A primary in mode A has acknowledged everything up to `commit`, and these followers are near.
+    /// A primary in mode A has acknowledged everything up to `commit`, and these followers are
+    /// near.
     ///
     /// # Errors
     /// S17: one of them lacks more than `most` bytes.

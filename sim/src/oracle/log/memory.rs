@@ -44,8 +44,9 @@ impl LogOracle {
     /// A primary has acknowledged everything up to `upto`, committed or not.
     ///
     /// # Errors
-    /// S8: a member that may be promoted as things are does not hold it; or it is not in the primary's own log. S9: something was acknowledged
-    /// in a newer epoch before. S17: by a primary of a history that is over.
+    /// S8: a member that may be promoted as things are does not hold it; or it is not in the
+    /// primary's own log. S9: something was acknowledged in a newer epoch before. S17: by a primary
+    /// of a history that is over.
     pub fn acknowledged_up_to(
         &mut self,
         node: NodeId,

@@ -9,7 +9,8 @@ use mainstay_types::{Incarnation, Index, NodeId, SNAPSHOTS_MAX, SnapshotId, Volu
 /// All of one resource.
 #[derive(Debug, Default)]
 pub(super) struct Rollbacks {
-    /// Snapshots in the order in which they were taken, each with its entry, and the entry that dropped it.
+    /// Snapshots in the order in which they were taken, each with its entry, and the entry that
+    /// dropped it.
     taken: Vec<(SnapshotId, Index, Option<Index>)>,
     /// Clients' registers are to follow.
     told: Option<Index>,

@@ -36,7 +36,8 @@ fn record(version: u64, epoch: u64, primary: NodeId, iss: &[NodeId]) -> Resource
     }
 }
 
-/// A batch that follows `before` and writes each value to its block; 0 discards. No writes: an epoch start.
+/// A batch that follows `before` and writes each value to its block; 0 discards. No writes: an
+/// epoch start.
 fn batch(before: Option<&Batch>, epoch: u64, writes: &[(u64, u64)]) -> Arc<Batch> {
     let (first, chain) = before.map_or((Index(1), Chain(0)), |batch| (batch.last().next(), batch.chain));
     let mut entries: Vec<NewEntry> = writes
@@ -87,7 +88,8 @@ impl LogOracle {
     }
 }
 
-/// A, B and C hold an epoch start, (0: 11, 1: 12) and (0: 13); A and B have committed all, and it is acknowledged.
+/// A, B and C hold an epoch start, (0: 11, 1: 12) and (0: 13); A and B have committed all, and it
+/// is acknowledged.
 fn running() -> (LogOracle, Vec<Arc<Batch>>) {
     let mut oracle = LogOracle::new(RESOURCE, &[4, 300]);
     for node in [A, B, C] {
@@ -333,7 +335,8 @@ fn members_hold_what_was_acknowledged() {
     strange.iss[2].incarnation = Incarnation(2);
     strange.replicas[2].incarnation = Incarnation(2);
     assert_eq!(id(oracle.record(&strange)), "S8");
-    // A disk that is gone counts until the record says so, and one that lied is the failure that is counted.
+    // A disk that is gone counts until the record says so, and one that lied is the failure that is
+    // counted.
     let (mut oracle, _) = running();
     oracle.wiped(C);
     oracle.holds(A, &next);

@@ -1,5 +1,5 @@
-//! Histories of a true register are never refused, false ones are; and on small histories the verdict is compared with
-//! a search of all orders.
+//! Histories of a true register are never refused, false ones are; and on small histories the
+//! verdict is compared with a search of all orders.
 
 use super::*;
 use crate::random::Random;
@@ -194,8 +194,8 @@ fn blocks_of_one_request_are_judged_each() {
     assert_eq!(id(registers.read_done(4, 0, &[9, 0, 0])), "S2");
 }
 
-/// A true register with a log before it: writes get a place, are committed in order, and complete; a crash makes every
-/// outcome unknown and cuts the uncommitted places somewhere.
+/// A true register with a log before it: writes get a place, are committed in order, and complete;
+/// a crash makes every outcome unknown and cuts the uncommitted places somewhere.
 struct Truth {
     random: Random,
     registers: Registers,
@@ -391,8 +391,8 @@ struct Small {
     given_up: u64,
 }
 
-/// Whether some order fits: every completed operation once, a pending write or not, each read after the write of its value
-/// with none between.
+/// Whether some order fits: every completed operation once, a pending write or not, each read after
+/// the write of its value with none between.
 fn fits(ops: &[Small], taken: u32, value: u64) -> bool {
     let open = |at: usize| taken & (1 << at) == 0;
     if (0..ops.len()).all(|at| !open(at) || ops[at].end == NEVER) {
@@ -400,7 +400,8 @@ fn fits(ops: &[Small], taken: u32, value: u64) -> bool {
     }
     (0..ops.len()).filter(|at| open(*at)).any(|at| {
         let op = ops[at];
-        // Nothing that is left out so far had to come before. A write that comes never does not count.
+        // Nothing that is left out so far had to come before. A write that comes never does not
+        // count.
         let early = (0..ops.len()).filter(|other| open(*other)).all(|other| ops[other].end >= op.start);
         // A given-up write that comes after a later one would have been placed too late.
         let placed = !op.write
@@ -465,7 +466,8 @@ fn on_small_histories_the_verdict_is_that_of_a_search() {
                 continue;
             }
             wrong += 1;
-            // With values that are not unique, or outcomes that are not known, something may be overlooked.
+            // With values that are not unique, or outcomes that are not known, something may be
+            // overlooked.
             if !zeroes && !give_up {
                 assert!(verdict.is_err(), "seed {seed}: {ops:?}");
             }

@@ -1,4 +1,5 @@
-//! MariaDB Galera: three nodes that certify and apply each other's transactions. sysbench talks to the first.
+//! MariaDB Galera: three nodes that certify and apply each other's transactions. sysbench talks to
+//! the first.
 
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, NODES};

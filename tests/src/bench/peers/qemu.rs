@@ -1,5 +1,5 @@
-//! QEMU's quorum driver over a local file and two NBD servers: the simplest block replication there is. It waits for all
-//! three on every write and has neither log nor resync.
+//! QEMU's quorum driver over a local file and two NBD servers: the simplest block replication there
+//! is. It waits for all three on every write and has neither log nor resync.
 
 use super::storage_daemon as daemon;
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};

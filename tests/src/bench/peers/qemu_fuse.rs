@@ -1,8 +1,9 @@
 //! One copy through QEMU's own export over FUSE, with a loop device on it. This is the path of a
 //! volume with a single copy here, in another product.
 //!
-//! There is no database: Debian 12's daemon (7.2) corrupts data through this export under concurrent writes, so that one does not
-//! start on it. A newer daemon can be named in the environment ([`daemon::program`]).
+//! There is no database: Debian 12's daemon (7.2) corrupts data through this export under
+//! concurrent writes, so that one does not start on it. A newer daemon can be named in the
+//! environment ([`daemon::program`]).
 
 use super::storage_daemon as daemon;
 use crate::bench::FIRST;

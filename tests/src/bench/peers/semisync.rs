@@ -1,4 +1,5 @@
-//! MariaDB semi-synchronous replication: a primary that waits until one of two replicas has received a transaction.
+//! MariaDB semi-synchronous replication: a primary that waits until one of two replicas has
+//! received a transaction.
 
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, NODES};

@@ -1,4 +1,5 @@
-//! QEMU's storage daemon, and how its NBD server becomes a device where the kernel has no NBD client.
+//! QEMU's storage daemon, and how its NBD server becomes a device where the kernel has no NBD
+//! client.
 
 use crate::bench::FIRST;
 use crate::bench::ready::{Held, Program, Ready};
@@ -19,7 +20,8 @@ pub fn program() -> String {
     std::env::var("QEMU_STORAGE_DAEMON").unwrap_or_else(|_| "qemu-storage-daemon".into())
 }
 
-/// Starts the daemon on a node with these `--blockdev`s and the exports of these nodes, and waits for its server.
+/// Starts the daemon on a node with these `--blockdev`s and the exports of these nodes, and waits
+/// for its server.
 ///
 /// # Errors
 /// When the server does not appear.
@@ -79,10 +81,11 @@ pub fn uri(export: &str) -> String {
     format!("nbd+unix:///{export}?socket={SOCKET}")
 }
 
-/// Makes an export of the local server a file, a loop device on it, a file system on that, and mounts it.
+/// Makes an export of the local server a file, a loop device on it, a file system on that, and
+/// mounts it.
 ///
-/// Debian 12's daemon has an export of its own over FUSE, but it corrupts data under concurrent writes
-/// (a database did not start on it, and fio's checksums fail), so libnbd's is used.
+/// Debian 12's daemon has an export of its own over FUSE, but it corrupts data under concurrent
+/// writes (a database did not start on it, and fio's checksums fail), so libnbd's is used.
 ///
 /// # Errors
 /// When one of the programs fails.

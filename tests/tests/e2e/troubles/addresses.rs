@@ -24,7 +24,8 @@ const ADDRESS: &str = "10.213.0.61";
 const FIRST: &str = "10.213.0.71";
 const SECOND: &str = "10.213.0.72";
 
-/// A service of this name on a resource of the same name, with an address. `more`: lines before the table `[vip]`.
+/// A service of this name on a resource of the same name, with an address. `more`: lines before the
+/// table `[vip]`.
 fn file(name: &str, address: &str, more: &str) -> String {
     format!("name = \"{name}\"\nresource = \"{name}\"\n{more}[vip]\naddress = \"{address}\"\n")
 }
@@ -279,7 +280,8 @@ fn frozen_node(lab: &Lab) -> Result<()> {
     remove(lab, "web")
 }
 
-/// A host that is no node of the cluster has the address. The service waits, says so, and uses up no attempts.
+/// A host that is no node of the cluster has the address. The service waits, says so, and uses up
+/// no attempts.
 fn strangers_hands(lab: &Lab) -> Result<()> {
     make(lab, "web", "n1")?;
     let address = format!("{ADDRESS}/24");

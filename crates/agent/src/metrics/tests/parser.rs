@@ -1,5 +1,6 @@
-//! A parser of the text format that takes nothing but what its description allows, and what good manners ask for: each family once, with
-//! help and type before its samples, no sample twice, counters that end with `_total`, buckets that are cumulative.
+//! A parser of the text format that takes nothing but what its description allows, and what good
+//! manners ask for: each family once, with help and type before its samples, no sample twice,
+//! counters that end with `_total`, buckets that are cumulative.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,7 +170,8 @@ fn unescape(text: &str, quotes: bool) -> Result<String, String> {
     Ok(out)
 }
 
-/// Per set of labels: bounds rise, counts do not fall, the last one is +Inf and equals the count, and there is a sum.
+/// Per set of labels: bounds rise, counts do not fall, the last one is +Inf and equals the count,
+/// and there is a sum.
 fn check_histogram(name: &str, found: &Found) -> Result<(), String> {
     let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
     let (mut sums, mut counts) = (BTreeSet::new(), BTreeMap::new());

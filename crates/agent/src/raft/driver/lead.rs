@@ -67,7 +67,8 @@ impl Driver {
         }
     }
 
-    /// Notes which voters lack entries although they live, and since when: heartbeats are small and may pass where entries do not.
+    /// Notes which voters lack entries although they live, and since when: heartbeats are small and
+    /// may pass where entries do not.
     fn note_lags(&mut self) {
         let leads = self.raw.raft.state == StateRole::Leader;
         let (own, log) = (self.raw.raft.id, &self.raw.raft.raft_log);
@@ -90,7 +91,8 @@ impl Driver {
         *lock(&self.shared.lags) = lags;
     }
 
-    /// Gives a node that joins its vote when it has answered at its address with all entries in its log (R29).
+    /// Gives a node that joins its vote when it has answered at its address with all entries in its
+    /// log (R29).
     fn seat(&mut self) {
         if self.seated.is_some_and(|last| last.elapsed() < SEAT_PAUSE) {
             return;

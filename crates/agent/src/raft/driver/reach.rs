@@ -66,7 +66,8 @@ impl Reach {
             .map(|(id, node)| Voter { node, alive: state.alive(node), caught_up: is_caught_up(raw, id) })
             .collect();
         let decision = self.handover.lead(self.awake_ms, &state.settings, &others)?;
-        // If the other one does not take it within an election time, the core goes on as the leader.
+        // If the other one does not take it within an election time, the core goes on as the
+        // leader.
         raw.transfer_leader(u64::from(decision.to.0));
         Some(decision)
     }

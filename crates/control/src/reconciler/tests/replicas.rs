@@ -49,7 +49,8 @@ fn after(order: &Order, failure: Failure) -> Replicas {
     replicas
 }
 
-/// R12: what could not be opened is of no use until it was opened, made anew or removed, or another engine tries.
+/// R12: what could not be opened is of no use until it was opened, made anew or removed, or another
+/// engine tries.
 #[test]
 fn a_replica_is_unusable_until_something_was_done_about_it() {
     assert!(after(&OPEN, failure(false)).unusable().is_empty());
@@ -109,7 +110,8 @@ fn what_failed_or_was_told_is_due_again_once() {
     assert!(replicas.begin(NOW, R, &OPEN), "something else may be told at once");
 }
 
-/// Two orders of which neither is of an effect yet would otherwise be given in turn as fast as the engine answers.
+/// Two orders of which neither is of an effect yet would otherwise be given in turn as fast as the
+/// engine answers.
 #[test]
 fn no_order_is_repeated_at_once_whatever_was_ordered_between() {
     let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
@@ -131,7 +133,8 @@ fn no_order_is_repeated_at_once_whatever_was_ordered_between() {
     assert_eq!(begun(&mut replicas, later), [true; 2]);
 }
 
-/// The cluster has decided on something else since; the engine is told, and asks again if it has to.
+/// The cluster has decided on something else since; the engine is told, and asks again if it has
+/// to.
 #[test]
 fn a_wish_to_be_relieved_that_is_based_on_an_older_record_is_none() {
     let mut lab = Lab::new();

@@ -298,7 +298,8 @@ fn a_node_waits_a_moment_to_hear_of_its_lease_unless_it_is_dead() {
     assert!(look(&mut fresh(), &dead, lab.now.plus_ms(100)) > 0);
 }
 
-/// R21: its cause may have passed by itself. The pauses grow, so that a cause that stays costs little.
+/// R21: its cause may have passed by itself. The pauses grow, so that a cause that stays costs
+/// little.
 #[test]
 fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
     let mut lab = Lab::new();

@@ -71,7 +71,8 @@ fn file_name(prefix: &str, snapshot: SnapshotId, kind: &str, volume: VolumeId) -
     format!("{prefix}{}-{kind}{}", snapshot.0, volume.0)
 }
 
-/// Prefix and number of the layer that a file is of, half-made ones included, and whether it is the map of volume 0.
+/// Prefix and number of the layer that a file is of, half-made ones included, and whether it is the
+/// map of volume 0.
 fn layer_of(file: &str) -> Option<(&'static str, SnapshotId, bool)> {
     [HERE, GONE].into_iter().find_map(|prefix| {
         let (number, of) = file.strip_prefix(prefix)?.split_once('-')?;

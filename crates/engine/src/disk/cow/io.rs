@@ -89,7 +89,8 @@ pub fn next_data(file: impl AsFd, from: u64, end: u64) -> io::Result<Option<u64>
     }
 }
 
-/// Copies what is not a hole of the first `end` bytes of one file to the same place in an empty one. Neither is open for direct I/O.
+/// Copies what is not a hole of the first `end` bytes of one file to the same place in an empty
+/// one. Neither is open for direct I/O.
 pub fn copy_sparse(from: impl AsFd, to: impl AsFd, end: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;

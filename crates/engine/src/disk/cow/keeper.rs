@@ -107,8 +107,8 @@ impl<W> Keeper<W> {
         self.covered = all;
     }
 
-    /// A write of `len` bytes at `offset` is to happen. Gives it back if it may happen at once; otherwise it waits, and
-    /// [`begin`](Self::begin) is to be called.
+    /// A write of `len` bytes at `offset` is to happen. Gives it back if it may happen at once;
+    /// otherwise it waits, and [`begin`](Self::begin) is to be called.
     pub fn hold(&mut self, (offset, len): (u64, u64), zeroes: bool, write: W) -> Option<W> {
         let end = offset.saturating_add(len).min(self.bytes);
         if end <= offset {

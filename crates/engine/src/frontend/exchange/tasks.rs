@@ -45,7 +45,8 @@ pub(super) struct Merge {
     end: usize,
     /// Used length of the buffer, in bytes: whole blocks.
     bytes: usize,
-    /// Whether the first and the last block are still to be read; the latter only where they are two.
+    /// Whether the first and the last block are still to be read; the latter only where they are
+    /// two.
     first: bool,
     last: bool,
 }
@@ -126,8 +127,8 @@ impl Exchange {
         }
     }
 
-    /// Whether a change meets one that is under way, or one that waits (before `number`, if it waits itself), such that
-    /// one of the two is a merge.
+    /// Whether a change meets one that is under way, or one that waits (before `number`, if it
+    /// waits itself), such that one of the two is a merge.
     fn must_wait(&self, task: &Task, number: Option<u64>) -> bool {
         let Some(range) = task.range else { return false };
         let meets = |other: &Task| {

@@ -1,5 +1,5 @@
-//! The exchange between clients and a resource that does what it is asked in any order that the log allows, against an
-//! array of bytes.
+//! The exchange between clients and a resource that does what it is asked in any order that the log
+//! allows, against an array of bytes.
 
 use super::*;
 use crate::frontend::{Extent, FrontendOp, FrontendResult};
@@ -239,7 +239,8 @@ fn run(seed: u64, blocks: usize, len_max: usize, steps: usize) {
     lab.finish();
 }
 
-/// Clients that share blocks, but no bytes, never lose what another one wrote, in whatever order things happen.
+/// Clients that share blocks, but no bytes, never lose what another one wrote, in whatever order
+/// things happen.
 #[test]
 fn neighbours_in_a_block_do_not_lose_their_writes() {
     for seed in 1..=400 {

@@ -3,8 +3,9 @@
 //! ```text
 //! client ══TLS══▶ [ outer socket │ bridge │ inner socket ] ──socket pair──▶ shard
 //! ```
-//! The shard serves the inner end like any other client's socket, so nothing of its path knows of TLS, and clients without it
-//! pay nothing. Why a thread: see `docs/adr/0008-tls-beside-the-shard.md`.
+//! The shard serves the inner end like any other client's socket, so nothing of its path knows of
+//! TLS, and clients without it pay nothing. Why a thread: see
+//! `docs/adr/0008-tls-beside-the-shard.md`.
 //!
 //! ```text
 //! Handshake ──the client has proved itself──▶ Open ──either side ends──▶ Draining ──all sent, or LINGER──▶ ended
@@ -29,7 +30,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most clients with TLS, those that have not proved themselves yet included: some 200 KiB of memory and a thread each (R18).
+/// Most clients with TLS, those that have not proved themselves yet included: some 200 KiB of
+/// memory and a thread each (R18).
 pub const BRIDGES_MAX: usize = 256;
 /// How long a client may take to receive the last bytes.
 const LINGER: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@
 //! several whole writes. A wrong guess costs a copy of the bytes that landed in the wrong place,
 //! and has no other effect.
 //!
-//! What is guaranteed: the bytes come out in the order in which they came in, whatever was guessed, and however the stream
-//! was cut. Pure: the receive itself is the caller's.
+//! What is guaranteed: the bytes come out in the order in which they came in, whatever was guessed,
+//! and however the stream was cut. Pure: the receive itself is the caller's.
 
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::Place;
@@ -56,8 +56,9 @@ impl Landing {
         Self { pool, staging, places: Vec::new(), next: 0, taken: 0, left: 0, guess: None, payloads: 0 }
     }
 
-    /// The next receive: the rest of a payload, if one is wanted, then requests and what is guessed to follow them.
-    /// `header` is how many bytes of the next request are still to come. Nothing may be left.
+    /// The next receive: the rest of a payload, if one is wanted, then requests and what is guessed
+    /// to follow them. `header` is how many bytes of the next request are still to come. Nothing
+    /// may be left.
     pub fn plan(&mut self, rest: Option<Payload>, header: usize) -> (BufMut, Vec<Place>) {
         assert!(self.left == 0, "what has landed is taken before more is received");
         self.places.clear();
@@ -156,8 +157,8 @@ impl Landing {
         }
     }
 
-    /// The next `len` bytes as a payload that lies at `at` in its buffer, with what has come of it. The buffer holds
-    /// whole blocks, the last one included.
+    /// The next `len` bytes as a payload that lies at `at` in its buffer, with what has come of it.
+    /// The buffer holds whole blocks, the last one included.
     pub fn payload(&mut self, at: usize, len: usize) -> Payload {
         self.payloads += 1;
         let whole_blocks = at == 0 && len.is_multiple_of(BLOCK_BYTES as usize);
@@ -214,7 +215,8 @@ mod tests {
         }
     }
 
-    /// Reads headers, whose first bytes say how long the payload behind them is, as a connection does.
+    /// Reads headers, whose first bytes say how long the payload behind them is, as a connection
+    /// does.
     fn read_all(sent: &[(usize, Vec<u8>)], cuts: Vec<usize>) -> (usize, usize) {
         let mut stream = Vec::new();
         for (at, payload) in sent {

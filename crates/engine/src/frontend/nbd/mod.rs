@@ -1,4 +1,5 @@
-//! Volumes as exports of an NBD server: for virtual machines, for other machines, and for this machine's kernel.
+//! Volumes as exports of an NBD server: for virtual machines, for other machines, and for this
+//! machine's kernel.
 //!
 //! ```text
 //! clients ──unix socket, TCP──▶ server: handshake ──▶ ┐
@@ -276,7 +277,8 @@ impl Frontend for NbdFrontend {
         if let Some(size) = self.volumes.get_mut(usize::from(volume.0)) {
             *size = bytes;
         }
-        // Clients that are here learn of it only if they are the kernel's driver; the others when they come again.
+        // Clients that are here learn of it only if they are the kernel's driver; the others when
+        // they come again.
         for connection in self.connections.values_mut() {
             connection.resized(volume, bytes);
         }

@@ -77,7 +77,8 @@ impl Outbox {
     fn content(&mut self, pieces: Pieces) {
         self.bytes += pieces.iter().map(Bytes::len).sum::<usize>();
         for piece in pieces {
-            // A client may let us wait for as long as it likes, and a piece of a stretch would keep all of it.
+            // A client may let us wait for as long as it likes, and a piece of a stretch would keep
+            // all of it.
             if piece.len() <= PIECE_BYTES_MAX {
                 self.headers.extend_from_slice(&piece);
                 if self.headers.len() >= HEADERS_BYTES {

@@ -1,4 +1,5 @@
-//! The NBD server of a shard: takes connections for all resources, and speaks the handshake with them.
+//! The NBD server of a shard: takes connections for all resources, and speaks the handshake with
+//! them.
 //!
 //! ```text
 //! accepted ──greeting sent──▶ haggling ──an export is chosen and the answer sent──▶ handed to its resource
@@ -37,7 +38,8 @@ use thiserror::Error;
 
 /// The server's own; resources begin with 1.
 pub const SERVER_ID: FrontendId = FrontendId(0);
-/// Most clients of one socket in the handshake; more are refused. Those of the network cannot crowd out those of this machine.
+/// Most clients of one socket in the handshake; more are refused. Those of the network cannot crowd
+/// out those of this machine.
 pub const STRANGERS_MAX: usize = 64;
 /// How long a handshake may take, in milliseconds. Humans at a shell haggle as well.
 pub const HANDSHAKE_MS: u64 = 60_000;
@@ -48,7 +50,8 @@ const _: () = assert!(PROOF_MS < HANDSHAKE_MS);
 /// Pause after a failed accept (no descriptors left), in milliseconds.
 const ACCEPT_RETRY_MS: u64 = 100;
 const BACKLOG: i32 = 128;
-/// A client on the network that is silent is asked whether it still lives after this time, and then again.
+/// A client on the network that is silent is asked whether it still lives after this time, and then
+/// again.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long a client on the network may leave bytes unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
@@ -179,8 +182,8 @@ impl NbdServer {
         self.strangers.retain(|_, stranger| !stranger.is_gone());
     }
 
-    /// Takes the completion of an operation of the server. `exports`: what can be chosen at this moment. Returns a
-    /// client that has chosen.
+    /// Takes the completion of an operation of the server. `exports`: what can be chosen at this
+    /// moment. Returns a client that has chosen.
     pub fn completed(
         &mut self,
         ring: &mut Ring,

@@ -30,7 +30,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Longest file that is read, in bytes. Chains and bundles of authorities have some tens of thousands.
+/// Longest file that is read, in bytes. Chains and bundles of authorities have some tens of
+/// thousands.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode bits that a private key must not have: all access of others, and writing by its group.
 const KEY_MODE_FORBIDDEN: u32 = 0o027;

@@ -1,6 +1,6 @@
-//! The kernel's ublk interface: numbers and layouts of `include/uapi/linux/ublk_cmd.h`, read in Debian's linux-libc-dev 6.12
-//! and 7.3. Only commands encoded as ioctls are used (`UBLK_F_CMD_IOCTL_ENCODE`); the older plain numbers can be compiled
-//! out of a kernel.
+//! The kernel's ublk interface: numbers and layouts of `include/uapi/linux/ublk_cmd.h`, read in
+//! Debian's linux-libc-dev 6.12 and 7.3. Only commands encoded as ioctls are used
+//! (`UBLK_F_CMD_IOCTL_ENCODE`); the older plain numbers can be compiled out of a kernel.
 //!
 //! Structures are written and read field by field, in the machine's byte order.
 
@@ -84,7 +84,8 @@ pub const fn payload_position(queue: u16, tag: u16) -> u64 {
     PAYLOAD_AT + ((queue as u64) << QUEUE_SHIFT) + ((tag as u64) << TAG_SHIFT)
 }
 
-/// `struct ublksrv_ctrl_cmd` as it lies in an SQE of 128 bytes. `buffer` is an address and a length.
+/// `struct ublksrv_ctrl_cmd` as it lies in an SQE of 128 bytes. `buffer` is an address and a
+/// length.
 pub fn control(device: u32, buffer: (u64, u16), data: u64) -> [u8; 80] {
     let mut bytes = [0; 80];
     bytes[0..4].copy_from_slice(&device.to_ne_bytes());
@@ -166,13 +167,15 @@ impl DeviceInfo {
 pub const PARAMS_BYTES: usize = 64;
 const PARAM_BASIC: u32 = 1 << 0;
 const PARAM_DISCARD: u32 = 1 << 1;
-/// Largest discard that arrives as one request: large enough for mkfs, small enough for a log entry.
+/// Largest discard that arrives as one request: large enough for mkfs, small enough for a log
+/// entry.
 const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
 /// `struct ublk_params` of a volume of `volume_bytes` bytes: basic and discard parameters.
 ///
-/// No volatile cache is stated, so the kernel sends neither flush nor FUA: a write that was answered is durable on all in-sync
-/// replicas, in mode B as in C ([`FrontendKind::caches`](mainstay_types::FrontendKind::caches)).
+/// No volatile cache is stated, so the kernel sends neither flush nor FUA: a write that was
+/// answered is durable on all in-sync replicas, in mode B as in C
+/// ([`FrontendKind::caches`](mainstay_types::FrontendKind::caches)).
 pub fn params(volume_bytes: u64) -> [u8; PARAMS_BYTES] {
     let shift = BLOCK_BYTES.trailing_zeros() as u8;
     let sectors = |bytes: u64| ((bytes / SECTOR_BYTES) as u32).to_ne_bytes();

@@ -99,8 +99,9 @@ impl Descriptors {
 
     fn get(&self, tag: u16) -> Descriptor {
         assert!(tag < self.depth, "tag {tag} of a queue of {}", self.depth);
-        // SAFETY: within the mapping by the assertion; any bytes are a value of the array. The kernel writes a descriptor
-        // before it completes the command of its tag and not again before it gets the next one, so nothing is torn.
+        // SAFETY: within the mapping by the assertion; any bytes are a value of the array. The
+        // kernel writes a descriptor before it completes the command of its tag and not again
+        // before it gets the next one, so nothing is torn.
         let bytes = unsafe {
             self.start.as_ptr().cast::<[u8; DESCRIPTOR_BYTES]>().add(usize::from(tag)).read_volatile()
         };

@@ -1,8 +1,8 @@
-//! Control commands of ublk, one after the other, on a ring of their own: they need SQEs of 128 bytes, and some of them
-//! wait for the shard. For the device thread, never for the shard.
+//! Control commands of ublk, one after the other, on a ring of their own: they need SQEs of 128
+//! bytes, and some of them wait for the shard. For the device thread, never for the shard.
 //!
-//! What this file guarantees: no command lasts longer than its limit, because it is cancelled then; memory that the kernel
-//! may write stays until the command has ended.
+//! What this file guarantees: no command lasts longer than its limit, because it is cancelled then;
+//! memory that the kernel may write stays until the command has ended.
 
 // A command carries the address of its buffer.
 #![allow(unsafe_code)]
@@ -152,8 +152,8 @@ impl Control {
         Ok(abi::params_volume_bytes(&buffer))
     }
 
-    /// Starts a device. Waits until the shard has fetched on all tags, and has answered what the kernel reads to look for
-    /// partitions.
+    /// Starts a device. Waits until the shard has fetched on all tags, and has answered what the
+    /// kernel reads to look for partitions.
     pub fn start(&mut self, device: u32, limit: Duration) -> Result<(), UblkError> {
         self.command("START_DEV", abi::START_DEV, device, (0, 0), own_pid(), limit)
     }
@@ -235,8 +235,8 @@ impl Control {
     }
 
     fn push(&mut self, entry: &squeue::Entry128) {
-        // SAFETY: the buffer that a command names is kept by `with_buffer` until the command has ended, the
-        // descriptor by `self`.
+        // SAFETY: the buffer that a command names is kept by `with_buffer` until the command has
+        // ended, the descriptor by `self`.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "at most a command and its cancellation are in the queue");
     }

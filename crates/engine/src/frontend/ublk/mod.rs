@@ -1,9 +1,10 @@
-//! Volumes as ublk devices, `/dev/ublkbN`: the kernel's block layer on one side, the shard's ring on the other, and nothing
-//! between them.
+//! Volumes as ublk devices, `/dev/ublkbN`: the kernel's block layer on one side, the shard's ring
+//! on the other, and nothing between them.
 //!
-//! Every volume has a device with one queue, because one shard serves it. For each tag of the queue a command waits in the
-//! kernel. It completes when a request has come; answering the request gives the tag back and waits for the next one, in the
-//! same command (`COMMIT_AND_FETCH_REQ`). A tag is always in one of these states:
+//! Every volume has a device with one queue, because one shard serves it. For each tag of the queue
+//! a command waits in the kernel. It completes when a request has come; answering the request gives
+//! the tag back and waits for the next one, in the same command (`COMMIT_AND_FETCH_REQ`). A tag is
+//! always in one of these states:
 //!
 //! ```text
 //!   Fetching ── request ──▶ Outstanding ── complete, fail_all ──▶ Fetching        (refused requests go back at once)
@@ -12,15 +13,18 @@
 //!
 //! What this file guarantees
 //! - Every request gets one answer; what leaves here lies in its volume, in whole blocks.
-//! - The payload of a write is copied out of the kernel once, into an engine-owned buffer of its own size, before the
-//!   request leaves here. What a caller does to its memory afterwards changes nothing.
-//! - An engine that dies answers nothing. The kernel keeps the device with all its requests, answered ones excepted, and the
-//!   next engine of this node either takes them over or fails them: see [`crate::ublk_device`].
+//! - The payload of a write is copied out of the kernel once, into an engine-owned buffer of its
+//!   own size, before the request leaves here. What a caller does to its memory afterwards changes
+//!   nothing.
+//! - An engine that dies answers nothing. The kernel keeps the device with all its requests,
+//!   answered ones excepted, and the next engine of this node either takes them over or fails them:
+//!   see [`crate::ublk_device`].
 //!
-//! Payloads go by read and write on the queue's file (`UBLK_F_USER_COPY`) and not through a buffer per tag, into which the
-//! kernel would copy by itself. That costs a system call per request that has a payload. It saves memory of the largest
-//! request's size for each tag, a second copy of small writes (which must not keep such a buffer while the journal holds
-//! them), and a second copy of every read.
+//! Payloads go by read and write on the queue's file (`UBLK_F_USER_COPY`) and not through a buffer
+//! per tag, into which the kernel would copy by itself. That costs a system call per request that
+//! has a payload. It saves memory of the largest request's size for each tag, a second copy of
+//! small writes (which must not keep such a buffer while the journal holds them), and a second copy
+//! of every read.
 
 pub mod abi;
 mod channel;
@@ -180,7 +184,8 @@ impl Form {
             return Err(libc::EINVAL);
         }
         let short = if len <= REQUEST_BYTES_MAX { Ok(()) } else { Err(libc::EINVAL) };
-        // Four GiB less a sector are the most that a descriptor can state, so the others need no limit of their own.
+        // Four GiB less a sector are the most that a descriptor can state, so the others need no
+        // limit of their own.
         match descriptor.op {
             abi::OP_READ => short.map(|()| Self::Read { offset, len }),
             abi::OP_WRITE => short.map(|()| Self::Write { offset, len }),
@@ -320,7 +325,8 @@ mod tests {
         assert_eq!(flagged(abi::OP_WRITE_ZEROES, false, all - 8, 8), Ok(Form::Discard { offset, len }));
     }
 
-    /// R25: whatever a descriptor says, nothing leaves that is not in the volume, in whole blocks, within the limits.
+    /// R25: whatever a descriptor says, nothing leaves that is not in the volume, in whole blocks,
+    /// within the limits.
     #[test]
     fn impossible_requests_are_refused() {
         let refused = [

@@ -6,9 +6,10 @@
 //! header      of this engine's own: whose disk, and in which run it was served last
 //! per queue   features 8, version 2, size 2, last batch 2, used 2; then for each head: in flight 1, padding 5, next 2, counter 8
 //! ```
-//! The part per queue is that of the vhost-user document ("Inflight I/O tracking", split rings), with batches of one.
-//! A head is noted when it is taken, with a counter for the order. When it is put back, the notes are written around the step
-//! that the driver sees, so that an engine that dies between any two of them leaves enough to tell whether that step was made:
+//! The part per queue is that of the vhost-user document ("Inflight I/O tracking", split rings),
+//! with batches of one. A head is noted when it is taken, with a counter for the order. When it is
+//! put back, the notes are written around the step that the driver sees, so that an engine that
+//! dies between any two of them leaves enough to tell whether that step was made:
 //!
 //! ```text
 //! last batch := head ── used ring: entry, index ──▶ head not in flight ── used := index
@@ -157,7 +158,8 @@ impl Inflight {
         self.get::<u16>(self.queue(queue) + 8) == 0
     }
 
-    /// Begins to note for a queue that was never served with this area. `used`: its position in the used ring.
+    /// Begins to note for a queue that was never served with this area. `used`: its position in the
+    /// used ring.
     pub fn begin(&self, queue: u16, used: u16) {
         let at = self.queue(queue);
         self.put(at + 10, self.size);
@@ -165,8 +167,8 @@ impl Inflight {
         self.put(at + 8, VERSION);
     }
 
-    /// The heads that were taken and not put back, in the order in which they were taken. `used`: the position in the used
-    /// ring, as the driver sees it.
+    /// The heads that were taken and not put back, in the order in which they were taken. `used`:
+    /// the position in the used ring, as the driver sees it.
     pub fn resume(&self, queue: u16, used: u16) -> Vec<u16> {
         let at = self.queue(queue);
         if self.get::<u16>(at + 14) != used {

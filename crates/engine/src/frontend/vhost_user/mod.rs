@@ -6,11 +6,12 @@
 //! guest's driver ──rings in shared memory───────▶ queues ───┼─ requests ──▶ exchange ──▶ the resource
 //!                └─eventfds: kick, call─────────▶ ──────────┘
 //! ```
-//! Every volume has a socket of its own, `RUN_DIR/vhost-user/RESOURCE/VOLUME.sock`, and one monitor at a time. The monitor
-//! hands over the guest's memory and the files by which driver and device wake each other ([`session`], [`channel`],
-//! [`memory`]); from then on the guest's driver puts its requests into rings ([`queue`], [`vring`]), which are turned into
-//! requests of whole blocks like those of NBD clients ([`requests`], [`super::exchange`]). There is no thread of its own: the socket
-//! and the kicks are polled, and the calls written, by the shard's ring.
+//! Every volume has a socket of its own, `RUN_DIR/vhost-user/RESOURCE/VOLUME.sock`, and one monitor
+//! at a time. The monitor hands over the guest's memory and the files by which driver and device
+//! wake each other ([`session`], [`channel`], [`memory`]); from then on the guest's driver puts its
+//! requests into rings ([`queue`], [`vring`]), which are turned into requests of whole blocks like
+//! those of NBD clients ([`requests`], [`super::exchange`]). There is no thread of its own: the
+//! socket and the kicks are polled, and the calls written, by the shard's ring.
 //!
 //! What is guaranteed beyond what a frontend guarantees
 //! - Everything that a machine says, its monitor or its guest, is length-checked. None of it makes

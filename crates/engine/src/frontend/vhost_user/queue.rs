@@ -60,7 +60,8 @@ pub struct Queue {
     /// While it runs.
     pub vring: Option<Vring>,
     pub enabled: bool,
-    /// Heads that an engine before this one, or this one before the ring was stopped, has taken and not answered.
+    /// Heads that an engine before this one, or this one before the ring was stopped, has taken and
+    /// not answered.
     pub again: VecDeque<u16>,
     pub held: Option<Held>,
     pub incoming: Option<Incoming>,
@@ -160,7 +161,8 @@ impl Queue {
         }
     }
 
-    /// Comes back to this queue after the others, as if it had been kicked; the number of operations that this makes.
+    /// Comes back to this queue after the others, as if it had been kicked; the number of
+    /// operations that this makes.
     pub fn come_back(&mut self, ring: &mut Ring, tags: QueueTags) -> usize {
         match &self.kick {
             Some(fd) if self.back_op.is_none() => {

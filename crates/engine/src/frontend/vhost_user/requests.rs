@@ -1,7 +1,7 @@
 //! Requests of a guest's driver: descriptor chains in, requests of the exchange out, and back.
 //!
-//! A request is a header of 16 bytes that the device reads, data, and a byte of status at the end of what the device writes,
-//! however the driver has cut that into descriptors.
+//! A request is a header of 16 bytes that the device reads, data, and a byte of status at the end
+//! of what the device writes, however the driver has cut that into descriptors.
 //!
 //! What is guaranteed: header and payload are copied out of the guest's memory once, before
 //! anything is decided by them. Every head that was taken is put back once, with a status, unless
@@ -20,7 +20,8 @@ use mainstay_codec::virtio_blk::{
 };
 use std::rc::Rc;
 
-/// Longest discard and write-zeroes, in bytes: long enough for mkfs, short enough for one entry of the log.
+/// Longest discard and write-zeroes, in bytes: long enough for mkfs, short enough for one entry of
+/// the log.
 pub const ZEROES_BYTES_MAX: u32 = 64 << 20;
 /// Steps that a queue is served for in one go; a request takes two.
 const TURN_MAX: usize = 1024;
@@ -261,7 +262,8 @@ impl Requests {
         Ok(true)
     }
 
-    /// Copies a payload out of the guest's memory and hands it over, part by part; whether all of it had room.
+    /// Copies a payload out of the guest's memory and hands it over, part by part; whether all of
+    /// it had room.
     fn feed(
         &mut self,
         exchange: &mut Exchange,

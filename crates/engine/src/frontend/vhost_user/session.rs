@@ -32,7 +32,8 @@ use thiserror::Error;
 
 /// Most queues of a machine's disk; a monitor wants one for each of its processors.
 pub const QUEUES_MAX: usize = 64;
-/// Most pieces of a request. Two more descriptors are its header and its status, and rings have 128 places mostly.
+/// Most pieces of a request. Two more descriptors are its header and its status, and rings have 128
+/// places mostly.
 const PIECES_MAX: u32 = 126;
 /// Longest piece of a request, in bytes: requests are then as long as the exchange takes them.
 const PIECE_BYTES_MAX: u32 = 256 << 10;

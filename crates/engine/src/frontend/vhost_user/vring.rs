@@ -1,8 +1,9 @@
-//! One queue of a virtual machine: a split ring, section 2.7 of the virtio specification, version 1.2.
+//! One queue of a virtual machine: a split ring, section 2.7 of the virtio specification, version
+//! 1.2.
 //!
-//! The driver puts heads of descriptor chains into the *available* ring, the device takes them and puts them into the *used*
-//! ring when they are done. Both can tell the other one how far they want to be left alone: with EVENT_IDX by a position,
-//! without it by a flag.
+//! The driver puts heads of descriptor chains into the *available* ring, the device takes them and
+//! puts them into the *used* ring when they are done. Both can tell the other one how far they want
+//! to be left alone: with EVENT_IDX by a position, without it by a flag.
 //!
 //! What is guaranteed: every field is read once. Whatever the driver has written, nothing is
 //! touched outside of shared memory, and a chain is followed for a bounded time. [`Fault`] has the
@@ -72,8 +73,8 @@ pub struct Vring {
 }
 
 impl Vring {
-    /// A ring of which everything before `available` was taken. `None` keeps the device's own position in the used ring,
-    /// which is the driver's to read, where it is.
+    /// A ring of which everything before `available` was taken. `None` keeps the device's own
+    /// position in the used ring, which is the driver's to read, where it is.
     pub fn new(
         memory: &Memory,
         size: u16,
@@ -169,7 +170,8 @@ impl Vring {
         Ok(before.is_none_or(|before| self.used - event - Wrapping(1) < self.used - before))
     }
 
-    /// Follows the chain that begins at `head`, and leaves its pieces in `chain`, empty ones left out.
+    /// Follows the chain that begins at `head`, and leaves its pieces in `chain`, empty ones left
+    /// out.
     pub fn follow(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), Fault> {
         chain.readable.clear();
         chain.writable.clear();
@@ -254,7 +256,8 @@ pub fn bytes_of(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.bytes).sum()
 }
 
-/// The parts of the pieces that hold `len` bytes from the one at `from` on, with how many bytes come before each of them.
+/// The parts of the pieces that hold `len` bytes from the one at `from` on, with how many bytes
+/// come before each of them.
 fn parts_of(pieces: &[Piece], from: u64, len: u64) -> impl Iterator<Item = (usize, Piece)> + '_ {
     let (mut skip, mut done) = (from, 0);
     pieces.iter().filter_map(move |piece| {

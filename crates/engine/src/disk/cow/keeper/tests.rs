@@ -1,4 +1,5 @@
-//! The keeper on a disk that loses what was not flushed: after every step some power cuts are tried, and the snapshot must read as it was.
+//! The keeper on a disk that loses what was not flushed: after every step some power cuts are
+//! tried, and the snapshot must read as it was.
 
 use super::*;
 use mainstay_codec::old_map::{OLD_MAP_SECTOR_BYTES, OLD_MAP_WORDS};
@@ -23,7 +24,8 @@ impl Random {
 /// Content of a chunk; 0 is a hole.
 type Content = u8;
 
-/// A place of a disk: what is durable, and then what was written since, of which a power cut leaves any.
+/// A place of a disk: what is durable, and then what was written since, of which a power cut leaves
+/// any.
 #[derive(Clone, Default)]
 struct Cell {
     values: Vec<Content>,

@@ -191,7 +191,8 @@ fn rings_of_liars_are_at_fault() {
     assert!(follow(&memory, &ring, 0).is_ok());
 }
 
-/// R25: whatever stands in the rings and in the tables, nothing panics or goes on without end, and what is found lies in memory.
+/// R25: whatever stands in the rings and in the tables, nothing panics or goes on without end, and
+/// what is found lies in memory.
 #[test]
 fn random_rings_do_no_harm() {
     let memory = memory();
