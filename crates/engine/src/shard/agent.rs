@@ -43,7 +43,7 @@ impl Shard {
                 if self.clients.contains_key(&resource) =>
             {
                 let message = format!("a client of resource {resource} is open here");
-                answer(Reply::refused(Code::Attached, &message, "detach it first"));
+                answer(Reply::refused(Code::Attached, message, "detach it first"));
             }
             Request::AttachClient { name, record, opening } => {
                 self.attach_client(now, name, *record, opening, answer);
@@ -71,7 +71,7 @@ impl Shard {
                     Ok(silenced_us) => Reply::Lease { until_us, silenced_us },
                     Err(error) => {
                         let message = format!("the lease was not taken: {error}");
-                        Reply::refused(Code::Lease, &message, "restart the engine unless it is being stopped")
+                        Reply::refused(Code::Lease, message, "restart the engine unless it is being stopped")
                     }
                 });
             }
@@ -165,7 +165,7 @@ impl Shard {
         } else {
             answer(Reply::refused(
                 Code::UnknownResource,
-                &format!("resource {resource} is not open here"),
+                format!("resource {resource} is not open here"),
                 "open it first",
             ));
         }
@@ -176,7 +176,7 @@ impl Shard {
             Some(known) if known == identity => Reply::Ok,
             Some(known) => Reply::refused(
                 Code::OtherNode,
-                &format!("this engine serves node {} of cluster {:#x}", known.node, known.cluster),
+                format!("this engine serves node {} of cluster {:#x}", known.node, known.cluster),
                 "restart the engine if this machine has another identity now",
             ),
             None => {
@@ -192,7 +192,7 @@ impl Shard {
                             std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                         Reply::refused(
                             Code::Listen,
-                            &format!("{error}: {cause}"),
+                            format!("{error}: {cause}"),
                             "free the address, or configure another",
                         )
                     }
@@ -206,7 +206,7 @@ impl Shard {
         for peer in peers {
             let Ok(addr) = peer.addr.parse::<SocketAddr>() else {
                 let message = format!("{} is not an address of the form IP:port", peer.addr);
-                return Reply::refused(Code::Address, &message, "state the engine's address as IP:port");
+                return Reply::refused(Code::Address, message, "state the engine's address as IP:port");
             };
             addrs.insert(peer.node, addr);
         }
@@ -221,14 +221,14 @@ impl Shard {
             Ok(targets) => {
                 if let Err(error) = self.users.note(entries) {
                     let message = format!("cannot note who uses devices: {error}");
-                    return Reply::refused(Code::RunDir, &message, "make the run directory writable");
+                    return Reply::refused(Code::RunDir, message, "make the run directory writable");
                 }
                 // The agent stops what ran on devices of an engine before this one, and it must be
                 // able to stop.
                 if let Err(error) = self.guard.set_targets(targets) {
                     return Reply::refused(
                         Code::Guard,
-                        &error.to_string(),
+                        error.to_string(),
                         "wait until the engine runs again",
                     );
                 }
@@ -239,7 +239,7 @@ impl Shard {
             }
             Err(error) => Reply::refused(
                 Code::Guard,
-                &error.to_string(),
+                error.to_string(),
                 "state absolute paths and addresses with prefix",
             ),
         }
@@ -289,7 +289,7 @@ impl Shard {
         let reply = match (opened.result, self.identity) {
             (Ok((store, _)), _) if store.config().resource != opened.resource => Reply::refused(
                 Code::OtherResource,
-                &format!("the directory holds resource {}", store.config().resource),
+                format!("the directory holds resource {}", store.config().resource),
                 "state the directory of this resource",
             ),
             (Ok((store, files)), Some(identity)) => {

@@ -37,7 +37,7 @@ impl Shard {
         if self.replicas.contains_key(&resource) || self.opening.contains_key(&resource) {
             return answer(Reply::refused(
                 Code::HasReplica,
-                &format!("a replica of resource {resource} is open here"),
+                format!("a replica of resource {resource} is open here"),
                 "close it first",
             ));
         }
