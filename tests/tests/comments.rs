@@ -51,7 +51,7 @@ fn faults(text: &str) -> Vec<(usize, &'static str)> {
             let rest = words.strip_prefix(*opening);
             rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
         };
-        if opens && OPENINGS.iter().any(|opening| is_word(&opening)) {
+        if opens && OPENINGS.iter().any(is_word) {
             found.push((number, "opens with a word that does not stand alone"));
         }
         before = Some(marker);

@@ -105,11 +105,11 @@ pub struct NewEntry {
     pub kind: EntryKind,
     /// Its parts depend on the kind:
     ///
-    /// - [`EntryKind::EpochStart`]: volume 0, offset 0, length 0.
-    /// - [`EntryKind::Resize`]: the new size as offset, length 0.
-    /// - Snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]).
-    /// - [`EntryKind::Scrub`]: an extent. The last one of a volume may be shorter.
-    /// - [`EntryKind::Rollback`]: [`rollback_range`].
+    /// - an [`EntryKind::EpochStart`] has volume 0, offset 0, length 0;
+    /// - an [`EntryKind::Resize`] has the new size as offset, and length 0;
+    /// - snapshots have volume 0, their number as offset, and length 0 ([`snapshot_range`]);
+    /// - an [`EntryKind::Scrub`] has an extent. The last one of a volume may be shorter;
+    /// - an [`EntryKind::Rollback`] has its [`rollback_range`].
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
