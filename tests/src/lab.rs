@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longest time for a command that only reports something or changes a record.
-const QUICK: Duration = Duration::from_secs(60);
 /// Longest time for a command that waits for the cluster.
 const LONG: Duration = Duration::from_secs(300);
+/// Longest time until the agent of a node answers again.
+const AGENT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Name of the lab's port that is no node.
 pub const CLIENT: &str = "client";
@@ -353,6 +353,26 @@ impl Lab {
         self.shell(node, &format!("kill -9 {}", pids.join(" "))).map(drop)
     }
 
+    /// Ends the agent of a node with SIGKILL and waits until the next one answers. Commands ask the
+    /// first node's agent, and do not wait for one.
+    ///
+    /// # Errors
+    /// When no agent runs, or none answers in time.
+    pub fn restart_agent(&self, node: &str) -> Result<()> {
+        self.kill_program(node, "agent")?;
+        self.wait_agent(node)
+    }
+
+    /// Waits until the agent of a node answers.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_agent(&self, node: &str) -> Result<()> {
+        wait_for(&format!("an agent on {node}"), AGENT_LIMIT, || {
+            self.agent(node)?.get::<serde_json::Value>("/v1/status").context("status").map(drop)
+        })
+    }
+
     /// Resident memory of engine and agent on a node, in bytes.
     ///
     /// # Errors
@@ -393,12 +413,5 @@ impl Lab {
         let mut command = self.inside(node, words);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         command.spawn().with_context(|| format!("start {words:?} in {node}"))
-    }
-
-    /// Whether any agent answers, quickly.
-    #[must_use]
-    pub fn answers(&self) -> bool {
-        command::finish(&mut self.command(&["--lab", &self.name, "node", "list"]), QUICK)
-            .is_ok_and(|finished| finished.status.success())
     }
 }

@@ -111,11 +111,7 @@ fn an_administrators(lab: &Lab) -> Result<()> {
     // addresses alone too.
     let other = NODES.into_iter().find(|other| *other != node).context("another node")?;
     lab.exec(other, &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
-    lab.kill_program(other, "agent")?;
-    wait_for("the agent to be back", LIMIT, || {
-        ensure!(lab.answers(), "not yet");
-        Ok(())
-    })?;
+    lab.restart_agent(other)?;
     remove(lab, "web")?;
     ensure!(has(lab, other, ADDRESS)?, "an address that the operator had set is gone");
     ensure!(!has(lab, &node, ADDRESS)?, "the address stays without its service");

@@ -172,7 +172,7 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     let moved = lab.try_cli(&["service", "move", ONE, "--to", other])?;
     refused(&moved, &["mount.path", "others (tmpfs)"])?;
     ensure!(lab.wait_running(ONE, LIMIT)? == node, "it goes on where it was");
-    lab.kill_program(other, "agent")?;
+    lab.restart_agent(other)?;
     wait_for("the service where its place is free", LIMIT, || {
         let runs = lab.wait_running(ONE, Duration::from_secs(1))?;
         ensure!(runs != other, "it runs on {runs}");

@@ -30,18 +30,6 @@ fn pids(lab: &Lab, node: &str, name: &str) -> Result<Vec<String>> {
     Ok(lab.shell(node, &script)?.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Kills the agent of a node and waits until the next one answers.
-fn restart_agent(lab: &Lab, node: &str) -> Result<()> {
-    lab.kill_program(node, "agent")?;
-    agent_returns(lab, node)
-}
-
-fn agent_returns(lab: &Lab, node: &str) -> Result<()> {
-    wait_for("the agent's return", LIMIT, || {
-        lab.agent(node)?.get::<serde_json::Value>("/v1/status").context("status").map(drop)
-    })
-}
-
 /// Removes a service and its resource.
 fn remove(lab: &Lab, name: &str) -> Result<()> {
     lab.cli(&["service", "delete", name])?;
@@ -93,7 +81,7 @@ fn names_meet(lab: &Lab) -> Result<()> {
     lab.wait_running("meet", LIMIT)?;
     // A restarted agent finds all processes.
     let before = all()?;
-    lab.kill_program(&node, "agent")?;
+    lab.restart_agent(&node)?;
     lab.wait_running("meet", LIMIT)?;
     ensure!(all()? == before, "the restarted agent did not find them");
     remove(lab, "meet")
@@ -149,7 +137,7 @@ fn applied_again(lab: &Lab) -> Result<()> {
     );
     ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
     // The next attempt follows the change, and a restarted agent knows it.
-    restart_agent(lab, &node)?;
+    lab.restart_agent(&node)?;
     lab.wait_running("again", LIMIT)?;
     ensure!(apply(lab, &in_place, &[])?.effect == ServiceEffect::Unchanged, "it was forgotten");
     ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
@@ -266,7 +254,7 @@ fn writes_without_end(lab: &Lab) -> Result<()> {
     let writers = "pgrep -fc '^/proc/self/exe log-writer' || true";
     let alone = number(writers)?;
     grown(LOG_BYTES_MAX)?;
-    agent_returns(lab, &node)?;
+    lab.wait_agent(&node)?;
     lab.wait_running("yes", LIMIT)?;
     ensure!(alone == 2 && number(writers)? == 2, "{alone} writers, then {}", number(writers)?);
     // A writer that is killed is replaced, and the processes that write do not notice.
