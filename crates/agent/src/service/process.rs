@@ -5,8 +5,8 @@
 //!   Its preparation is in `prepare` and its readiness test in `ready` beside that. Their children
 //!   stay there. So killing a cgroup leaves no process of it behind, and ends no other process,
 //!   whatever their names are.
-//! - Processes survive the agent. A restarted agent finds them through [`Running::load`]: process
-//!   id and start time from the state file, checked against the cgroup. So a reused id is never
+//! - Processes survive the agent. A restarted agent finds them by process id and start
+//!   time, from the state file, checked against the cgroup. So a reused id is never
 //!   taken for the process.
 //! - A process whose state cannot be found out counts as running (R19).
 

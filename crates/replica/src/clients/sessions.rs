@@ -330,7 +330,7 @@ impl Sessions {
         self.out.push_back((to, ClientAnswer { session, stream, number, answer }));
     }
 
-    /// The next answer to send. One that is [`vouched for`](vouches) may be sent only under the
+    /// The next answer to send. One that is [vouched for](Self::vouches) may be sent only under the
     /// lease.
     pub fn poll(&mut self) -> Option<(NodeId, ClientAnswer)> {
         self.out.pop_front()
