@@ -34,6 +34,9 @@ impl fmt::Display for Failure {
         if !self.problem.remedy.is_empty() {
             write!(f, "\n  what to do: {}", self.problem.remedy)?;
         }
+        if let Some(page) = self.problem.code.page() {
+            write!(f, "\n  more: {page}")?;
+        }
         Ok(())
     }
 }
@@ -176,6 +179,14 @@ mod tests {
             .expect_err("it failed");
         assert!(failure.problem.remedy.contains("uses it"), "{failure}");
         assert_eq!(without_numbers("a (os error x) b (os error 5): c (os error 2)"), "a (os error x) b: c");
+    }
+
+    #[test]
+    fn an_error_names_the_page_of_the_manual_if_there_is_one() {
+        let said = |code| Failure::new(code, "it is so", "Do so.").to_string();
+        let page = "error: it is so [bad-mode]\n  what to do: Do so.\n  more: docs/modes.md";
+        assert_eq!(said(Code::BadMode), page);
+        assert_eq!(said(Code::Busy), "error: it is so [busy]\n  what to do: Do so.");
     }
 
     #[test]
