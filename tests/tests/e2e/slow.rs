@@ -38,8 +38,8 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
         if others.is_empty() {
             break (before, throttled, throttle);
         }
-        // Other work of this machine made another replica slow: two copies are the fewest that stay,
-        // so nothing can be said of the one that is throttled.
+        // Other work of this machine made another replica slow: two copies are the fewest that
+        // stay, so nothing can be said of the one that is throttled.
         ensure!(attempt < ATTEMPTS, "in each of {attempt} attempts another replica left: {others:?}");
         eprintln!("  {others:?} left because of other work");
     };
@@ -68,7 +68,8 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
-/// Returns the nodes, other than `slow`, whose replicas are out of the in-sync set for their slowness.
+/// Returns the nodes, other than `slow`, whose replicas are out of the in-sync set for their
+/// slowness.
 fn others_out(cluster: &Cluster, name: &str, slow: &str) -> Result<Vec<&'static str>> {
     let mut out = Vec::new();
     for node in NODES.into_iter().filter(|node| *node != slow) {
