@@ -13,7 +13,8 @@ const EXIT_CODES: &str = "Exit codes:
   0    done
   1    refused or failed; the message names a code, the cause and what to do
   2    wrong command line
-  3    no agent answered, or not in time
+  3    no agent answered, no majority of the nodes can be reached, or the
+       command did not end in time
   4    `status`, `inspect`: something needs attention
   5    `resource scrub`: replicas differ, or were not all compared
   6    `agent`: files of its state directory are lost or damaged; a restart does not help

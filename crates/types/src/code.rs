@@ -78,24 +78,24 @@ macro_rules! codes {
 
 codes! {
     Address "address";
-    AddressElsewhere "address-elsewhere";
+    AddressElsewhere "address-elsewhere", page: Some("docs/cluster.md");
     AddressInUse "address-in-use";
     AddressOfANode "address-of-a-node";
     AddressOfAService "address-of-a-service";
     AddressTaken "address-taken";
-    AddressUnreachable "address-unreachable";
+    AddressUnreachable "address-unreachable", page: Some("docs/cluster.md");
     AgentAnswerUnreadable "agent-answer-unreadable";
     AgentCgroup "agent-cgroup";
     AgentEnded "agent-ended";
     AgentFatal "agent-fatal";
     AgentFile "agent-file";
-    AgentForbidden "agent-forbidden", exit: exit::UNREACHABLE;
+    AgentForbidden "agent-forbidden", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     AgentInternal "agent-internal";
     AgentStore "agent-store";
-    AgentTimeout "agent-timeout", exit: exit::UNREACHABLE;
+    AgentTimeout "agent-timeout", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     AgentTransport "agent-transport";
-    AgentUnreachable "agent-unreachable", exit: exit::UNREACHABLE;
-    AlreadyAMember "already-a-member", status: 409;
+    AgentUnreachable "agent-unreachable", exit: exit::UNREACHABLE, page: Some("docs/status.md");
+    AlreadyAMember "already-a-member", status: 409, page: Some("docs/cluster.md");
     AlreadyVotes "already-votes";
     Ambiguous "ambiguous";
     Attached "attached", page: Some("docs/attach.md");
@@ -151,8 +151,8 @@ codes! {
     HasPrimary "has-primary";
     HasReplica "has-replica";
     Http "http";
-    IdentityElsewhere "identity-elsewhere";
-    IdentityInUse "identity-in-use";
+    IdentityElsewhere "identity-elsewhere", page: Some("docs/cluster.md");
+    IdentityInUse "identity-in-use", page: Some("docs/cluster.md");
     InUse "in-use";
     InspectInUse "inspect-in-use";
     InspectOpen "inspect-open";
@@ -161,11 +161,11 @@ codes! {
     Io "io";
     IsPrimary "is-primary";
     IsWitness "is-witness";
-    JoinBusy "join-busy";
-    JoinFailed "join-failed";
-    JoinUnfinished "join-unfinished";
-    JoinWithdrawn "join-withdrawn";
-    JoinsNothing "joins-nothing";
+    JoinBusy "join-busy", page: Some("docs/cluster.md");
+    JoinFailed "join-failed", page: Some("docs/cluster.md");
+    JoinUnfinished "join-unfinished", page: Some("docs/cluster.md");
+    JoinWithdrawn "join-withdrawn", page: Some("docs/cluster.md");
+    JoinsNothing "joins-nothing", page: Some("docs/cluster.md");
     JournalDirectory "journal-directory", page: Some("docs/journal-devices.md");
     JournalMissing "journal-missing", page: Some("docs/journal-devices.md");
     LabBusy "lab-busy", page: Some("docs/lab.md");
@@ -207,7 +207,7 @@ codes! {
     LedAsOlderCopy "led-as-older-copy", page: Some("docs/replica-directories.md");
     Listen "listen";
     LogUnwritable "log-unwritable";
-    LoopbackAddress "loopback-address";
+    LoopbackAddress "loopback-address", page: Some("docs/cluster.md");
     LossNotAccepted "loss-not-accepted";
     MembershipSettling "membership-settling";
     MetricsAddress "metrics-address", page: Some("docs/metrics.md");
@@ -216,7 +216,7 @@ codes! {
     MovingAlready "moving-already", page: Some("docs/replicas.md");
     NameTaken "name-taken", status: 409;
     NbdCertificates "nbd-certificates", page: Some("docs/devices.md");
-    NoCluster "no-cluster";
+    NoCluster "no-cluster", page: Some("docs/cluster.md");
     NoDevice "no-device";
     NoHello "no-hello";
     NoLabel "no-label", page: Some("docs/replica-directories.md");
@@ -262,7 +262,7 @@ codes! {
     ResourceChanged "resource-changed";
     ResourceFailed "resource-failed";
     ResourceInUse "resource-in-use";
-    ResultUnknown "result-unknown", status: 503, exit: exit::UNREACHABLE;
+    ResultUnknown "result-unknown", status: 503, exit: exit::UNREACHABLE, page: Some("docs/status.md");
     RollingBack "rolling-back", page: Some("docs/snapshots.md");
     RunDir "run-dir";
     ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md");
@@ -291,7 +291,7 @@ codes! {
     UsersUnknown "users-unknown";
     VolatileJournal "volatile-journal", page: Some("docs/journal-devices.md");
     VolumeTooSmall "volume-too-small";
-    WaitOver "wait-over", exit: exit::UNREACHABLE;
+    WaitOver "wait-over", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     WrongDisk "wrong-disk", page: Some("docs/replica-directories.md");
     WrongJournal "wrong-journal", page: Some("docs/journal-devices.md");
 }

@@ -78,7 +78,7 @@ pub struct UpArgs {
     /// Size of each node's disk; space is taken only as it is written.
     #[arg(long, default_value = "16GiB", value_parser = size::parse, value_name = "SIZE")]
     pub disk: u64,
-    /// Disks whose file system cannot clone files, as that of many a machine: snapshots are kept in
+    /// Make disks whose file system cannot clone files, as on many machines. Snapshots are kept in
     /// another way there.
     #[arg(long)]
     pub no_reflink: bool,
