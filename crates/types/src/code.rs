@@ -57,6 +57,7 @@ macro_rules! codes {
                 }
             }
 
+            #[allow(clippy::needless_update, reason = "a row may name every trait")]
             fn traits(&self) -> Traits {
                 match self {
                     $(Self::$name => Traits { $($field: $value,)* ..USUAL },)*
