@@ -173,7 +173,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
 /// A request from its JSON.
 ///
 /// # Errors
-/// What is wrong, with the path of the field.
+/// The fault in words, with the path of the field.
 fn asked<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let mut unknown = Vec::new();
     let mut note = |path: serde_ignored::Path<'_>| unknown.push(path.to_string().replace(".?", ""));
