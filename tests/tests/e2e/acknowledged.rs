@@ -80,7 +80,6 @@ pub fn a_service_sees_no_error_of_a_dying_engine(cluster: &Cluster, _: &Ledger) 
     let mut before = String::new();
     for death in 1..=DEATHS {
         let looked_at = || format!("death {death}");
-        let node = lab.wait_running(NAME, LIMIT).with_context(looked_at)?;
         let started = wait_for("writes of a new run", LIMIT, || {
             let notes = Notes::read(&path)?;
             let (start, writes) = notes.of_this_run();
@@ -89,6 +88,8 @@ pub fn a_service_sees_no_error_of_a_dying_engine(cluster: &Cluster, _: &Ledger) 
             Ok(start.to_owned())
         });
         before = started.with_context(looked_at)?;
+        // Before the new run had begun, the status may have named the node of the run before it.
+        let node = lab.wait_running(NAME, LIMIT).with_context(looked_at)?;
         lab.kill_program(&node, "engine")?;
     }
     let node = wait_for("the service running again", LIMIT, || {

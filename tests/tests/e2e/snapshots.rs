@@ -165,7 +165,7 @@ pub fn a_resource_is_made_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> R
     cluster.prove_equal(COPY)?;
 
     let (node, device) = cluster.device(COPY)?;
-    let (directory, root) = ("/tmp/copy-test", "/tmp/copy-test/mnt");
+    let (directory, root) = ("/srv/copy-test", "/srv/copy-test/mnt");
     lab.shell(&node, &format!("mkdir -p {root} && mount -o nouuid {device} {root}"))?;
     let words = command(root, PORT);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

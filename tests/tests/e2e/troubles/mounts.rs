@@ -99,7 +99,7 @@ impl Drop for Holder<'_> {
 /// or takes the device away.
 fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     const NAME: &str = "in-use";
-    const POINT: &str = "/mnt/in-use";
+    const POINT: &str = "/srv/in-use";
     create(lab, NAME)?;
     let node = lab.primary(NAME)?;
     let device = format!("/run/mainstay/dev/{NAME}/0");
@@ -249,8 +249,8 @@ fn a_mount_that_vanished_is_made_anew(lab: &Lab) -> Result<()> {
     let before = begun()?;
     for with_agent in [true, false] {
         // The process alone would be started again at once.
-        let kill = if with_agent { "" } else { "; kill -9 $(cat /tmp/vanished.pid)" };
-        lab.shell(&node, &format!("cat {path}/begun >/tmp/vanished.pid; umount -l {path}{kill}"))?;
+        let kill = if with_agent { "" } else { "; kill -9 $(cat /run/vanished.pid)" };
+        lab.shell(&node, &format!("cat {path}/begun >/run/vanished.pid; umount -l {path}{kill}"))?;
         wait_for("the service on its file system", LIMIT, || {
             lab.wait_running(NAME, Duration::from_secs(1))?;
             let now = begun()?;
@@ -261,7 +261,7 @@ fn a_mount_that_vanished_is_made_anew(lab: &Lab) -> Result<()> {
     remove(lab, NAME)?;
     let below = lab.shell(&node, &format!("ls -A {path}"))?;
     ensure!(below.trim().is_empty(), "a process has written to the node's own directory: {below}");
-    lab.shell(&node, &format!("rm -f /tmp/vanished.pid; rmdir {path}")).map(drop)
+    lab.shell(&node, &format!("rm -f /run/vanished.pid; rmdir {path}")).map(drop)
 }
 
 /// The path leads through a link, another program holds the mount, and nothing was flushed.

@@ -68,9 +68,11 @@ fn service_files(lab: &Lab, node: &str) -> Result<()> {
     {
         refused(&apply(lab, &mount(path))?, REFUSED, &["mount.path", path, "system needs"])?;
     }
-    lab.shell(node, "ln -sfn /usr/share /mnt/slips-link")?;
-    refused(&apply(lab, &mount("/mnt/slips-link/doc"))?, REFUSED, &["mount.path", "/usr/share/doc"])?;
-    lab.shell(node, "rm /mnt/slips-link")?;
+    // All nodes of all labs on this machine share /mnt.
+    let link = format!("/mnt/{}-link", lab.name);
+    lab.shell(node, &format!("ln -sfn /usr/share {link}"))?;
+    refused(&apply(lab, &mount(&format!("{link}/doc")))?, REFUSED, &["mount.path", "/usr/share/doc"])?;
+    lab.shell(node, &format!("rm {link}"))?;
     let process = "[[process]]\nname = \"p\"\ncommand = [\"sleep\", \"9\"]\n";
     refused(
         &apply(lab, &format!("{head}{process}restart = 3\n"))?,
