@@ -2,8 +2,7 @@
 //! outside. A plan is data. `swarm.rs` makes it from a seed, a person may write it, and `shrink.rs`
 //! makes it smaller. The same plan gives the same run.
 
-use mainstay_replica::{BackgroundLimits, SlowLimits};
-use mainstay_types::{NodeId, ScrubRepair};
+use mainstay_types::{BackgroundLimits, NodeId, ScrubRepair, SlowLimits};
 
 /// See the top of this file.
 #[derive(Clone, PartialEq, Eq, Debug)]

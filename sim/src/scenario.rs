@@ -17,8 +17,11 @@ use crate::plan::{Action, Away, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::Command;
-use mainstay_replica::{BackgroundLimits, PeerStatus, SlowLimits};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, ResourceId, ResourceRecord, ServicePhase};
+use mainstay_replica::PeerStatus;
+use mainstay_types::{
+    BLOCK_BYTES, BackgroundLimits, Mode, NodeId, PeerState, ResourceId, ResourceRecord, ServicePhase,
+    SlowLimits,
+};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said
 /// otherwise.
@@ -450,7 +453,7 @@ impl Scenario {
 
     fn set_mode_a(&mut self, blocks: u64, ms: u64, takeover: bool) {
         self.world.act(Action::Operator(Operator::SetMode { resource: 0, a: Some((blocks, ms, takeover)) }));
-        self.until("mode A", 5_000, |world| record(world).mode == Mode::A);
+        self.until("mode A", 5_000, |world| record(world).policy.mode() == Mode::A);
     }
 
     /// The operator wants mode B. Waits until the memory of all that are in sync counts.
@@ -458,19 +461,19 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::ModeB { resource: 0 }));
         self.until("mode B", 5_000, |world| {
             let record = record(world);
-            record.mode == Mode::B && record.openings.len() == record.iss.len()
+            record.policy.mode() == Mode::B && record.openings.len() == record.iss.len()
         });
     }
 
     pub fn mode_c(&mut self) {
         self.world.act(Action::Operator(Operator::SetMode { resource: 0, a: None }));
-        self.until("mode C", 5_000, |world| record(world).mode == Mode::C);
+        self.until("mode C", 5_000, |world| record(world).policy.mode() == Mode::C);
     }
 
     /// The operator wants this many copies. With fewer, requests wait for `suspend_ms`.
     pub fn want_copies(&mut self, copies: u32, suspend_ms: u64) {
         self.world.act(Action::Operator(Operator::MinCopies { resource: 0, copies, suspend_ms }));
-        self.until("copies are wanted", 5_000, |world| record(world).min_copies.copies == copies);
+        self.until("copies are wanted", 5_000, |world| record(world).policy.min_copies.copies == copies);
     }
 
     /// The operator goes on without the entries that only dead nodes have, from the first replica

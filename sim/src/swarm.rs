@@ -15,8 +15,7 @@ use crate::plan::{
 };
 use crate::random::Random;
 use crate::storm;
-use mainstay_replica::{BackgroundLimits, SlowLimits};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
+use mainstay_types::{BLOCK_BYTES, BackgroundLimits, EXTENT_BYTES, NodeId, SlowLimits};
 
 /// Clients go on for this long after faults have ended, so that progress under load can be seen
 /// (L1, L6).
@@ -441,7 +440,7 @@ fn background_limits(random: &mut Random) -> BackgroundLimits {
     BackgroundLimits {
         max_rate: if random.permille(250) { per_s(random) } else { 0 },
         min_rate: if random.permille(150) { 0 } else { per_s(random) },
-        factor_percent: random.between(110, 400),
+        slowdown_percent: random.between(10, 300),
     }
 }
 

@@ -4,7 +4,7 @@
 use mainstay_codec::{Envelope, Message, Reject};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{
-    BLOCK_BYTES, DataState, Epoch, Index, IssChange, NodeId, Range, ResourceId, Role, ServicePhase,
+    BLOCK_BYTES, DataState, Epoch, Index, IssChange, Key, NodeId, Range, ResourceId, Role, ServicePhase,
     SnapshotOn,
 };
 
@@ -98,9 +98,6 @@ pub fn command(command: &Command) -> String {
                 resource(*of)
             )
         }
-        Command::SetScrub { resource: of, policy } => {
-            format!("scrub {} every {} ms, and repair {:?}", resource(*of), policy.interval_ms, policy.repair)
-        }
         Command::BeginScrub { resource: of, epoch } => {
             format!("scrub {} as that is due, in {epoch}", resource(*of))
         }
@@ -165,15 +162,16 @@ pub fn command(command: &Command) -> String {
                 "part with the replica of {of} on {node}, which left the history at {common} and ends at {end}, on version {version}"
             )
         }
-        Command::SetMode { resource: of, version, mode, .. } => {
-            format!("put {} into mode {mode:?}, on version {version}", resource(*of))
+        Command::ChangeSettings { resource: of, version, changes } => {
+            let one = |(key, value): (&Key, &Option<u64>)| {
+                let setting = key.setting();
+                let value = value.map_or_else(|| "default".to_owned(), |value| setting.write(value));
+                format!("{}={value}", setting.name)
+            };
+            let of = of.map_or_else(|| "the cluster".to_owned(), resource);
+            let version = version.map_or_else(String::new, |version| format!(", on version {version}"));
+            format!("set {} of {of}{version}", changes.iter().map(one).collect::<Vec<_>>().join(" "))
         }
-        Command::SetMinCopies { resource: of, version, min_copies } => format!(
-            "want {} copies of {} or wait {} ms, on version {version}",
-            min_copies.copies,
-            resource(*of),
-            min_copies.suspend_ms
-        ),
         Command::ForcePromote { resource: of, version, to, end, .. } => {
             format!(
                 "go on with {} from {}, whose log ends at {end}, on version {version}",

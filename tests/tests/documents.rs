@@ -26,6 +26,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/rules.md",
     "docs/scrub.md",
     "docs/services.md",
+    "docs/settings.md",
     "docs/snapshots.md",
     "docs/status.md",
     "docs/volumes.md",
@@ -195,4 +196,19 @@ fn the_table_of_failures_has_a_row_for_each_story() {
         Some(named.split("`, `").map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(page.lines().filter_map(last).flatten().collect::<BTreeSet<_>>(), stories);
+}
+
+/// The manual's table of settings is written from the table in the code: `MAINSTAY_BLESS=1` writes
+/// it anew.
+#[test]
+fn the_manual_lists_every_setting_as_the_code_does() {
+    const HEAD: &str = "## All settings\n\n";
+    let page = read("docs/settings.md");
+    let (text, table) = page.split_once(HEAD).expect("the page has a section for the table");
+    let written = mainstay_types::settings::markdown();
+    if std::env::var_os("MAINSTAY_BLESS").is_some() {
+        std::fs::write(root().join("docs/settings.md"), format!("{text}{HEAD}{written}")).unwrap();
+        return;
+    }
+    assert_eq!(table, written, "write it anew with MAINSTAY_BLESS=1");
 }

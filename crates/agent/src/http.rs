@@ -5,9 +5,10 @@
 
 mod clients;
 mod existing;
-mod modes;
+mod force;
 mod scrubs;
 mod services;
+mod settings;
 mod snapshots;
 mod users;
 
@@ -34,10 +35,9 @@ use mainstay_api::rest::{
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
-use mainstay_types::{Code, MinCopies, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
+use mainstay_types::{Code, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,15 +88,17 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/cluster", get(cluster))
         .route("/v1/cluster/init", post(init))
         .route("/v1/cluster/join", post(join))
+        .route("/v1/cluster/settings", get(settings::of_cluster).patch(settings::change_of_cluster))
         .route("/v1/nodes", get(nodes))
         .route("/v1/resources", get(resources).post(create_resource))
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
-        .route("/v1/resources/{name}/scrub/schedule", put(scrubs::set_schedule))
-        .route("/v1/resources/{name}/mode", put(modes::set_mode))
-        .route("/v1/resources/{name}/min-copies", put(modes::set_min_copies))
+        .route(
+            "/v1/resources/{name}/settings",
+            get(settings::of_resource).patch(settings::change_of_resource),
+        )
         .route("/v1/resources/{name}/attachment", put(clients::attach).delete(clients::detach))
-        .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
+        .route("/v1/resources/{name}/force/{node}", get(force::force_cost).post(force::force_promote))
         .route("/v1/resources/{name}/replicas", post(add_replica))
         .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))
         .route("/v1/resources/{name}/replicas/{node}/move", post(move_replica))
@@ -417,11 +419,9 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
             None => resource_spec(&view, &live, &request)?,
         };
         let name = request.name.clone();
-        let scrub = scrubs::policy(ScrubPolicy::default(), &request.scrub);
-        let min_copies = modes::min_copies(MinCopies::default(), request.min_copies);
-        modes::refuse_idle_suspension(min_copies, request.min_copies)?;
+        let choices = settings::choices(&request.settings)?;
         let origin = origin.map(|origin| origin.of);
-        let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
+        let command = Command::CreateResource { name: name.clone(), spec, choices, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
             return Err(Problem::new(
@@ -932,7 +932,7 @@ async fn events(Shared(agent): App, Query(query): Query<EventsQuery>) -> Answer<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::MinCopiesSet;
+    use mainstay_api::rest::ReplicaAdd;
 
     #[test]
     fn a_request_names_its_fields_or_is_refused_by_the_one_that_is_wrong() {
@@ -941,15 +941,17 @@ mod tests {
         let refused = |more| create(more).unwrap_err();
         let why = refused(", \"volumes\": [4096], \"replcas\": [\"a\"]");
         assert_eq!(why, "replcas: the request has no such field");
-        let why = refused(", \"volumes\": [4096], \"min_copies\": {\"copy\": 2}");
-        assert_eq!(why, "min_copies.copy: the request has no such field");
+        let why = refused(
+            ", \"volumes\": [4096], \"from\": {\"resource\": \"a\", \"snapshot\": \"b\", \"node\": \"c\"}",
+        );
+        assert_eq!(why, "from.node: the request has no such field");
         let why = refused(", \"volumes\": [\"1GiB\"]");
         assert!(why.starts_with("volumes[0]: invalid type: string"), "{why}");
         let why = refused(", \"volumes\": [], \"volumes\": []");
         assert!(why.contains("duplicate field `volumes`"), "{why}");
         let why = asked::<ResourceCreate>(b"{}").err().unwrap();
         assert!(why.starts_with("missing field"), "{why}");
-        let why = asked::<MinCopiesSet>(b"{\"copies\": 2} {}").err().unwrap();
+        let why = asked::<ReplicaAdd>(b"{\"node\": \"a\"} {}").err().unwrap();
         assert!(why.contains("trailing characters"), "{why}");
     }
 }

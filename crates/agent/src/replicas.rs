@@ -1133,8 +1133,7 @@ mod tests {
                 replicas: vec![NodeId(1)],
                 preferred: Vec::new(),
             },
-            scrub: Default::default(),
-            min_copies: Default::default(),
+            choices: Default::default(),
             origin: None,
         });
         let mut resource = state.resources.remove(&R).unwrap();

@@ -203,12 +203,12 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .keys()
             .map(|&node| LeavingView { node: state.node_name(node), dead: !state.alive(node) })
             .collect(),
-        mode: record.mode,
-        min_copies: record.min_copies.copies,
-        suspend_ms: record.min_copies.suspend_ms,
-        lag_bytes: record.lag.bytes,
-        lag_ms: record.lag.ms,
-        takeover: record.takeover,
+        mode: record.policy.mode(),
+        min_copies: record.policy.min_copies.copies,
+        suspend_ms: record.policy.min_copies.suspend_ms,
+        lag_bytes: record.policy.lag().bytes,
+        lag_ms: record.policy.lag().ms,
+        takeover: record.policy.takeover(),
         near: record.near.iter().map(|member| state.node_name(member.node)).collect(),
         memory: record.openings.keys().map(|node| state.node_name(*node)).collect(),
         forced: resource.forced.as_ref().map(|forced| ForcedView {
@@ -308,11 +308,11 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
             format!("it lacks {entries} entries that it has heard of, up to {heard}, and may lack more")
         }
     };
-    let limits = match record.mode {
+    let limits = match record.policy.mode() {
         Mode::A => format!(
             "; if it was near, writes waited for it when it lacked {}, or what was older than {} s",
-            size_words(record.lag.bytes),
-            record.lag.ms / 1000
+            size_words(record.policy.lag().bytes),
+            record.policy.lag().ms / 1000
         ),
         Mode::B | Mode::C => String::new(),
     };
@@ -357,7 +357,7 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
     match role {
         Some(Role::Promoting | Role::Secondary) => Health::Changing,
         Some(Role::Fenced) => Health::Down,
-        Some(Role::Primary) if record.mode == Mode::A => {
+        Some(Role::Primary) if record.policy.mode() == Mode::A => {
             let follows = |node: &NodeId| {
                 record.replica(*node).is_some() && state.alive(*node) && resource.broken(*node).is_none()
             };
@@ -502,7 +502,7 @@ fn rollback_view(resource: &Resource, rollback: &Rollback) -> RollbackView {
 }
 
 fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
-    let (scrubs, now_ms) = (&resource.scrubs, wall_ms());
+    let (scrubs, policy, now_ms) = (&resource.scrubs, resource.record.policy.scrub, wall_ms());
     let one = |last: &Scrubbed| ScrubbedView {
         at_ms: last.at_ms,
         took_ms: last.took_ms,
@@ -515,9 +515,9 @@ fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
     };
     ScrubsView {
         now_ms,
-        interval_ms: scrubs.policy.interval_ms,
-        repair: scrubs.policy.repair,
-        rate: scrubs.policy.rate,
+        interval_ms: policy.interval_ms,
+        repair: policy.repair,
+        rate: policy.rate,
         running: scrubs.turn.is_some(),
         whole: scrubs.whole.as_ref().map(one),
         failed: scrubs.failed.as_ref().map(one),

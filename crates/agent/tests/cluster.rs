@@ -6,10 +6,11 @@ mod support;
 use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
 use mainstay_api::rest::{
-    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
-    ResourceView, ScrubSchedule, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
+    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
+    ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
 };
 use mainstay_types::{Code, Role};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -68,8 +69,7 @@ fn create(node: &TestNode, name: &str) -> ResourceView {
         replicas: vec!["n1".into(), "n2".into()],
         replica_count: None,
         preferred: vec!["n1".into()],
-        scrub: ScrubSchedule::default(),
-        min_copies: MinCopiesSet::default(),
+        settings: BTreeMap::new(),
         from: None,
     };
     node.client().post("/v1/resources", &request).unwrap()
@@ -137,8 +137,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         replicas: vec!["n1".into()],
         replica_count: None,
         preferred: vec![],
-        scrub: ScrubSchedule::default(),
-        min_copies: MinCopiesSet::default(),
+        settings: BTreeMap::new(),
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
@@ -157,8 +156,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         replicas: vec!["n1".into(), "n2".into()],
         replica_count: None,
         preferred: vec![],
-        scrub: ScrubSchedule::default(),
-        min_copies: MinCopiesSet::default(),
+        settings: BTreeMap::new(),
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
@@ -276,8 +274,7 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
             replicas: vec!["n1".into()],
             replica_count: None,
             preferred: vec![],
-            scrub: ScrubSchedule::default(),
-            min_copies: MinCopiesSet::default(),
+            settings: BTreeMap::new(),
             from: None,
         };
         let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();

@@ -11,6 +11,8 @@
 //! | `POST /v1/cluster/init` | [`ClusterInit`] | [`ClusterView`] |
 //! | `POST /v1/cluster/join` | [`ClusterJoin`] | [`ClusterView`] |
 //! | `GET /v1/cluster` | | [`ClusterView`] |
+//! | `GET /v1/cluster/settings` | | `Vec<SettingView>` |
+//! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `GET /v1/nodes` | | `Vec<NodeView>` |
 //! | `GET /v1/resources` | | `Vec<ResourceView>` |
 //! | `POST /v1/resources` | [`ResourceCreate`] | [`ResourceView`] |
@@ -19,9 +21,8 @@
 //! | `POST /v1/resources/{name}/scrub` | [`ScrubStart`] | [`Accepted`] |
 //! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
 //! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
-//! | `PUT /v1/resources/{name}/scrub/schedule` | [`ScrubSchedule`] | [`Accepted`] |
-//! | `PUT /v1/resources/{name}/min-copies` | [`MinCopiesSet`] | [`Accepted`] |
-//! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
+//! | `GET /v1/resources/{name}/settings` | | `Vec<SettingView>` |
+//! | `PATCH /v1/resources/{name}/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
 //! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
@@ -48,6 +49,7 @@ pub use mainstay_types::{
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Longest time that a request for events may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
@@ -182,13 +184,10 @@ pub struct ResourceCreate {
     /// Names of nodes that should be primary, best first.
     #[serde(default)]
     pub preferred: Vec<String>,
-    /// Schedule of scrubs. Default of each field: every 30 days, repair of what is proven, and a
-    /// rate that does not slow down clients.
-    #[serde(default)]
-    pub scrub: ScrubSchedule,
-    /// Copies that a write needs. Default: one copy is enough.
-    #[serde(default)]
-    pub min_copies: MinCopiesSet,
+    /// Settings for this resource, by name. Those of the cluster and the defaults count for the
+    /// others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, SettingValue>,
     /// The volumes hold the content of this snapshot from the beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<OriginView>,
@@ -202,17 +201,56 @@ pub struct OriginView {
     pub snapshot: String,
 }
 
-/// How many copies there have to be, and how long requests wait while there are fewer. A field that
-/// is not given stays as it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct MinCopiesSet {
-    /// Replicas in sync, the primary's included, that must have a write before the primary
-    /// acknowledges it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copies: Option<u32>,
-    /// Time after which waiting requests fail, in milliseconds. 0: at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub suspend_ms: Option<u64>,
+/// Value of a setting. As text it has its unit, as on the command line: `10ms`, `64MiB`, `off`. A
+/// number counts bytes or pieces; a time needs a unit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SettingValue {
+    Text(String),
+    Number(u64),
+    Switch(bool),
+}
+
+impl SettingValue {
+    /// The value as it is typed.
+    #[must_use]
+    pub fn as_typed(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Number(number) => number.to_string(),
+            Self::Switch(true) => "on".to_owned(),
+            Self::Switch(false) => "off".to_owned(),
+        }
+    }
+}
+
+/// Changes of settings by name, as a JSON merge patch (RFC 7396): settings that are not named stay
+/// as they are, and `null` takes a choice back.
+pub type SettingsChange = BTreeMap<String, Option<SettingValue>>;
+
+/// Source of a setting's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SettingSource {
+    Default,
+    /// Chosen for all resources without a choice of their own.
+    Cluster,
+    /// Chosen for this resource.
+    Resource,
+}
+
+/// A setting of a resource or of the cluster. Values are written as on the command line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SettingView {
+    pub name: String,
+    pub value: String,
+    pub from: SettingSource,
+    pub default: String,
+    /// The values that it takes, in words.
+    pub values: String,
+    /// First release that has it.
+    pub since: String,
+    pub help: String,
 }
 
 /// A further replica.
@@ -323,21 +361,6 @@ pub struct SnapshotOnView {
     /// The entry of the log that it is as of; 0 if that is not known.
     pub index: u64,
     pub state: SnapshotState,
-}
-
-/// When writes are acknowledged.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ModeSet {
-    /// `a`, `b` or `c`.
-    pub mode: Mode,
-    /// How far a follower may lag in mode A before writes wait for it; as before if not given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag_ms: Option<u64>,
-    /// In mode A, whether a follower within the limits takes over by itself.
-    #[serde(default)]
-    pub takeover: bool,
 }
 
 /// Give a node without a replica the devices of a resource, instead of its primary.
@@ -621,23 +644,6 @@ pub struct ScrubStart {
     pub repair: bool,
     /// Bytes per second that each replica reads; 0: no limit but that of background work.
     pub rate: u64,
-}
-
-/// When scrubs begin by themselves, and what they do. Fields that are not given stay as they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScrubSchedule {
-    /// From one to the next, in milliseconds; 0: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval_ms: Option<u64>,
-    /// `off`: only tell which blocks differ. `proven`: also repair blocks whose right content is
-    /// known, by checksums or because more than half of the replicas agree. `all`: otherwise write
-    /// what the primary holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub repair: Option<ScrubRepair>,
-    /// Bytes per second that each replica reads; 0: no limit but that of background work.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u64>,
 }
 
 /// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks,

@@ -183,6 +183,12 @@ impl Client {
 
     /// # Errors
     /// See [`ClientError`].
+    pub fn patch<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+        self.call(Method::PATCH, path, Some(encode(body)?))
+    }
+
+    /// # Errors
+    /// See [`ClientError`].
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::DELETE, path, None)
     }

@@ -554,7 +554,7 @@ fn advise_resource(
         add(Severity::Critical, subject, what, remedy);
         return;
     }
-    let in_a = record.mode == Mode::A;
+    let in_a = record.policy.mode() == Mode::A;
     let follows = |node: NodeId| in_a && record.replica(node).is_some() && state.lives_whole(resource, node);
     let behind: Vec<NodeId> = resource
         .spec

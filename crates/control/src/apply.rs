@@ -1,13 +1,13 @@
 //! Applying an entry of the control plane's log.
 
-use crate::copies;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::members::{Newcomer, settling};
 use crate::origin::SnapshotOf;
 use crate::reconcile::Unusable;
-use crate::scrubs::{ScrubPolicy, Scrubs};
+use crate::scrubs::Scrubs;
 use crate::service::StatusReport;
+use crate::settings::{check_asked, check_values};
 use crate::state::{
     Cluster, Command, Entry, LEASE_MS, Links, NODES_MAX, Node, Outcome, RESOURCES_MAX, Reopened, Resource,
     ResourceSpec, Settings, State, cut, refused,
@@ -15,8 +15,8 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, Code, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, NodeStatus, REPLICAS_MAX,
-    ResourceId, ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
+    BLOCK_BYTES, Choices, Code, JOURNAL_BYTES_MIN, Member, NodeId, NodeStatus, REPLICAS_MAX, ResourceId,
+    ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,8 +84,8 @@ impl State {
             Command::NodeLinks { node, links } => self.node_links(node, links),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
-            Command::CreateResource { name, spec, scrub, min_copies, origin } => {
-                self.create_resource(at_ms, name, spec, (scrub, min_copies), origin)
+            Command::CreateResource { name, spec, choices, origin } => {
+                self.create_resource(at_ms, name, spec, choices, origin)
             }
             Command::ReplicaReady { resource, version, node, incarnation } => {
                 self.replica_ready(at_ms, resource, version, Member { node, incarnation })
@@ -121,7 +121,6 @@ impl State {
             Command::SnapshotsSeen { resource, node, seen } => {
                 self.snapshots_seen(at_ms, resource, node, &seen)
             }
-            Command::SetScrub { resource, policy } => self.set_scrub(at_ms, resource, policy),
             Command::BeginScrub { resource, epoch } => self.begin_scrub(at_ms, resource, epoch),
             Command::ScrubEnded { resource, node, seen } => self.scrub_ended(at_ms, resource, node, &seen),
             Command::VolumeGrown { resource, epoch, volume, bytes } => {
@@ -134,11 +133,8 @@ impl State {
             Command::ClaimAttachment { resource, session, node, opening } => {
                 self.claim_attachment(resource, session, node, opening)
             }
-            Command::SetMinCopies { resource, version, min_copies } => {
-                self.set_min_copies(at_ms, resource, version, min_copies)
-            }
-            Command::SetMode { resource, version, mode, lag, takeover } => {
-                self.set_mode(at_ms, resource, version, (mode, lag, takeover))
+            Command::ChangeSettings { resource, version, changes } => {
+                self.change_settings(at_ms, resource, version, &changes)
             }
             Command::ForcePromote { resource, version, to, end, heard } => {
                 self.force_promote(at_ms, resource, version, to, Held { end, heard })
@@ -331,7 +327,7 @@ impl State {
         at_ms: u64,
         name: String,
         mut spec: ResourceSpec,
-        (scrub, min_copies): (ScrubPolicy, MinCopies),
+        choices: Choices,
         of: Option<SnapshotOf>,
     ) -> Outcome {
         if !valid_name(&name) {
@@ -354,26 +350,23 @@ impl State {
         if let Err((message, remedy)) = self.check_spec(&spec) {
             return refused(Code::BadResource, message, remedy);
         }
-        if let Some(refusal) = scrub.refusal() {
-            return refusal;
-        }
-        if let Err((message, remedy)) = copies::check(min_copies, spec.replicas.len(), Mode::C) {
-            return refused(Code::BadMinCopies, message, remedy);
+        let chosen = choices.iter().map(|(key, value)| (key, Some(value))).collect();
+        let policy = Choices::resolve(&self.choices, &choices, spec.journal_bytes);
+        if let Err(refusal) = check_values(&chosen, true).and_then(|()| check_asked(&chosen, &policy)) {
+            return *refusal;
         }
         let origin = match of.map(|of| self.origin(of, &spec)).transpose() {
             Ok(origin) => origin,
             Err(refusal) => return *refusal,
         };
-        reach!("control: a resource is made");
         spec.replicas.sort_unstable();
-        self.last_resource += 1;
-        let id = ResourceId(self.last_resource);
-        let record = ResourceRecord { min_copies, ..ResourceRecord::new(id) };
+        let id = ResourceId(self.last_resource + 1);
         let mut resource = Resource {
             id,
             name: name.clone(),
             spec,
-            record,
+            choices,
+            record: ResourceRecord { policy, ..ResourceRecord::new(id) },
             deleting: false,
             gone: BTreeSet::new(),
             failure: None,
@@ -390,10 +383,15 @@ impl State {
             rollback: None,
             rolled_back: None,
             origin: None,
-            scrubs: Scrubs { policy: scrub, since_ms: at_ms, ..Scrubs::default() },
+            scrubs: Scrubs { since_ms: at_ms, ..Scrubs::default() },
             forced: None,
             reopened: BTreeMap::new(),
         };
+        if let Err(refusal) = resource.check_policy(&resource.choices, &policy, &chosen) {
+            return *refusal;
+        }
+        reach!("control: a resource is made");
+        self.last_resource = id.0;
         let mut text = "created".to_owned();
         if let Some(origin) = origin {
             let (snapshot, source) = self.origin_names(&origin);
@@ -549,6 +547,9 @@ impl State {
                 return fail(what);
             }
             if let Err(what) = Self::check_attached(resource) {
+                return fail(what);
+            }
+            if let Err(what) = self.check_settings(resource) {
                 return fail(what);
             }
             if let Err(what) = Self::check_copies(resource) {

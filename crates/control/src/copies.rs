@@ -7,54 +7,11 @@
 //! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants
 //! more copies than it is to have replicas. In mode A it wants no more than one.
 
-use crate::state::{Outcome, Resource, State, refused};
+use crate::state::{Resource, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Code, ConfigVersion, MinCopies, Mode, NodeId, ResourceId, Severity, reach};
-
-/// The longest that requests wait, in milliseconds.
-const SUSPEND_MS_MAX: u64 = 3_600_000;
+use mainstay_types::{MinCopies, Mode, NodeId};
 
 impl State {
-    pub(crate) fn set_min_copies(
-        &mut self,
-        at_ms: u64,
-        id: ResourceId,
-        version: ConfigVersion,
-        wanted: MinCopies,
-    ) -> Outcome {
-        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
-            return refused(
-                Code::UnknownResource,
-                format!("there is no resource {id}"),
-                "see `mainstay resource list`",
-            );
-        };
-        if let Err((message, remedy)) = check(wanted, resource.lasting_replicas(), resource.record.mode) {
-            return refused(Code::BadMinCopies, message, remedy);
-        }
-        let record = &resource.record;
-        if record.min_copies == wanted {
-            return Outcome::Unchanged;
-        }
-        if record.version != version {
-            reach!("control: a change of min-copies is based on an older record");
-            return Outcome::Conflict { record: Some(record.clone()) };
-        }
-        reach!("control: min-copies is changed");
-        let text = match wanted.copies {
-            1 => "writes are acknowledged with one copy, if there are no more".to_owned(),
-            copies => format!(
-                "writes are acknowledged with {copies} copies at least; with fewer they wait {} s, and then fail",
-                wanted.suspend_ms / 1000
-            ),
-        };
-        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
-        resource.record.min_copies = wanted;
-        resource.record.version = resource.record.version.next();
-        self.note_on(at_ms, id, Severity::Info, text);
-        Outcome::Done
-    }
-
     /// Whether a dead member on `node` stays in sync because too few members would remain. It lacks
     /// no acknowledged write, and may be the first to return.
     pub(crate) fn stays_for_copies(resource: &Resource, node: NodeId) -> bool {
@@ -94,7 +51,7 @@ impl State {
             format!(
                 "{wanted} copies are wanted and {} is there: writes wait {} s, and then fail",
                 there.len(),
-                record.min_copies.suspend_ms / 1000
+                record.policy.min_copies.suspend_ms / 1000
             ),
             format!(
                 "{first}; or go on with fewer: `mainstay resource set-min-copies {} {}`",
@@ -107,7 +64,7 @@ impl State {
     /// For [`State::check`].
     pub(crate) fn check_copies(resource: &Resource) -> Result<(), &'static str> {
         let record = &resource.record;
-        match check(record.min_copies, resource.lasting_replicas(), record.mode) {
+        match check(record.policy.min_copies, resource.lasting_replicas(), record.policy.mode()) {
             Ok(()) => Ok(()),
             Err(_) => Err("more copies are wanted than there can be"),
         }
@@ -141,12 +98,6 @@ pub(crate) fn check(wanted: MinCopies, replicas: usize, mode: Mode) -> Result<()
                 wanted.copies
             ),
             "ask for 1, or choose another mode first".into(),
-        ));
-    }
-    if wanted.suspend_ms > SUSPEND_MS_MAX {
-        return Err((
-            format!("suspend-io: requests would wait for {} ms", wanted.suspend_ms),
-            format!("let them wait for {} s at most", SUSPEND_MS_MAX / 1000),
         ));
     }
     Ok(())

@@ -165,8 +165,8 @@ impl State {
             ),
             None => format!(
                 "goes on from {name}, which lacks no more than {} or {} s of what {names} acknowledged; that is lost",
-                size_words(record.lag.bytes),
-                record.lag.ms / 1000
+                size_words(record.policy.lag().bytes),
+                record.policy.lag().ms / 1000
             ),
         };
         // Some of their growth may be lost as well; it is wished for again.

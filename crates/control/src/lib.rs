@@ -34,6 +34,7 @@ mod replicas;
 pub mod rollback;
 pub mod scrubs;
 mod service;
+pub mod settings;
 pub mod snapshots;
 pub mod stalls;
 pub mod state;

@@ -385,9 +385,8 @@ pub(crate) fn settling(behind: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrubs::ScrubPolicy;
     use crate::state::{Command, Entry, ResourceSpec, Settings};
-    use mainstay_types::MinCopies;
+    use mainstay_types::Choices;
 
     fn apply(state: &mut State, command: Command) -> Outcome {
         state.apply(Entry { at_ms: 0, command })
@@ -452,8 +451,7 @@ mod tests {
                 replicas: vec![NodeId(1)],
                 preferred: Vec::new(),
             },
-            scrub: ScrubPolicy::default(),
-            min_copies: MinCopies::default(),
+            choices: Choices::default(),
             origin: None,
         };
         assert!(apply(&mut state, create).is_ok());

@@ -54,7 +54,7 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         let record = &mut resource.record;
-        let lawful = opening.is_none_or(|opening| record.mode == Mode::B && opening != Opening(0));
+        let lawful = opening.is_none_or(|opening| record.policy.mode() == Mode::B && opening != Opening(0));
         let known = record.openings.get(&member.node).copied();
         if !lawful || known == opening || !record.iss.contains(&member) {
             reach!("control: an opening that cannot count");

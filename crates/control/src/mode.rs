@@ -27,87 +27,15 @@
 //! there is a primary and no memory counts, the in-sync set is the primary and some of the called
 //! replicas.
 
-use crate::copies;
-use crate::state::{Outcome, Resource, State, refused};
-use mainstay_types::{
-    BLOCK_BYTES, Code, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, Severity, reach,
-    size_words,
-};
+use crate::state::{Outcome, Resource, State};
+use mainstay_types::{BLOCK_BYTES, LagLimits, Member, Mode, NodeId, ResourceId, reach, size_words};
 use std::collections::BTreeSet;
 
-/// Bounds of the limits in time, in milliseconds.
-const LAG_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
-
 impl State {
-    pub(crate) fn set_mode(
-        &mut self,
-        at_ms: u64,
-        id: ResourceId,
-        version: ConfigVersion,
-        (mode, lag, takeover): (Mode, LagLimits, bool),
-    ) -> Outcome {
-        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
-            return refused(
-                Code::UnknownResource,
-                format!("there is no resource {id}"),
-                "see `mainstay resource list`",
-            );
-        };
-        if let Err((message, remedy)) = check_lag(resource, lag) {
-            return refused(Code::BadMode, message, remedy);
-        }
-        if let Err((message, _)) =
-            copies::check(resource.record.min_copies, resource.lasting_replicas(), mode)
-        {
-            let remedy = format!(
-                "let one copy be enough first: `mainstay resource set-min-copies {} 1`",
-                resource.name
-            );
-            return refused(Code::BadMode, message, remedy);
-        }
-        let record = &resource.record;
-        let takeover = takeover && mode == Mode::A;
-        if (record.mode, record.lag, record.takeover) == (mode, lag, takeover) {
-            return Outcome::Unchanged;
-        }
-        if record.version != version {
-            reach!("control: a change of mode is based on an older record");
-            return Outcome::Conflict { record: Some(record.clone()) };
-        }
-        let text = match mode {
-            Mode::A => {
-                reach!("control: mode A");
-                format!(
-                    "mode A: writes are acknowledged by the primary alone; the others follow within {} MiB and {} s{}",
-                    lag.bytes >> 20,
-                    lag.ms / 1000,
-                    if takeover { ", and one that does takes over when the primary is lost" } else { "" }
-                )
-            }
-            Mode::B => {
-                reach!("control: mode B");
-                "mode B: writes are acknowledged when all replicas that are in sync have them in memory; a flush waits for their disks".into()
-            }
-            Mode::C => {
-                reach!("control: mode C");
-                "mode C: writes are acknowledged by all replicas that are in sync".into()
-            }
-        };
-        let subject = format!("resource {}", resource.name);
-        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
-        let record = &mut resource.record;
-        (record.mode, record.lag, record.takeover) = (mode, lag, takeover);
-        // The followers in the set were within other limits.
-        record.near.clear();
-        record.version = record.version.next();
-        self.note(at_ms, Severity::Info, subject, text);
-        Outcome::Done
-    }
-
     /// Whether the primary could move to `node`, now or when that node has caught up.
     #[must_use]
     pub(crate) fn may_come(&self, resource: &Resource, node: NodeId) -> bool {
-        let follows = resource.record.mode == Mode::A
+        let follows = resource.record.policy.mode() == Mode::A
             && resource.record.primary.is_some()
             && resource.record.replica(node).is_some()
             && !resource.deleting
@@ -118,7 +46,7 @@ impl State {
     /// The nodes whose replicas are to be in sync although the mode is A.
     fn called(&self, resource: &Resource) -> Vec<NodeId> {
         let record = &resource.record;
-        if record.mode != Mode::A || resource.deleting {
+        if record.policy.mode() != Mode::A || resource.deleting {
             return Vec::new();
         }
         let mut called: BTreeSet<NodeId> = resource.moving.values().copied().collect();
@@ -143,7 +71,7 @@ impl State {
     pub(crate) fn set_near(&mut self, id: ResourceId, member: Member, near: bool) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
-        let follows = record.takeover
+        let follows = record.policy.takeover()
             && record.replica(member.node) == Some(member)
             && !record.iss.contains(&member)
             && !record.doubtful.contains(&member)
@@ -170,7 +98,10 @@ impl State {
     /// lost. `None` unless the resource is in mode A and takes over automatically.
     fn takes_over(&self, resource: &Resource) -> Option<Member> {
         let record = &resource.record;
-        let due = record.mode == Mode::A && record.takeover && record.primary.is_none() && !resource.deleting;
+        let due = record.policy.mode() == Mode::A
+            && record.policy.takeover()
+            && record.primary.is_none()
+            && !resource.deleting;
         if !due || record.iss.iter().any(|member| self.lives_whole(resource, member.node)) {
             return None;
         }
@@ -186,7 +117,7 @@ impl State {
         let ids: Vec<ResourceId> = self.resources.keys().copied().collect();
         for id in ids {
             let Some(resource) = self.resources.get(&id) else { continue };
-            if resource.record.mode != Mode::A && resource.record.called.is_empty() {
+            if resource.record.policy.mode() != Mode::A && resource.record.called.is_empty() {
                 continue;
             }
             if let Some(to) = self.takes_over(resource) {
@@ -199,7 +130,7 @@ impl State {
             let Some(resource) = self.resources.get_mut(&id) else { continue };
             let record = &mut resource.record;
             let before = (record.called.clone(), record.iss.len(), record.near.len());
-            let settled = record.mode == Mode::A && record.openings.is_empty();
+            let settled = record.policy.mode() == Mode::A && record.openings.is_empty();
             if let Some(primary) = record.primary.filter(|_| settled) {
                 record.iss.retain(|member| member.node == primary || called.contains(&member.node));
             }
@@ -221,12 +152,12 @@ impl State {
         let alone = |primary| {
             record.iss.iter().all(|member| member.node == primary || record.called.contains(&member.node))
         };
-        let settled = record.mode == Mode::A && record.openings.is_empty();
+        let settled = record.policy.mode() == Mode::A && record.openings.is_empty();
         if settled && record.primary.is_some_and(|primary| !alone(primary)) {
             return Err("in mode A, in sync without being called");
         }
         let follows = |member: &Member| record.replicas.contains(member) && !record.iss.contains(member);
-        if !record.near.iter().all(follows) || !(record.takeover || record.near.is_empty()) {
+        if !record.near.iter().all(follows) || !(record.policy.takeover() || record.near.is_empty()) {
             return Err("near, and no follower");
         }
         if !record.doubtful.iter().all(|member| record.replicas.contains(member)) {
@@ -241,7 +172,7 @@ impl State {
 
 /// Checks the limits of the lag. A follower is fed from the journal. The entries that it lacks have
 /// to fit there, beside those that are not destaged yet.
-fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)> {
+pub(crate) fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)> {
     let most = resource.spec.journal_bytes / 2;
     if lag.bytes < 16 * BLOCK_BYTES || lag.bytes > most {
         return Err((
@@ -251,16 +182,10 @@ fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)
                 size_words(resource.spec.journal_bytes)
             ),
             format!(
-                "set --lag-bytes from {} to {}, which is half the journal",
+                "set lag-bytes from {} to {}, which is half the journal",
                 size_words(16 * BLOCK_BYTES),
                 size_words(most)
             ),
-        ));
-    }
-    if !LAG_MS.contains(&lag.ms) {
-        return Err((
-            format!("lag-s: {} s are asked for", lag.ms / 1000),
-            format!("set --lag-s from 1 to {}", LAG_MS.end() / 1000),
         ));
     }
     Ok(())

@@ -80,7 +80,7 @@ impl State {
                 "add another one first, or delete the resource",
             );
         }
-        let wanted = resource.record.min_copies.copies as usize;
+        let wanted = resource.record.policy.min_copies.copies as usize;
         // Removing the source or the target of a move ends the move.
         let moves = resource.moving.iter().any(|(from, to)| *from == node || *to == node);
         if resource.lasting_replicas() - usize::from(!moves) < wanted {

@@ -19,46 +19,21 @@
 //! - Wall clocks decide when scrubs begin, and nothing else. A wrong clock makes a scrub come
 //!   early, or late by no more than two intervals and a half.
 
-use crate::snapshots::unknown_resource;
-use crate::state::{Command, Outcome, Resource, State, refused};
+use crate::state::{Command, Outcome, Resource, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Code, EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
-    Severity, reach,
+    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary, Severity,
+    reach,
 };
 use serde::{Deserialize, Serialize};
 
-/// Bounds of the interval, in milliseconds: a second, for tests, to ten years.
-pub const INTERVAL_MS: std::ops::RangeInclusive<u64> = 1000..=315_360_000_000;
-/// Default interval between scrubs: 30 days, as distributions set up ZFS and md.
-///
-/// With the weekly interval of Ceph, scrubs alone would take half of the traffic that a disk of 10
-/// TB is made to bear in a year. Data that clients read is compared with its checksum anyway.
-const INTERVAL_DEFAULT_MS: u64 = 30 * 24 * 3_600_000;
 /// After the first scrub that came to nothing; twice as long after the next, and so on.
 const RETRY_MS: u64 = 600_000;
-
-/// Settings of the operator for scrubs of one resource.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubPolicy {
-    /// From one scrub to the next, in milliseconds; 0: none begins by itself.
-    pub interval_ms: u64,
-    pub repair: ScrubRepair,
-    /// Bytes per second and replica; 0: no limit but the background's.
-    pub rate: u64,
-}
-
-impl Default for ScrubPolicy {
-    fn default() -> Self {
-        Self { interval_ms: INTERVAL_DEFAULT_MS, repair: ScrubRepair::default(), rate: 0 }
-    }
-}
 
 /// All about the scrubs of one resource.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Scrubs {
-    pub policy: ScrubPolicy,
-    /// Wall clock of when it was chosen.
+    /// Wall clock of when the interval was chosen.
     pub since_ms: u64,
     /// Set while the schedule begins a scrub, or has begun one.
     pub turn: Option<Turn>,
@@ -120,47 +95,11 @@ pub struct ScrubTask {
     pub after: u64,
 }
 
-impl ScrubPolicy {
-    /// Why it cannot be.
-    pub(crate) fn refusal(self) -> Option<Outcome> {
-        let bad = self.interval_ms != 0 && !INTERVAL_MS.contains(&self.interval_ms);
-        bad.then(|| {
-            refused(
-                Code::BadInterval,
-                format!("an interval of {} ms between scrubs", self.interval_ms),
-                "choose 1s to 3650d, or off",
-            )
-        })
-    }
-}
-
 impl State {
-    pub(crate) fn set_scrub(&mut self, at_ms: u64, id: ResourceId, policy: ScrubPolicy) -> Outcome {
-        let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
-        let Some(resource) = found else { return unknown_resource(id) };
-        if let Some(refusal) = policy.refusal() {
-            return refusal;
-        }
-        if resource.scrubs.policy == policy {
-            return Outcome::Unchanged;
-        }
-        reach!("control: another schedule of scrubs");
-        if resource.scrubs.policy.interval_ms != policy.interval_ms {
-            resource.scrubs.since_ms = at_ms;
-        }
-        resource.scrubs.policy = policy;
-        let text = match policy.interval_ms {
-            0 => "its replicas are compared only when somebody asks for it".to_owned(),
-            ms => format!("its replicas are compared every {} s", ms / 1000),
-        };
-        self.note_on(at_ms, id, Severity::Info, text);
-        Outcome::Done
-    }
-
     /// The primary's node finds that a scrub is due.
     pub(crate) fn begin_scrub(&mut self, at_ms: u64, id: ResourceId, epoch: Epoch) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Unchanged };
-        let scheduled = resource.scrubs.policy.interval_ms != 0 && resource.scrubs.turn.is_none();
+        let scheduled = resource.record.policy.scrub.interval_ms != 0 && resource.scrubs.turn.is_none();
         if !scheduled || resource.record.epoch != epoch || self.scrub_waits_for(id).is_some() {
             reach!("control: a scrub cannot begin after all");
             return Outcome::Unchanged;
@@ -343,7 +282,7 @@ impl State {
             None => true,
             Some(_) if !self.alive(**node) || resource.broken(**node).is_some() => true,
             // A follower is compared as of the same entries.
-            Some(_) if record.mode == Mode::A => false,
+            Some(_) if record.policy.mode() == Mode::A => false,
             Some(member) => !record.iss.contains(&member) || resource.reopened.contains_key(*node),
         };
         if let Some(node) = resource.spec.replicas.iter().find(out) {
@@ -385,14 +324,14 @@ fn place(id: ResourceId, interval_ms: u64) -> u64 {
 impl Resource {
     /// The first moment after `at_ms` that is the resource's own in an interval.
     fn next_place(&self, at_ms: u64) -> u64 {
-        let interval = self.scrubs.policy.interval_ms;
+        let interval = self.record.policy.scrub.interval_ms;
         let into = (at_ms % interval + interval - place(self.id, interval)) % interval;
         at_ms.saturating_add(interval - into)
     }
 
     /// When the next one is due, failures aside. `None`: never.
     fn scrub_planned_ms(&self, now_ms: u64) -> Option<u64> {
-        let Scrubs { policy: ScrubPolicy { interval_ms, .. }, since_ms, .. } = self.scrubs;
+        let (interval_ms, since_ms) = (self.record.policy.scrub.interval_ms, self.scrubs.since_ms);
         if interval_ms == 0 {
             return None;
         }
@@ -410,7 +349,7 @@ impl Resource {
     #[must_use]
     pub fn scrub_due_ms(&self, now_ms: u64) -> Option<u64> {
         let planned = self.scrub_planned_ms(now_ms)?;
-        let interval = self.scrubs.policy.interval_ms;
+        let interval = self.record.policy.scrub.interval_ms;
         let possible = |failed: &&Scrubbed| failed.at_ms <= now_ms.saturating_add(interval);
         let Some(failed) = self.scrubs.failed.as_ref().filter(possible) else { return Some(planned) };
         let again = match failed.end {
@@ -428,7 +367,7 @@ impl Resource {
     #[must_use]
     pub fn scrub_late_ms(&self, now_ms: u64) -> Option<u64> {
         let late = now_ms.checked_sub(self.scrub_planned_ms(now_ms)?)?;
-        (self.scrubs.turn.is_none() && late > self.scrubs.policy.interval_ms / 4).then_some(late)
+        (self.scrubs.turn.is_none() && late > self.record.policy.scrub.interval_ms / 4).then_some(late)
     }
 
     /// Returns the report of a scrub that the primary's engine has led and that has ended, unless
@@ -443,7 +382,8 @@ impl Resource {
     /// Returns the scrub that the primary's engine is to begin now, if one is due and none runs.
     pub(crate) fn scrub_task(&self, seen: Option<&ScrubSummary>) -> Option<ScrubTask> {
         self.scrubs.turn.filter(|turn| turn.epoch == self.record.epoch)?;
-        let ScrubPolicy { repair, rate, .. } = self.scrubs.policy;
+        let scrub = self.record.policy.scrub;
+        let (repair, rate) = (scrub.repair, scrub.rate);
         if seen.is_some_and(|seen| seen.state == ScrubState::Running) {
             return None;
         }

@@ -10,13 +10,14 @@
 
 use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
-use crate::scrubs::{ScrubPolicy, Scrubs};
+use crate::scrubs::Scrubs;
 use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
+use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, LagLimits, MacAddress, Member, MinCopies,
-    Mode, NodeId, NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary,
-    ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
+    Choices, Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, MacAddress, Member, NodeId,
+    NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase,
+    SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,6 +42,9 @@ pub struct State {
     /// `None` before [`Command::InitCluster`].
     pub cluster: Option<Cluster>,
     pub settings: Settings,
+    /// Settings of resources that have no choice of their own; see `settings.rs`.
+    #[serde(default, skip_serializing_if = "Choices::is_empty")]
+    pub choices: Choices,
     pub nodes: BTreeMap<NodeId, Node>,
     pub resources: BTreeMap<ResourceId, Resource>,
     /// By name.
@@ -153,6 +157,9 @@ pub struct Resource {
     pub id: ResourceId,
     pub name: String,
     pub spec: ResourceSpec,
+    /// Settings that were chosen for this resource; see `settings.rs`.
+    #[serde(default, skip_serializing_if = "Choices::is_empty")]
+    pub choices: Choices,
     pub record: ResourceRecord,
     /// Being deleted; nodes drop their replicas and confirm.
     pub deleting: bool,
@@ -446,9 +453,7 @@ pub enum Command {
         name: String,
         spec: ResourceSpec,
         #[serde(default)]
-        scrub: ScrubPolicy,
-        #[serde(default)]
-        min_copies: MinCopies,
+        choices: Choices,
         /// The volumes are to hold what this snapshot of another resource holds; see `origin.rs`.
         #[serde(default)]
         origin: Option<SnapshotOf>,
@@ -570,11 +575,6 @@ pub enum Command {
         node: NodeId,
         seen: Vec<(SnapshotId, SnapshotOn)>,
     },
-    /// When replicas are compared, and what is done about what is found; see `scrubs.rs`.
-    SetScrub {
-        resource: ResourceId,
-        policy: ScrubPolicy,
-    },
     /// Proposed by the primary's node when one is due.
     BeginScrub {
         resource: ResourceId,
@@ -607,21 +607,12 @@ pub enum Command {
         node: NodeId,
         opening: Opening,
     },
-    /// When a write is acknowledged, and how far followers may lag in mode A.
-    SetMode {
-        resource: ResourceId,
-        version: ConfigVersion,
-        mode: Mode,
-        lag: LagLimits,
-        /// In mode A, a follower within the limits takes over by itself.
-        #[serde(default)]
-        takeover: bool,
-    },
-    /// How many copies there have to be, and how long requests wait while there are fewer.
-    SetMinCopies {
-        resource: ResourceId,
-        version: ConfigVersion,
-        min_copies: MinCopies,
+    /// Changes settings of a resource, or of the cluster if none is named; see `settings.rs`. If a
+    /// version is named, the resource's record has to have it.
+    ChangeSettings {
+        resource: Option<ResourceId>,
+        version: Option<ConfigVersion>,
+        changes: Changes,
     },
     /// Goes on from a replica that may lack acknowledged writes, because no replica that has them
     /// all comes back (R11). `end` and `heard` are what the operator was told about the loss: the

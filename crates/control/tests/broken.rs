@@ -6,11 +6,10 @@ mod common;
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, Unusable, plan};
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, MinCopies, NodeId, Role, ServicePhase,
+    Choices, Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, Member, NodeId, Role, ServicePhase,
     Severity,
 };
 
@@ -24,13 +23,7 @@ fn unready(replicas: u32) -> State {
     assert!(
         apply(
             &mut state,
-            Command::CreateResource {
-                name: "db".into(),
-                spec,
-                scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default(),
-                origin: None,
-            }
+            Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None }
         )
         .is_ok()
     );

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::state::{Command, Outcome, State};
+use mainstay_control::state::{Outcome, State};
 use mainstay_types::{Code, ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
 
 const TWO: MinCopies = MinCopies { copies: 2, suspend_ms: 20_000 };
@@ -17,13 +17,13 @@ fn version(state: &State) -> ConfigVersion {
 
 fn want(state: &mut State, min_copies: MinCopies) -> Outcome {
     let version = version(state);
-    apply(state, Command::SetMinCopies { resource: R, version, min_copies })
+    apply(state, change_copies(version, min_copies))
 }
 
 fn set_mode(state: &mut State, mode: Mode) -> Outcome {
     let version = version(state);
     let lag = LagLimits { bytes: 1 << 20, ms: 1000 };
-    apply(state, Command::SetMode { resource: R, version, mode, lag, takeover: false })
+    apply(state, change_mode(version, mode, lag, false))
 }
 
 /// A and B, and two copies are wanted.
@@ -50,13 +50,13 @@ fn told(state: &State) -> Vec<(String, String)> {
 fn it_is_changed_on_the_version_that_was_read() {
     let mut state = ready();
     let old = version(&state);
-    assert_eq!(state.resources[&R].record.min_copies, MinCopies::default());
+    assert_eq!(state.resources[&R].record.policy.min_copies, MinCopies::default());
     assert!(want(&mut state, TWO).is_ok());
     assert!(version(&state) > old);
     assert_eq!(want(&mut state, TWO), Outcome::Unchanged);
-    let late = Command::SetMinCopies { resource: R, version: old, min_copies: MinCopies::default() };
+    let late = change_copies(old, MinCopies::default());
     assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }));
-    assert_eq!(state.resources[&R].record.min_copies, TWO);
+    assert_eq!(state.resources[&R].record.policy.min_copies, TWO);
 }
 
 #[test]

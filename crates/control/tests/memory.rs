@@ -22,7 +22,7 @@ fn member(state: &State, node: NodeId) -> Member {
 fn set(state: &mut State, mode: Mode) -> Outcome {
     let version = resource(state).record.version;
     let lag = LagLimits { bytes: 1 << 20, ms: 1000 };
-    apply(state, Command::SetMode { resource: R, version, mode, lag, takeover: false })
+    apply(state, change_mode(version, mode, lag, false))
 }
 
 fn counts(state: &mut State, node: NodeId, opening: Option<Opening>) -> Outcome {

@@ -21,7 +21,7 @@ use version as version_of;
 
 fn set(state: &mut State, mode: Mode) -> Outcome {
     let version = version(state);
-    apply(state, Command::SetMode { resource: R, version, mode, lag: LAG, takeover: false })
+    apply(state, change_mode(version, mode, LAG, false))
 }
 
 fn force(state: &mut State, node: NodeId) -> Outcome {
@@ -58,12 +58,12 @@ fn without_a() -> State {
 fn a_mode_is_changed_on_the_version_that_was_read() {
     let mut state = ready();
     let old = version(&state);
-    assert_eq!(state.resources[&R].record.mode, Mode::C);
+    assert_eq!(state.resources[&R].record.policy.mode(), Mode::C);
     assert!(set(&mut state, Mode::A).is_ok());
     assert!(version(&state) > old);
     assert_eq!(members(&state), [A], "writes wait for nobody else");
     assert_eq!(set(&mut state, Mode::A), Outcome::Unchanged);
-    let late = Command::SetMode { resource: R, version: old, mode: Mode::C, lag: LAG, takeover: false };
+    let late = change_mode(old, Mode::C, LAG, false);
     assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }));
     assert!(set(&mut state, Mode::C).is_ok());
     assert_eq!(members(&state), [A], "who has everything is for the primary to say");
@@ -75,15 +75,14 @@ fn a_mode_is_changed_on_the_version_that_was_read() {
 #[test]
 fn the_lag_has_to_fit_into_the_journal() {
     let mut state = ready();
-    for lag in [
-        LagLimits { bytes: 4096, ..LAG },
-        LagLimits { bytes: 9 << 20, ..LAG },
-        LagLimits { ms: 1, ..LAG },
-        LagLimits { ms: 4_000_000, ..LAG },
+    for (lag, code) in [
+        (LagLimits { bytes: 4096, ..LAG }, Code::BadSettings),
+        (LagLimits { bytes: 9 << 20, ..LAG }, Code::BadMode),
+        (LagLimits { ms: 1, ..LAG }, Code::BadSettings),
+        (LagLimits { ms: 4_000_000, ..LAG }, Code::BadSettings),
     ] {
-        let version = version(&state);
-        let command = Command::SetMode { resource: R, version, mode: Mode::A, lag, takeover: false };
-        assert_eq!(refused(apply(&mut state, command)), Code::BadMode, "{lag:?}");
+        let command = change_mode(version(&state), Mode::A, lag, false);
+        assert_eq!(refused(apply(&mut state, command)), code, "{lag:?}");
     }
 }
 
@@ -254,9 +253,8 @@ fn in_mode_c_as_well() {
 #[test]
 fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
     let mut state = ready();
-    let (resource, version) = (R, version(&state));
-    let command = Command::SetMode { resource, version, mode: Mode::A, lag: LAG, takeover: true };
-    assert!(apply(&mut state, command.clone()).is_ok());
+    let command = change_mode(version(&state), Mode::A, LAG, true);
+    assert!(apply(&mut state, command).is_ok());
     let mut far = state.clone();
     die(&mut far, A);
     assert_eq!(primary(&far), None, "nobody knows what B lacks");
@@ -269,10 +267,9 @@ fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
     die(&mut gone, A);
     assert_eq!(primary(&gone), None);
     let mut lower = state.clone();
-    let (version, lag) = (version_of(&lower), LagLimits { bytes: 65_536, ..LAG });
-    assert!(
-        apply(&mut lower, Command::SetMode { resource, version, mode: Mode::A, lag, takeover: true }).is_ok()
-    );
+    let lag = LagLimits { bytes: 65_536, ..LAG };
+    let command = change_mode(version_of(&lower), Mode::A, lag, true);
+    assert!(apply(&mut lower, command).is_ok());
     assert!(lower.resources[&R].record.near.is_empty(), "it was near by other limits");
     die(&mut state, A);
     let record = &state.resources[&R].record;
@@ -285,8 +282,8 @@ fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
 #[test]
 fn with_takeover_a_primary_that_lives_is_not_given_up() {
     let mut state = ready();
-    let (resource, version) = (R, version(&state));
-    let command = Command::SetMode { resource, version, mode: Mode::A, lag: LAG, takeover: true };
+    let resource = R;
+    let command = change_mode(version(&state), Mode::A, LAG, true);
     assert!(apply(&mut state, command).is_ok());
     let b = member(&state, B);
     assert!(change(&mut state, IssChange::Near { member: b }).is_ok());

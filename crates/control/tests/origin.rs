@@ -6,11 +6,10 @@ use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Code, Incarnation, Index, IssChange, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId,
+    Choices, Code, Incarnation, Index, IssChange, NodeId, ResourceId, Role, ShrinkReason, SnapshotId,
     SnapshotOn, SnapshotState,
 };
 
@@ -32,8 +31,7 @@ fn make(name: &str, of: SnapshotOf, volumes: Vec<u64>, replicas: &[NodeId]) -> C
         replicas: replicas.to_vec(),
         preferred: replicas[..1].to_vec(),
     };
-    let (scrub, min_copies) = (ScrubPolicy::default(), MinCopies::default());
-    Command::CreateResource { name: name.into(), spec, scrub, min_copies, origin: Some(of) }
+    Command::CreateResource { name: name.into(), spec, choices: Choices::default(), origin: Some(of) }
 }
 
 fn make_copy(nodes: &mut Nodes, replicas: &[NodeId]) {

@@ -6,12 +6,11 @@ mod common;
 use common::*;
 use mainstay_control::advice::Observations;
 use mainstay_control::reconcile::{Action, Observed, ServiceObserved, asks_for_relief, plan};
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    Code, ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, MinCopies, NodeId, Role,
+    Choices, Code, ConfigVersion, Epoch, Incarnation, IssChange, MacAddress, Member, NodeId, Role,
     ServicePhase, Severity, ShrinkReason,
 };
 use proptest::prelude::*;
@@ -225,13 +224,7 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
     assert!(
         apply(
             &mut state,
-            Command::CreateResource {
-                name: "web".into(),
-                spec,
-                scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default(),
-                origin: None,
-            }
+            Command::CreateResource { name: "web".into(), spec, choices: Choices::default(), origin: None }
         )
         .is_ok()
     );

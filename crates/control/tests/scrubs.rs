@@ -3,11 +3,11 @@
 mod common;
 
 use common::*;
-use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
+use mainstay_control::scrubs::Scrubs;
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_types::{
-    Code, Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState, ScrubSummary,
-    Severity,
+    Choices, Code, Epoch, Incarnation, Key, NodeId, ResourceId, ScrubEnd, ScrubRepair, ScrubState,
+    ScrubSummary, Severity,
 };
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ fn scrubs(nodes: &Nodes) -> &Scrubs {
 /// Two replicas with nothing to do, and a schedule since [`NOW`].
 fn scheduled() -> Nodes {
     let mut nodes = running();
-    let policy = ScrubPolicy { interval_ms: EVERY, ..ScrubPolicy::default() };
-    assert!(apply_at(&mut nodes.state, NOW, Command::SetScrub { resource: R, policy }).is_ok());
+    let command = change_settings(nodes.state.resources[&R].record.version, &[(Key::ScrubInterval, EVERY)]);
+    assert!(apply_at(&mut nodes.state, NOW, command).is_ok());
     clocks(&mut nodes, NOW);
     nodes
 }
@@ -91,14 +91,8 @@ fn resources_are_not_due_at_once() {
             replicas: vec![A, B],
             preferred: vec![],
         };
-        let scrub = ScrubPolicy { interval_ms: EVERY, ..ScrubPolicy::default() };
-        let command = Command::CreateResource {
-            name: format!("r{number}"),
-            spec,
-            scrub,
-            min_copies: MinCopies::default(),
-            origin: None,
-        };
+        let choices = [(Key::ScrubInterval, EVERY)].into_iter().collect();
+        let command = Command::CreateResource { name: format!("r{number}"), spec, choices, origin: None };
         let Outcome::ResourceCreated { resource } = apply_at(&mut nodes.state, NOW, command) else {
             panic!()
         };
@@ -220,14 +214,9 @@ fn one_at_a_time_on_every_node() {
         preferred: vec![],
     };
     let mut other = |name: &str, replicas: Vec<NodeId>| {
-        let (spec, scrub) = (spec(replicas.clone()), ScrubPolicy::default());
-        let command = Command::CreateResource {
-            name: name.into(),
-            spec,
-            scrub,
-            min_copies: MinCopies::default(),
-            origin: None,
-        };
+        let spec = spec(replicas.clone());
+        let command =
+            Command::CreateResource { name: name.into(), spec, choices: Choices::default(), origin: None };
         let Outcome::ResourceCreated { resource } = apply(&mut nodes.state, command) else { panic!() };
         for node in &replicas {
             let version = nodes.state.resources[&resource].record.version;
@@ -288,10 +277,13 @@ fn wrong_clocks_make_it_early_or_late_and_nothing_else() {
 fn a_schedule_can_be_ended_changed_and_refused() {
     let mut nodes = scheduled();
     let first = due(&nodes, NOW);
-    let set = |interval_ms| Command::SetScrub {
-        resource: R,
-        policy: ScrubPolicy { interval_ms, repair: ScrubRepair::Off, rate: 5 },
+    let of = |resource, interval_ms| {
+        let off = (Key::ScrubRepair, ScrubRepair::Off as u64);
+        let values = [(Key::ScrubInterval, interval_ms), off, (Key::ScrubRate, 5)];
+        let changes = values.map(|(key, value)| (key, Some(value))).into();
+        Command::ChangeSettings { resource: Some(resource), version: None, changes }
     };
+    let set = |interval_ms| of(R, interval_ms);
     assert!(apply_at(&mut nodes.state, NOW, set(0)).is_ok());
     clocks(&mut nodes, first + EVERY);
     assert_eq!(running_on(&nodes, A), None);
@@ -300,14 +292,14 @@ fn a_schedule_can_be_ended_changed_and_refused() {
     assert_eq!(apply(&mut nodes.state, Command::BeginScrub { resource: R, epoch }), Outcome::Unchanged);
     for bad in [999, 3651 * DAY] {
         let Outcome::Refused(refusal) = apply(&mut nodes.state, set(bad)) else { panic!("{bad}") };
-        assert_eq!(refusal.code, Code::BadInterval);
+        assert_eq!(refusal.code, Code::BadSettings);
     }
     let now = first + EVERY;
     assert!(apply_at(&mut nodes.state, now, set(1000)).is_ok());
     assert!((now + 1..=now + 1000).contains(&due(&nodes, now)), "not at once, however long ago the last was");
     assert_eq!(apply_at(&mut nodes.state, now, set(1000)), Outcome::Unchanged);
-    assert_eq!((scrubs(&nodes).policy.repair, scrubs(&nodes).policy.rate), (ScrubRepair::Off, 5));
+    let scrub = nodes.state.resources[&R].record.policy.scrub;
+    assert_eq!((scrub.repair, scrub.rate), (ScrubRepair::Off, 5));
     // When nothing is left of the resource, it is unknown.
-    let gone = Command::SetScrub { resource: ResourceId(99), policy: ScrubPolicy::default() };
-    assert!(!apply(&mut nodes.state, gone).is_ok());
+    assert!(!apply(&mut nodes.state, of(ResourceId(99), 1000)).is_ok());
 }

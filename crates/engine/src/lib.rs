@@ -39,6 +39,5 @@ pub mod ublk_device;
 pub mod users;
 
 pub use frontend::DeviceOption;
-pub use mainstay_replica::{BackgroundLimits, SlowLimits};
 pub use options::EngineOptions;
 pub use runtime::{EngineError, run};

@@ -140,8 +140,6 @@ impl OpenReplica {
             opening,
             requests_max: REQUESTS_MAX,
             request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
-            slow: options.slow,
-            background: options.background,
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
         let counts = Counts::new(config.volumes.len());
@@ -175,6 +173,13 @@ impl OpenReplica {
         let mut host = Host::new(replica_config, store);
         host.cached(Time(0), caches);
         Self { host, around }
+    }
+
+    /// Limit of the record for everything that this node fills, in bytes per second. 0: no limit.
+    /// `None` before there is a record.
+    #[must_use]
+    pub fn fill_rate_of_node(&self) -> Option<u64> {
+        self.host.replica().fill_rate_of_node()
     }
 
     /// Whether another replica is being filled from here.
@@ -211,7 +216,7 @@ impl OpenReplica {
         }
         self.around.dirty = true;
         // Before the mode is known to the cores, which would acknowledge from memory at once.
-        let flushes = self.around.presence.need_flushes(record.mode == Mode::B);
+        let flushes = self.around.presence.need_flushes(record.policy.mode() == Mode::B);
         self.told_of_flushes(shared.now, flushes);
         self.host.record(shared.now, record);
         let attached = self.host.replica().attached().is_some();

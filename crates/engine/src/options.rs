@@ -2,7 +2,6 @@
 
 use crate::frontend::DeviceOption;
 use crate::frontend::nbd::NetworkOptions;
-use mainstay_replica::{BackgroundLimits, SlowLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -22,10 +21,6 @@ pub struct EngineOptions {
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
     pub guard_margin_ms: u64,
-    /// When a member of an in-sync set that is led from here is too slow to stay.
-    pub slow: SlowLimits,
-    /// How fast replicas that are not in sync are filled from here, all of them together.
-    pub background: BackgroundLimits,
     /// The shard may poll for a moment before it sleeps, while processors are left over, see
     /// [`crate::ring::Spin`].
     pub poll: bool,
@@ -52,8 +47,6 @@ impl EngineOptions {
             nbd_network: None,
             idle_memory_bytes: 32 << 20,
             guard_margin_ms: 400,
-            slow: SlowLimits::default(),
-            background: BackgroundLimits::default(),
             poll: true,
             preallocate: false,
             check_reads: false,

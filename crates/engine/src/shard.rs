@@ -128,6 +128,8 @@ pub struct Shard {
     touched: BTreeSet<ResourceId>,
     /// Resources that fill replicas elsewhere, if that is limited.
     filling: BTreeSet<ResourceId>,
+    /// The limit for all of them that was divided last, in bytes per second. 0: none.
+    fill_rate: u64,
     up: BTreeSet<NodeId>,
     lease_until: Time,
     fenced: bool,
@@ -185,6 +187,7 @@ impl Shard {
             awaiting: BTreeMap::new(),
             touched: BTreeSet::new(),
             filling: BTreeSet::new(),
+            fill_rate: 0,
             up: BTreeSet::new(),
             lease_until: Time(0),
             fenced: true,
@@ -389,19 +392,22 @@ impl Shard {
         least.unwrap_or(1)
     }
 
-    /// Sees whether a replica has begun or ended to fill others, and divides the node's rate among
-    /// the replicas that do.
+    /// Sees whether a replica has begun or ended to fill others, or has heard of another limit, and
+    /// divides the node's rate among the replicas that fill. The limit is the cluster's, so all
+    /// records have the same sooner or later.
     fn divide_background(&mut self, now: Time, resource: ResourceId) {
-        let node = self.options.background.max_rate;
-        if node == 0 {
+        let replica = self.replicas.get(&resource);
+        let node = replica.and_then(OpenReplica::fill_rate_of_node).unwrap_or(self.fill_rate);
+        if node == 0 && self.fill_rate == 0 {
             return;
         }
-        let fills = self.replicas.get(&resource).is_some_and(OpenReplica::fills);
+        let fills = node > 0 && replica.is_some_and(OpenReplica::fills);
         let changed = if fills { self.filling.insert(resource) } else { self.filling.remove(&resource) };
-        if !changed {
+        if !changed && node == self.fill_rate {
             return;
         }
-        let share = (node / self.filling.len().max(1) as u64).max(1);
+        self.fill_rate = node;
+        let share = if node == 0 { 0 } else { (node / self.filling.len().max(1) as u64).max(1) };
         for resource in self.filling.clone() {
             self.with(now, resource, |replica, _| replica.background_rate(now, share));
         }

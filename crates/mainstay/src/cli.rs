@@ -1,12 +1,15 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
 use crate::lab::cli::{LabCommand, lab_name};
-use crate::{duration, size};
+use crate::output::fold;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
-use mainstay_api::rest::{OriginView, ScrubRepair, ScrubSchedule};
+use mainstay_api::rest::{OriginView, ScrubRepair};
+use mainstay_engine::DeviceOption;
 use mainstay_engine::frontend::nbd::TlsFiles;
-use mainstay_engine::{BackgroundLimits, DeviceOption, SlowLimits};
+use mainstay_types::settings::{SETTINGS, parse_change};
+use mainstay_types::{Key, Scope};
+use mainstay_types::{duration, size};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -156,80 +159,6 @@ pub struct EngineArgs {
     /// as enough processors are idle. Polling saves wake-ups and costs idle processor time.
     #[arg(long, env = "MAINSTAY_NO_POLL", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     pub no_poll: bool,
-    #[command(flatten)]
-    pub slow: SlowArgs,
-    #[command(flatten)]
-    pub background: BackgroundArgs,
-}
-
-/// Limits for filling replicas that are not in sync, for all resources whose primary is on this
-/// node. Names and meaning are those of DRBD.
-#[derive(Args, Debug, Clone, Copy)]
-pub struct BackgroundArgs {
-    /// Limit for filling the replicas of other nodes, in bytes per second, for this node. 0 means
-    /// no limit.
-    #[arg(long, env = "MAINSTAY_C_MAX_RATE", default_value = "0", value_parser = size::parse_or_none, value_name = "BYTES")]
-    pub c_max_rate: u64,
-    /// Rate below which filling a replica does not slow down, in bytes per second and resource.
-    /// While clients write, filling slows down until it makes a write at most 50 % slower. 0 means
-    /// that filling never slows down.
-    #[arg(long, env = "MAINSTAY_C_MIN_RATE", default_value = "8MiB", value_parser = size::parse_or_none, value_name = "BYTES")]
-    pub c_min_rate: u64,
-}
-
-impl BackgroundArgs {
-    pub fn limits(&self) -> BackgroundLimits {
-        BackgroundLimits {
-            max_rate: self.c_max_rate,
-            min_rate: self.c_min_rate,
-            ..BackgroundLimits::default()
-        }
-    }
-}
-
-/// Limits for a slow replica in the in-sync set. The limits of the primary's node apply, so give
-/// all nodes the same.
-#[derive(Args, Debug, Clone, Copy)]
-pub struct SlowArgs {
-    /// Time for an acknowledgement, in milliseconds, above which a replica counts as slow. A slow
-    /// replica leaves the in-sync set when it also exceeds --slow-factor, for --slow-for-ms. 0
-    /// means that no replica leaves because it is slow.
-    #[arg(long, env = "MAINSTAY_SLOW_ACK_MS", default_value_t = SlowLimits::default().ack_ms, value_name = "MS", value_parser = duration::parse_bare_ms)]
-    pub slow_ack_ms: u64,
-    /// Factor by which a slow replica takes longer than the other replicas.
-    #[arg(long, env = "MAINSTAY_SLOW_FACTOR", default_value_t = SlowLimits::default().factor,
-        value_parser = clap::value_parser!(u64).range(1..), value_name = "TIMES")]
-    pub slow_factor: u64,
-    /// Time for which a replica must be slow before it leaves, in milliseconds.
-    #[arg(long, env = "MAINSTAY_SLOW_FOR_MS", default_value_t = SlowLimits::default().for_ms,
-        value_parser = duration::parse_some_ms, value_name = "MS")]
-    pub slow_for_ms: u64,
-    /// Time for which a replica that left must keep up before it returns, in seconds. The time
-    /// doubles each time the replica leaves again.
-    #[arg(long, env = "MAINSTAY_SLOW_QUIET_S", default_value_t = SlowLimits::default().quiet_ms / 1000, value_name = "S", value_parser = duration::parse_s)]
-    pub slow_quiet_s: u64,
-    /// Maximum of the time that --slow-quiet-s begins with, in seconds. A replica that stays in
-    /// sync for this time has its own time halved.
-    #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S", value_parser = duration::parse_s)]
-    pub slow_quiet_max_s: u64,
-    /// Number of copies that stay in the in-sync set however slow they are, the primary's included.
-    /// A higher --min-copies of the resource takes precedence.
-    #[arg(long, env = "MAINSTAY_SLOW_MIN_COPIES", default_value_t = SlowLimits::default().min_copies as u32,
-        value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
-    pub slow_min_copies: u32,
-}
-
-impl SlowArgs {
-    pub fn limits(&self) -> SlowLimits {
-        SlowLimits {
-            ack_ms: self.slow_ack_ms,
-            factor: self.slow_factor,
-            for_ms: self.slow_for_ms,
-            min_copies: self.slow_min_copies as usize,
-            quiet_ms: self.slow_quiet_s.saturating_mul(1000),
-            quiet_max_ms: self.slow_quiet_max_s.saturating_mul(1000),
-        }
-    }
 }
 
 /// Files for TLS 1.3 with NBD clients on other machines. Give all three or none. With them, only
@@ -341,6 +270,16 @@ pub enum ClusterCommand {
     },
     /// Show the cluster and its nodes.
     Status,
+    /// Choose settings for all resources that have no choice of their own. The value `default`
+    /// takes a choice back.
+    #[command(after_help = settings_help(true))]
+    Set {
+        /// Settings and their values.
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
+        settings: Vec<SettingArg>,
+    },
+    /// Show the settings that resources without a choice of their own have.
+    Settings,
 }
 
 #[derive(Args, Debug)]
@@ -398,6 +337,10 @@ pub struct CreateArgs {
     pub min_copies: Option<u32>,
     #[command(flatten)]
     pub suspend: SuspendArgs,
+    /// A setting of the resource, for example mode=b; can be given several times. `mainstay
+    /// resource set --help` lists all settings.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    pub settings: Vec<SettingArg>,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
@@ -431,9 +374,44 @@ pub struct ScrubArgs {
 }
 
 impl ScrubArgs {
-    pub fn schedule(self) -> ScrubSchedule {
-        ScrubSchedule { interval_ms: self.scrub_interval, repair: self.scrub_repair, rate: self.scrub_rate }
+    /// The settings that are given.
+    pub fn settings(self) -> impl Iterator<Item = (Key, u64)> {
+        let settings = [
+            (Key::ScrubInterval, self.scrub_interval),
+            (Key::ScrubRepair, self.scrub_repair.map(|repair| repair as u64)),
+            (Key::ScrubRate, self.scrub_rate),
+        ];
+        settings.into_iter().filter_map(|(key, value)| Some((key, value?)))
     }
+}
+
+/// A setting and its value; `None` takes the choice back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SettingArg {
+    pub name: String,
+    pub value: Option<String>,
+}
+
+/// `NAME=VALUE`.
+fn parse_setting(text: &str) -> Result<SettingArg, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("write a setting and its value, for example slow-ack=20ms; or slow-ack=default")?;
+    let (key, chosen) = parse_change(name, value)?;
+    Ok(SettingArg { name: name.to_owned(), value: chosen.map(|value| key.setting().write(value)) })
+}
+
+/// Width of help that clap does not fold.
+const HELP_COLUMNS: usize = 78;
+
+/// Help on all settings of a resource, and those of the cluster only.
+fn settings_help(of_cluster: bool) -> String {
+    let mut text = "Settings:".to_owned();
+    for setting in SETTINGS.iter().filter(|setting| of_cluster || setting.scope == Scope::Resource) {
+        let (default, range) = (setting.write(setting.default_value()), setting.range());
+        text += &format!("\n  {}={default}\n    {} Values: {range}.", setting.name, setting.help);
+    }
+    fold(&text, Some(HELP_COLUMNS))
 }
 
 /// Duration of a run of a benchmark.
@@ -596,6 +574,22 @@ pub enum ResourceCommand {
         volume: u16,
         #[command(flatten)]
         wait: WaitArgs,
+    },
+    /// Choose settings of a resource, for example `slow-ack=20ms`; the resource stays in use. The
+    /// value `default` takes a choice back: the value of the cluster counts again, or else the
+    /// default.
+    #[command(after_help = settings_help(false))]
+    Set {
+        /// Name of the resource.
+        name: String,
+        /// Settings and their values.
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
+        settings: Vec<SettingArg>,
+    },
+    /// Show the settings of a resource, and where each value comes from.
+    Settings {
+        /// Name of the resource.
+        name: String,
     },
     /// Choose when writes are acknowledged; the resource stays in use. C (the default): when all
     /// in-sync replicas have the write in their journals. B: when all in-sync replicas have it in

@@ -5,13 +5,11 @@ mod advised;
 mod cli;
 mod commands;
 mod connect;
-mod duration;
 mod failure;
 mod interrupt;
 mod lab;
 mod output;
 mod roles;
-mod size;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};

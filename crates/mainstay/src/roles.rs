@@ -27,8 +27,6 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     options.device = args.device;
     let tls = args.nbd_tls.files();
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
-    options.slow = args.slow.limits();
-    options.background = args.background.limits();
     options.poll = !args.no_poll;
     options.preallocate = args.preallocate;
     options.stands_alone = true;

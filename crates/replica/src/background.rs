@@ -54,9 +54,9 @@
 //! follows. A copy ends, because the number of its extents is fixed. Entries that are written
 //! meanwhile are sent beside it without a limit.
 
+use crate::Replica;
 use crate::peer::{Link, Peer};
-use crate::{BackgroundLimits, Replica};
-use mainstay_types::{EXTENT_BYTES, NodeId, Time, reach};
+use mainstay_types::{BackgroundLimits, EXTENT_BYTES, NodeId, Time, reach};
 
 /// How often the window is judged, in milliseconds; as often as DRBD's controller.
 const INTERVAL_MS: u64 = 100;
@@ -124,6 +124,9 @@ impl OfClients {
 /// See the top of this file.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
+    /// Limits of the record.
+    recorded: BackgroundLimits,
+    /// Limits in force: the rate may be a share of the recorded one.
     limits: BackgroundLimits,
     window_max: usize,
     window: usize,
@@ -150,9 +153,11 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub fn new(limits: BackgroundLimits, window_max: usize) -> Self {
+    pub fn new(window_max: usize) -> Self {
         let window_max = window_max.max(1);
+        let limits = BackgroundLimits::default();
         Self {
+            recorded: limits,
             limits,
             window_max,
             window: window_max,
@@ -194,6 +199,16 @@ impl Background {
             let OfClients { sum, count, longest } = self.of_clients;
             self.of_clients = OfClients { sum: sum + took, count: count + 1, longest: longest.max(took) };
         }
+    }
+
+    /// Takes the limits of a newer record. The share of the node's limit stays until the limit
+    /// changes.
+    pub fn set_limits(&mut self, limits: BackgroundLimits) {
+        if limits.max_rate != self.recorded.max_rate {
+            self.set_max_rate(limits.max_rate);
+        }
+        self.limits = BackgroundLimits { max_rate: self.limits.max_rate, ..limits };
+        self.recorded = limits;
     }
 
     /// The replica's share of the node's limit, in bytes per second. 0: none.
@@ -281,7 +296,7 @@ impl Background {
         }
         let mean = *sum / *count;
         self.interval = (now, 0, 0);
-        let factor = self.limits.factor_percent;
+        let factor = 100 + self.limits.slowdown_percent;
         let over = |us: u64, usual_us: u64| {
             us.saturating_mul(100) > usual_us.saturating_mul(factor) && us > usual_us + NOISE_US
         };
@@ -387,6 +402,13 @@ impl Replica {
             }
         }
         filling
+    }
+
+    /// Limit of the record for everything that the node fills, in bytes per second. 0: no limit.
+    /// `None` before there is a record.
+    #[must_use]
+    pub fn fill_rate_of_node(&self) -> Option<u64> {
+        self.record.as_ref().map(|record| record.policy.background.max_rate)
     }
 
     /// Whether anything is filled from here.

@@ -35,7 +35,7 @@ impl Replica {
         let sent_at = stream.acknowledged(durable);
         peer.durable = durable;
         peer.known = durable;
-        peer.slow.acknowledged(sent_at, now, self.config.slow.for_ms);
+        peer.slow.acknowledged(sent_at, now, self.slow_limits.for_ms);
         peer.progress_at = now;
         self.advance_commit();
         self.pump(from);

@@ -104,7 +104,7 @@ impl Replica {
     /// Number of copies that stay in sync, however slow they are: the larger of the limit for slow
     /// members and the copies that are wanted.
     pub(crate) fn copies_that_stay(&self) -> usize {
-        self.config.slow.min_copies.max(self.copies_wanted())
+        (self.slow_limits.min_copies as usize).max(self.copies_wanted())
     }
 
     /// Counts the copies that are there. Acknowledges the requests that were held for lack of
@@ -145,7 +145,7 @@ impl Replica {
     }
 
     fn suspend_ms(&self) -> u64 {
-        self.record.as_ref().map_or(0, |record| record.min_copies.suspend_ms)
+        self.record.as_ref().map_or(0, |record| record.policy.min_copies.suspend_ms)
     }
 
     fn fails_since(&self, since: Time) -> Time {

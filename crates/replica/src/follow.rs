@@ -45,7 +45,7 @@ use mainstay_types::{IssChange, LagLimits, Mode, NodeId, Time, reach};
 
 impl Replica {
     pub(crate) fn mode(&self) -> Mode {
-        self.record.as_ref().map_or(Mode::C, |record| record.mode)
+        self.record.as_ref().map_or(Mode::C, |record| record.policy.mode())
     }
 
     /// Whether a peer that has caught up is to join the in-sync set.
@@ -59,7 +59,7 @@ impl Replica {
     }
 
     fn over(&self, peer: &Peer) -> bool {
-        let limits = self.record.as_ref().map(|record| record.lag).unwrap_or_default();
+        let limits = self.record.as_ref().map(|record| record.policy.lag()).unwrap_or_default();
         let lag = self.lag(peer);
         // Entries of older epochs are not in the account.
         lag.more
@@ -102,8 +102,10 @@ impl Replica {
     pub(crate) fn near_change(&self, peer: &Peer) -> Option<IssChange> {
         let record = self.record.as_ref()?;
         let bound = peer.near_recorded || peer.near_proposed.is_some();
-        let may_be =
-            record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
+        let may_be = record.policy.takeover()
+            && self.serving()
+            && !peer.required()
+            && !record.doubtful.contains(&peer.member);
         match (peer.near && may_be, bound) {
             // It may be near and lag by more than the limits, if they were wider: then it must not
             // take over yet. Seed 3345710.
@@ -140,7 +142,10 @@ impl Replica {
     /// In mode A, how far followers may lag.
     #[must_use]
     pub fn lag_limits(&self) -> Option<LagLimits> {
-        self.record.as_ref().filter(|record| record.mode == Mode::A).map(|record| record.lag)
+        self.record
+            .as_ref()
+            .filter(|record| record.policy.mode() == Mode::A)
+            .map(|record| record.policy.lag())
     }
 
     /// The followers for which writes wait when they lag too far, with what each is known to hold

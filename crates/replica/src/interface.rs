@@ -44,8 +44,6 @@ pub struct ReplicaConfig {
     pub reconnect_grace_ms: u64,
     /// A proposal without an answer is repeated after this time.
     pub proposal_repeat_ms: u64,
-    /// When a member is too slow to stay, and how long it stays out.
-    pub slow: SlowLimits,
     /// How long a commit index that no batch carries waits before it is told alone, in
     /// milliseconds.
     pub commit_tell_ms: u64,
@@ -62,8 +60,6 @@ pub struct ReplicaConfig {
     pub join_lag_bytes: u64,
     /// Most extents of all copies being read, sent or installed at a time.
     pub copy_extents_max: usize,
-    /// How fast replicas that are not in sync are filled.
-    pub background: BackgroundLimits,
 }
 
 impl ReplicaConfig {
@@ -85,7 +81,6 @@ impl ReplicaConfig {
             member_timeout_ms: 1000,
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
-            slow: SlowLimits::default(),
             commit_tell_ms: 10,
             window_bytes: 16 << 20,
             journal_writes_max: JOURNAL_WRITES_MAX,
@@ -94,51 +89,7 @@ impl ReplicaConfig {
             request_bytes_max: 8 << 20,
             join_lag_bytes: 4 << 20,
             copy_extents_max: 16,
-            background: BackgroundLimits::default(),
         }
-    }
-}
-
-/// Limits for the decisions of `background.rs`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BackgroundLimits {
-    /// Bytes per second. 0: no limit.
-    pub max_rate: u64,
-    /// Rate below which copies are not slowed down for clients, in bytes per second. 0: clients
-    /// never slow them down.
-    pub min_rate: u64,
-    /// Clients are harmed when a write takes longer than usual by this, in percent: above 100.
-    pub factor_percent: u64,
-}
-
-impl Default for BackgroundLimits {
-    fn default() -> Self {
-        Self { max_rate: 0, min_rate: 8 << 20, factor_percent: 150 }
-    }
-}
-
-/// Limits for the decisions of `slow.rs`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlowLimits {
-    /// A member whose acknowledgements take longer than this is over its limit, if they also take
-    /// `factor` times as long as those of the others. 0: no member leaves for being slow.
-    pub ack_ms: u64,
-    /// How many times as long as the others.
-    pub factor: u64,
-    /// Time after which a member that is over its limit leaves.
-    pub for_ms: u64,
-    /// Number of copies, the primary's included, that stay in sync however slow they are.
-    pub min_copies: usize,
-    /// How long a replica that left must have kept up before it is asked to return; doubled each
-    /// time it leaves again.
-    pub quiet_ms: u64,
-    /// Longest quiet period. A member that has stayed for this time is forgiven one doubling.
-    pub quiet_max_ms: u64,
-}
-
-impl Default for SlowLimits {
-    fn default() -> Self {
-        Self { ack_ms: 10, factor: 10, for_ms: 500, min_copies: 2, quiet_ms: 10_000, quiet_max_ms: 600_000 }
     }
 }
 
@@ -340,7 +291,8 @@ pub enum Event {
         data: Bytes,
     },
     /// This replica's share of the limit for everything that the node fills, in bytes per second. 0
-    /// means no limit. Replaces [`BackgroundLimits::max_rate`].
+    /// means no limit. Counts instead of [`mainstay_types::BackgroundLimits::max_rate`]
+    /// until a record has another rate.
     BackgroundRate {
         bytes_per_s: u64,
     },

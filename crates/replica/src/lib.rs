@@ -79,9 +79,7 @@ mod tests;
 pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 pub use copies::Short;
 pub use findings::{FINDINGS_MAX, ScrubReport};
-pub use interface::{
-    BackgroundLimits, Effect, Event, Op, ReplicaConfig, RequestError, RequestId, SlowLimits,
-};
+pub use interface::{Effect, Event, Op, ReplicaConfig, RequestError, RequestId};
 pub use mend::Mended;
 pub use scrub::{ScrubOrder, ScrubTotals};
 pub use sealed::Lag;
@@ -101,8 +99,8 @@ use crate::snapshots::Snapshots;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Chain, ClientMark, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Role, SnapshotId, Time,
-    reach,
+    Chain, ClientMark, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Role, SlowLimits,
+    SnapshotId, Time, reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -177,6 +175,8 @@ pub struct Replica {
     peers: BTreeMap<NodeId, Peer>,
     /// How long the own journal takes.
     own: OwnPace,
+    /// Limits of the record for slow members.
+    slow_limits: SlowLimits,
     sequence: Sequence,
     copies: Shortage,
     background: Background,
@@ -198,7 +198,7 @@ impl Replica {
         let sizes = Sizes::new(config.volumes.clone(), config.resizes_ahead.clone());
         let snapshots = Snapshots::new(config.snapshots.clone(), config.snapshots_ahead.clone());
         let clients = Marks::new(config.client, config.clients_ahead.clone());
-        let background = Background::new(config.background, config.copy_extents_max);
+        let background = Background::new(config.copy_extents_max);
         Self {
             config,
             now: Time(0),
@@ -226,6 +226,7 @@ impl Replica {
             epoch_start: None,
             peers: BTreeMap::new(),
             own: OwnPace::default(),
+            slow_limits: SlowLimits::default(),
             sequence: Sequence::default(),
             copies: Shortage::default(),
             background,

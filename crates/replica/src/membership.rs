@@ -31,7 +31,7 @@ enum Verdict {
 impl Replica {
     /// Takes the membership of a newer record of this epoch.
     pub(crate) fn adopt_members(&mut self, record: &ResourceRecord) {
-        let (own, limits) = (self.config.node, self.config.slow);
+        let (own, limits) = (self.config.node, self.slow_limits);
         let wanted = |member: &Member| record.replica(member.node) == Some(*member);
         self.peers.retain(|_, peer| wanted(&peer.member) || record.iss.contains(&peer.member));
         for member in record.replicas.iter().chain(&record.iss).filter(|member| member.node != own) {
@@ -91,7 +91,7 @@ impl Replica {
 
     fn review_peer(&mut self, node: NodeId) {
         let (version, now) = (self.version(), self.now);
-        let limits = self.config.slow;
+        let limits = self.slow_limits;
         self.watch(node);
         self.watch_lag(node);
         let verdict = self.verdict(node);

@@ -57,7 +57,9 @@ impl Replica {
 
     /// Mode B, or openings are left of it.
     fn memory_matters(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| record.mode == Mode::B || !record.openings.is_empty())
+        self.record
+            .as_ref()
+            .is_some_and(|record| record.policy.mode() == Mode::B || !record.openings.is_empty())
     }
 
     /// Whether the record says that what this replica has in memory counts, in this opening.
@@ -169,7 +171,7 @@ impl Replica {
     fn change_for(&self, node: NodeId, opening: Option<Opening>, durable: Index) -> Option<Option<Opening>> {
         let record = self.record.as_ref()?;
         let recorded = record.openings.get(&node).copied();
-        if recorded.is_none() && record.mode != Mode::B {
+        if recorded.is_none() && record.policy.mode() != Mode::B {
             return None;
         }
         let known = opening.filter(|opening| *opening != Opening(0));

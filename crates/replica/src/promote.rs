@@ -31,6 +31,8 @@ impl Replica {
         }
         let named = record.primary == Some(self.config.node);
         let epoch = record.epoch;
+        self.slow_limits = record.policy.slow;
+        self.background.set_limits(record.policy.background);
         self.record = Some(record);
         if self.failed {
             return;

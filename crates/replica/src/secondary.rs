@@ -243,7 +243,7 @@ impl Replica {
         if self.leading() {
             // Entries that are not in flight yet are given to it now.
             let next = (index < self.log.end.index).then_some(next.unwrap_or(self.now));
-            self.own.durable(began, next, self.now, self.config.slow.for_ms);
+            self.own.durable(began, next, self.now, self.slow_limits.for_ms);
             self.advance_commit();
             return;
         }

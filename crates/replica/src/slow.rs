@@ -57,10 +57,10 @@
 //!
 //! While nothing is under way, only the end of a quiet period is timed.
 
+use crate::Replica;
 use crate::peer::{Link, Peer};
-use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Histogram, IssChange, NodeId, REPLICAS_MAX, Time, reach};
+use mainstay_types::{ConfigVersion, Histogram, IssChange, NodeId, REPLICAS_MAX, SlowLimits, Time, reach};
 
 /// Recent time of a replica or a journal to make its entries durable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -303,7 +303,7 @@ impl Replica {
     /// Sees whether a peer is over its limit. Where it is not, which is almost always, one
     /// comparison.
     pub(crate) fn watch(&mut self, node: NodeId) {
-        let (now, limits) = (self.now, self.config.slow);
+        let (now, limits) = (self.now, self.slow_limits);
         let serving = self.serving();
         let Some(peer) = self.peers.get(&node) else { return };
         let measured = serving && limits.ack_ms > 0 && (peer.required() || peer.slow.out.is_some());
@@ -333,7 +333,7 @@ impl Replica {
     /// microseconds. While the peer holds up commits the others have nothing to do. So their
     /// latencies of the time count when the peer was given the batch that it holds up now.
     fn others_us(&self, node: NodeId) -> u64 {
-        let (now, forget_ms) = (self.now, self.config.slow.for_ms);
+        let (now, forget_ms) = (self.now, self.slow_limits.for_ms);
         let then = self.peers.get(&node).and_then(Peer::oldest_sent_at).unwrap_or(now);
         let mut all = [0; REPLICAS_MAX];
         all[0] = self.own.latency_around(then, now, forget_ms);
@@ -351,7 +351,7 @@ impl Replica {
 
     /// Whether the peer has been over its limit for long enough to leave, and may.
     pub(crate) fn too_slow(&self, node: NodeId) -> bool {
-        let limits = &self.config.slow;
+        let limits = &self.slow_limits;
         let long = self
             .peers
             .get(&node)
@@ -384,7 +384,7 @@ impl Replica {
     /// than there should be, one that is merely slow is better than none. One that stood still then
     /// has to keep up for the shortest period only.
     pub(crate) fn returns_at(&self, peer: &Peer) -> Option<Time> {
-        let (out, limits) = (peer.slow.out?, &self.config.slow);
+        let (out, limits) = (peer.slow.out?, &self.slow_limits);
         let recorded = self.record.as_ref().map_or(0, |record| record.iss.len());
         let quiet_ms = match out.stalled {
             _ if planted(Bug::SlowReturnsAtOnce) => 0,
@@ -406,7 +406,7 @@ impl Replica {
     /// When [`watch`](Self::watch) or [`too_slow`](Self::too_slow) may have something new to say,
     /// if nothing else happens.
     pub(crate) fn slow_deadline(&self, peer: &Peer) -> Option<Time> {
-        let limits = &self.config.slow;
+        let limits = &self.slow_limits;
         if limits.ack_ms == 0 || !self.serving() || !(peer.required() || peer.slow.out.is_some()) {
             return None;
         }

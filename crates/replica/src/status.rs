@@ -95,7 +95,7 @@ impl Replica {
             end: self.log.end,
             data: self.data(),
             peers: self.peers.values().map(|peer| self.peer_status(peer, now)).collect(),
-            journal_latency_us: self.own.latency_us(now, self.config.slow.for_ms),
+            journal_latency_us: self.own.latency_us(now, self.slow_limits.for_ms),
             requests: self.sequence.len(),
             waiting_for: self.waiting_for(),
             heard: self.session.as_ref().map_or(self.log.commit, |session| session.commit_known),
@@ -159,7 +159,7 @@ impl Replica {
             durable: peer.durable,
             copied: copied(peer),
             lag: self.lag(peer),
-            latency_us: peer.latency_us(now, self.config.slow.for_ms),
+            latency_us: peer.latency_us(now, self.slow_limits.for_ms),
             slow: peer.slow.out.map(|out| SlowStatus {
                 since_us: out.since,
                 latency_us: out.latency_us,

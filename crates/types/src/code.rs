@@ -103,7 +103,6 @@ codes! {
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     BadAddress "bad-address";
     BadDirectory "bad-directory", exit: exit::USAGE;
-    BadInterval "bad-interval", page: Some("docs/scrub.md");
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
     BadMode "bad-mode", page: Some("docs/modes.md");
     BadMountPath "bad-mount-path", page: Some("docs/services.md");
@@ -113,7 +112,7 @@ codes! {
     BadResource "bad-resource";
     BadService "bad-service", page: Some("docs/services.md");
     BadServiceFile "bad-service-file", page: Some("docs/services.md");
-    BadSettings "bad-settings";
+    BadSettings "bad-settings", page: Some("docs/settings.md");
     BadSize "bad-size", page: Some("docs/volumes.md");
     BadWait "bad-wait", page: Some("docs/attach.md");
     BeingCloned "being-cloned", page: Some("docs/snapshots.md");

@@ -8,12 +8,15 @@ use std::fmt;
 
 pub mod address;
 pub mod code;
+pub mod duration;
 pub mod histogram;
 pub mod limits;
+pub mod policy;
 pub mod problem;
 pub mod proposal;
 pub mod record;
 pub mod scrub;
+pub mod settings;
 pub mod silencer;
 pub mod simulation;
 pub mod size;
@@ -22,12 +25,14 @@ pub use address::*;
 pub use code::*;
 pub use histogram::*;
 pub use limits::*;
+pub use policy::*;
 pub use problem::*;
 pub use proposal::*;
 pub use record::*;
 pub use scrub::*;
+pub use settings::{Choices, Key, Scope, Setting};
 pub use silencer::*;
-pub use size::*;
+pub use size::{size_typed, size_words};
 pub use status::*;
 
 macro_rules! id {

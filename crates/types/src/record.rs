@@ -1,7 +1,7 @@
 //! The control plane's record of a resource: which node may sequence, and which replicas hold every
 //! acknowledged write.
 
-use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId, SessionId};
+use crate::{ConfigVersion, Epoch, Incarnation, Mode, NodeId, Opening, Policy, ResourceId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,53 +23,6 @@ pub enum ShrinkReason {
     Absent,
     /// The member answers, and makes writes wait for too long.
     Slow,
-}
-
-/// When a write is acknowledged. DRBD's names.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// When the primary's own journal has it. The others follow, within [`LagLimits`].
-    A,
-    /// When every required replica has it in memory. A flush waits for their journals.
-    B,
-    /// When the journal of every required replica has it.
-    #[default]
-    C,
-}
-
-/// How far a follower may be behind in mode A before writes wait for it. A follower that is gone or
-/// stands still does not count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LagLimits {
-    /// Bytes in the journal that it has not made durable.
-    pub bytes: u64,
-    /// Age of the oldest entry that it has not made durable, in milliseconds.
-    pub ms: u64,
-}
-
-impl Default for LagLimits {
-    fn default() -> Self {
-        Self { bytes: 64 << 20, ms: 10_000 }
-    }
-}
-
-/// Number of copies that a write needs, and the fate of requests while fewer are there. Has no
-/// effect in mode A.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MinCopies {
-    /// Replicas in sync, the primary's included, that must have a write before the primary
-    /// acknowledges it; at least 1.
-    pub copies: u32,
-    /// Time for which requests wait while fewer copies are there, in milliseconds; then they fail.
-    /// 0: they fail at once.
-    pub suspend_ms: u64,
-}
-
-impl Default for MinCopies {
-    fn default() -> Self {
-        Self { copies: 1, suspend_ms: 20_000 }
-    }
 }
 
 /// Whether as many copies are there as are wanted, as a primary sees it.
@@ -127,15 +80,9 @@ pub struct ResourceRecord {
     pub iss: Vec<Member>,
     /// All replicas that are meant to exist and have a disk, sorted by node; a superset of `iss`.
     pub replicas: Vec<Member>,
-    #[serde(default)]
-    pub mode: Mode,
-    /// Counts in mode A.
-    #[serde(default)]
-    pub lag: LagLimits,
-    /// In mode A, one of the `near` followers takes over by itself when the primary is lost. The
-    /// writes that it lacks are then lost; `lag` bounds them.
-    #[serde(default)]
-    pub takeover: bool,
+    /// What the operator chose, or the cluster for all resources, or else the defaults.
+    #[serde(flatten)]
+    pub policy: Policy,
     /// With `takeover`: followers that lack no more acknowledged writes than `lag` allows, sorted
     /// by node. The primary ensures this from before they are in the list (as R4) until it knows
     /// that they are out of it (as R3).
@@ -156,8 +103,6 @@ pub struct ResourceRecord {
     /// was B and some entries are not durable yet.
     #[serde(default, with = "pairs")]
     pub openings: BTreeMap<NodeId, Opening>,
-    #[serde(default)]
-    pub min_copies: MinCopies,
     /// The client that has the devices, if the primary does not. No other client is admitted.
     #[serde(default)]
     pub attached: Option<Attachment>,
@@ -174,14 +119,11 @@ impl ResourceRecord {
             primary: None,
             iss: Vec::new(),
             replicas: Vec::new(),
-            mode: Mode::C,
-            lag: LagLimits::default(),
-            takeover: false,
+            policy: Policy::default(),
             near: Vec::new(),
             called: Vec::new(),
             doubtful: Vec::new(),
             openings: BTreeMap::new(),
-            min_copies: MinCopies::default(),
             attached: None,
         }
     }
@@ -189,15 +131,15 @@ impl ResourceRecord {
     /// Whether a replica on `node` that has caught up is to become a member of the in-sync set.
     #[must_use]
     pub fn admits(&self, node: NodeId) -> bool {
-        self.mode != Mode::A || self.called.contains(&node)
+        self.policy.mode() != Mode::A || self.called.contains(&node)
     }
 
     /// How many copies of a write there have to be before it is acknowledged.
     #[must_use]
     pub fn copies_wanted(&self) -> usize {
-        match self.mode {
+        match self.policy.mode() {
             Mode::A => 1,
-            Mode::B | Mode::C => self.min_copies.copies as usize,
+            Mode::B | Mode::C => self.policy.min_copies.copies as usize,
         }
     }
 

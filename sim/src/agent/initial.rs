@@ -4,10 +4,10 @@ use crate::consensus::WALL_MS;
 use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
 use mainstay_control::origin::SnapshotOf;
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
-use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
-use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, MinCopies, NodeId};
+use mainstay_ha::{Mount, Process, ServiceSpec, Vip};
+use mainstay_types::settings::Changes;
+use mainstay_types::{BLOCK_BYTES, BackgroundLimits, Choices, JOURNAL_BYTES_MIN, Key, NodeId, Policy};
 
 /// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services
 /// s0, s1, ...; no replica is made yet. The journals are as small as an operator may have them; the
@@ -31,6 +31,12 @@ pub fn initial_state(shape: &Shape) -> State {
         for seen_by in 1..=n {
             apply(&mut state, Command::VotersSeen { node: NodeId(seen_by), voters_version: u64::from(n) });
         }
+    }
+    // The limit of each node is one of the cluster.
+    let max_rate = shape.resources.first().map_or(0, |resource| resource.background.max_rate);
+    if max_rate > 0 {
+        let changes = Changes::from([(Key::CMaxRate, Some(max_rate))]);
+        apply(&mut state, Command::ChangeSettings { resource: None, version: None, changes });
     }
     for (n, resource) in shape.resources.iter().enumerate() {
         if resource.late {
@@ -59,13 +65,9 @@ pub fn create_resource(n: usize, shape: &ResourceShape, origin: Option<SnapshotO
         replicas: shape.replicas.iter().copied().map(NodeId).collect(),
         preferred: Vec::new(),
     };
-    Command::CreateResource {
-        name: format!("r{n}"),
-        spec,
-        scrub: ScrubPolicy::default(),
-        min_copies: MinCopies::default(),
-        origin,
-    }
+    let background = BackgroundLimits { max_rate: 0, ..shape.background };
+    let policy = Policy { slow: shape.slow, background, ..Policy::default() };
+    Command::CreateResource { name: format!("r{n}"), spec, choices: Choices::of(&policy), origin }
 }
 
 /// Adds node number `n`, counted from 1, as a voter.
@@ -116,7 +118,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             ready: None,
         }],
         vip: Some(Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }),
-        policy: Policy {
+        policy: mainstay_ha::Policy {
             restart_limit: 2,
             window_s: 60,
             failback: preferred.is_some(),

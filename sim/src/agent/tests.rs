@@ -4,12 +4,11 @@ use super::*;
 use crate::consensus::{Consensus, Deliver, Delivery, Links};
 use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{ResourceSpec, Settings};
-use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Copies, Epoch, IssChange, JOURNAL_BYTES_MIN, Member, MinCopies, NodeStatus,
-    Opening, Proposal, ProposedChange, Role, Severity, ShrinkReason, StepDownReason,
+    BLOCK_BYTES, BackgroundLimits, Choices, ConfigVersion, Copies, Epoch, IssChange, JOURNAL_BYTES_MIN,
+    Member, NodeStatus, Opening, Proposal, ProposedChange, Role, Severity, ShrinkReason, SlowLimits,
+    StepDownReason,
 };
 use std::collections::BTreeSet;
 
@@ -434,8 +433,7 @@ fn agents_elect_and_replace_a_primary() {
         lab.submit(Command::CreateResource {
             name: "r0".into(),
             spec,
-            scrub: ScrubPolicy::default(),
-            min_copies: MinCopies::default(),
+            choices: Choices::default(),
             origin: None,
         });
         assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody serves");

@@ -12,7 +12,7 @@
 use mainstay_control::State;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy};
 use mainstay_control::state::{Command, Entry, Outcome, Service};
-use mainstay_types::NodeId;
+use mainstay_types::{Choices, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Whether the command comes from an operator, and not from a node.
@@ -31,9 +31,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::RollBack { .. }
         | Command::AttachResource { .. }
         | Command::DetachResource { .. }
-        | Command::SetMode { .. }
-        | Command::SetMinCopies { .. }
-        | Command::SetScrub { .. }
+        | Command::ChangeSettings { .. }
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
         | Command::DeleteService { .. }
@@ -74,6 +72,7 @@ pub fn without_events(state: &State) -> State {
     State {
         cluster: state.cluster.clone(),
         settings: state.settings,
+        choices: state.choices.clone(),
         nodes: state.nodes.clone(),
         resources: state.resources.clone(),
         services: state.services.clone(),
@@ -208,16 +207,13 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
         Command::DetachResource { resource: id } => {
             resource(id).is_some_and(|known| known.record.attached.is_none())
         }
-        Command::SetMode { resource: id, mode, lag, takeover, .. } => resource(id).is_some_and(|known| {
-            let record = &known.record;
-            let takeover = *takeover && *mode == mainstay_types::Mode::A;
-            (record.mode, record.lag, record.takeover) == (*mode, *lag, takeover)
-        }),
-        Command::SetMinCopies { resource: id, min_copies, .. } => {
-            resource(id).is_some_and(|known| known.record.min_copies == *min_copies)
-        }
-        Command::SetScrub { resource: id, policy } => {
-            resource(id).is_some_and(|known| known.scrubs.policy == *policy)
+        Command::ChangeSettings { resource: id, changes, .. } => {
+            let choices = match id {
+                Some(id) => resource(id).map(|known| &known.choices),
+                None => Some(&after.choices),
+            };
+            let has = |choices: &Choices| changes.iter().all(|(key, value)| choices.get(*key) == *value);
+            choices.is_some_and(has)
         }
         Command::ForcePromote { resource: id, to, end, heard, .. } => resource(id).is_some_and(|known| {
             let told = known.forced.as_ref().and_then(|forced| forced.told);

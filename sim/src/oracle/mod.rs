@@ -21,8 +21,7 @@ pub use register::Registers;
 pub use sessions::SessionsOracle;
 pub use slow::SlowOracle;
 
-use mainstay_replica::SlowLimits;
-use mainstay_types::{Index, NodeId, ResourceId};
+use mainstay_types::{Index, NodeId, ResourceId, SlowLimits};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Something that must hold does not.

@@ -6,9 +6,9 @@
 //! returns because there are too few copies. That the period doubles is tested where it is decided.
 
 use super::Violation;
-use mainstay_replica::SlowLimits;
 use mainstay_types::{
     ConfigVersion, Epoch, IssChange, Member, NodeId, Proposal, ProposedChange, ResourceRecord, ShrinkReason,
+    SlowLimits,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -75,8 +75,9 @@ impl SlowOracle {
         // A proposal on an older version can no longer take effect.
         self.asked.retain(|_, (_, version, _)| *version >= record.version);
         self.out.retain(|member, out| !record.iss.contains(member) && out.epoch == record.epoch);
-        let few =
-            |record: &ResourceRecord| record.iss.len() < self.limits.min_copies.max(record.copies_wanted());
+        let few = |record: &ResourceRecord| {
+            record.iss.len() < (self.limits.min_copies as usize).max(record.copies_wanted())
+        };
         if few(record) || self.records.back().is_some_and(few) {
             self.few_us = Some(at_us);
         }
@@ -99,7 +100,7 @@ impl SlowOracle {
                 let Some(record) = known.filter(|record| record.iss.contains(remove)) else { return Ok(()) };
                 self.asked.entry(*remove).or_insert((primary, version, at_us));
                 let left = record.iss.len() - 1;
-                let least = self.limits.min_copies.max(record.copies_wanted());
+                let least = (self.limits.min_copies as usize).max(record.copies_wanted());
                 if left >= least {
                     return Ok(());
                 }

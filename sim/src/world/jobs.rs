@@ -333,8 +333,6 @@ impl World {
         config.opening = opening;
         config.window_bytes = shape.window_blocks * BLOCK_BYTES;
         config.join_lag_bytes = 16 * BLOCK_BYTES;
-        config.slow = shape.slow;
-        config.background = shape.background;
         config.copy_extents_max = 2;
         // The largest batch must fit into the half of the journal that destaging always frees.
         config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;

@@ -12,9 +12,10 @@ use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::{BEFORE_COPY, Snapshot};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_host::Digest;
+use mainstay_types::settings::Changes;
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, DataState, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId,
-    ResourceId, SnapshotState, VolumeId,
+    BLOCK_BYTES, ConfigVersion, DataState, Epoch, Incarnation, Key, Member, Mode, NodeId, ResourceId,
+    SnapshotState, VolumeId,
 };
 
 /// How long an operator waits before it looks again.
@@ -134,7 +135,7 @@ impl World {
             }
             Operator::MinCopies { copies, suspend_ms, .. } => {
                 self.trace.count("F51 operator wants copies");
-                self.want_copies(resource_id(resource), MinCopies { copies, suspend_ms });
+                self.want_copies(resource_id(resource), copies, suspend_ms);
             }
             Operator::SetMode { a: None, .. } => self.set_mode(resource_id(resource), Mode::C, None),
             Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), Mode::A, a),
@@ -198,22 +199,25 @@ impl World {
 
     fn set_mode(&mut self, id: ResourceId, mode: Mode, a: Option<(u64, u64, bool)>) {
         let Some(known) = self.state().resources.get(&id) else { return };
-        let record = &known.record;
-        let (lag, takeover) = match a {
-            None => (record.lag, false),
-            Some((blocks, ms, takeover)) => (LagLimits { bytes: blocks * BLOCK_BYTES, ms }, takeover),
-        };
-        // The limit that no operator ever chose is larger than these journals.
-        let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };
-        let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
+        let mut changes = Changes::from([(Key::Mode, Some(mode as u64))]);
+        if let Some((blocks, ms, takeover)) = a {
+            // The limit that no operator ever chose is larger than these journals.
+            let bytes = (blocks * BLOCK_BYTES).min(known.spec.journal_bytes / 2);
+            let of_mode = [(Key::LagBytes, bytes), (Key::LagTime, ms), (Key::Takeover, takeover.into())];
+            changes.extend(of_mode.map(|(key, value)| (key, Some(value))));
+        }
+        let version = Some(known.record.version);
         self.trace.count("F51 operator changes a mode");
-        self.submit(command);
+        self.submit(Command::ChangeSettings { resource: Some(id), version, changes });
     }
 
-    fn want_copies(&mut self, id: ResourceId, min_copies: MinCopies) {
+    fn want_copies(&mut self, id: ResourceId, copies: u32, suspend_ms: u64) {
         let Some(known) = self.state().resources.get(&id) else { return };
-        let version = known.record.version;
-        self.submit(Command::SetMinCopies { resource: id, version, min_copies });
+        let version = Some(known.record.version);
+        // With one copy nothing waits for another.
+        let suspend = (copies > 1).then_some(suspend_ms);
+        let changes = Changes::from([(Key::MinCopies, Some(copies.into())), (Key::SuspendIo, suspend)]);
+        self.submit(Command::ChangeSettings { resource: Some(id), version, changes });
     }
 
     fn snapshot(&mut self, id: ResourceId, drop: Option<u64>) {
@@ -355,7 +359,7 @@ impl World {
                 Command::DeleteService { name }
             }
             Presence::Yes if exists && !deleting && self.wants_fewer(resource) => {
-                self.want_copies(id, MinCopies::default());
+                self.want_copies(id, 1, 0);
                 return true;
             }
             // A deletion takes its time.
@@ -408,7 +412,7 @@ impl World {
     /// stay away then, or may be lost for good.
     fn wants_fewer(&self, resource: usize) -> bool {
         let known = self.state().resources.get(&resource_id(resource));
-        let wanted = known.is_some_and(|known| known.record.min_copies.copies > 1);
+        let wanted = known.is_some_and(|known| known.record.policy.min_copies.copies > 1);
         wanted && self.healed && (self.plan.unsurvivable || !self.plan.shape.away.nodes.is_empty())
     }
 

@@ -6,9 +6,9 @@ use super::settle::ANSWER_US;
 use super::{World, resource_id};
 use crate::engine::Hosted;
 use crate::words;
-use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
+use mainstay_control::scrubs::Scrubs;
 use mainstay_control::state::Command;
-use mainstay_types::{ResourceId, Role, ScrubRepair};
+use mainstay_types::{Key, ResourceId, Role, ScrubRepair};
 
 /// Longest interval in plans. Longer ones are those of resources for which no operator set any.
 const INTERVAL_MS_MAX: u64 = 60_000;
@@ -18,8 +18,9 @@ impl World {
     /// An operator says how often replicas are to be scrubbed.
     pub(super) fn schedule_scrubs(&mut self, resource: ResourceId, interval_ms: u64, repair: ScrubRepair) {
         self.trace.count("F51 operator schedules scrubs");
-        let policy = ScrubPolicy { interval_ms, repair, rate: 0 };
-        self.submit(Command::SetScrub { resource, policy });
+        let changes = [(Key::ScrubInterval, interval_ms), (Key::ScrubRepair, repair as u64)];
+        let changes = changes.map(|(key, value)| (key, Some(value))).into();
+        self.submit(Command::ChangeSettings { resource: Some(resource), version: None, changes });
     }
 
     fn scrubs_of(&self, resource: ResourceId) -> Option<&Scrubs> {
@@ -29,7 +30,8 @@ impl World {
     /// Waits for one scrub of each resource that has a schedule, and ends the schedules.
     pub(super) fn scrubs_come_when_due(&mut self) {
         let scheduled = |world: &Self, resource| {
-            let interval = world.scrubs_of(resource).map_or(0, |scrubs| scrubs.policy.interval_ms);
+            let known = world.state().resources.get(&resource).filter(|known| !known.deleting);
+            let interval = known.map_or(0, |known| known.record.policy.scrub.interval_ms);
             (1..=INTERVAL_MS_MAX).contains(&interval).then_some(interval)
         };
         for number in 0..self.plan.shape.resources.len() {

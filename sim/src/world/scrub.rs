@@ -134,7 +134,8 @@ impl World {
             let resource = resource_id(number);
             // In mode A followers are not compared, except for a moment those that a move brings in
             // sync (seed 2256051).
-            if self.state().resources.get(&resource).is_none_or(|known| known.record.mode == Mode::A) {
+            if self.state().resources.get(&resource).is_none_or(|known| known.record.policy.mode() == Mode::A)
+            {
                 continue;
             }
             // A read that a client asked for earlier would see the rotten block: seed 802904.

@@ -210,7 +210,8 @@ impl World {
             let record = &self.state().resources.get(&id)?.record;
             let hosted = self.machines[&record.primary?].engine.as_ref()?.hosts.get(&id)?;
             let peers = hosted.host.replica().status().peers;
-            let late = peers.into_iter().find(|peer| record.mode == Mode::A && peer.lag.entries > 0)?;
+            let late =
+                peers.into_iter().find(|peer| record.policy.mode() == Mode::A && peer.lag.entries > 0)?;
             Some(format!("a follower of r{number} lacks something, and nothing is written: {late:?}"))
         })
     }

@@ -9,7 +9,7 @@ use crate::prose;
 use crate::trace::Part;
 use mainstay_codec::{Envelope, Message};
 use mainstay_control::state::Command;
-use mainstay_types::{IssChange, NodeId, ResourceId};
+use mainstay_types::{IssChange, Key, NodeId, ResourceId};
 
 /// Trap that is set.
 pub(crate) struct Trap {
@@ -121,9 +121,16 @@ impl World {
             Command::ClaimAttachment { resource, node, .. } => {
                 (Proposed::ClaimAttachment, Some(*resource), Some(*node))
             }
-            Command::SetMode { resource, .. } => (Proposed::SetMode, Some(*resource), None),
-            Command::SetMinCopies { resource, .. } => (Proposed::SetMinCopies, Some(*resource), None),
-            Command::SetScrub { resource, .. } => (Proposed::SetScrub, Some(*resource), None),
+            Command::ChangeSettings { resource, changes, .. } => {
+                let proposed = if changes.contains_key(&Key::Mode) {
+                    Proposed::SetMode
+                } else if changes.contains_key(&Key::MinCopies) {
+                    Proposed::SetMinCopies
+                } else {
+                    Proposed::SetScrub
+                };
+                (proposed, *resource, None)
+            }
             Command::BeginScrub { resource, .. } => (Proposed::BeginScrub, Some(*resource), None),
             Command::ScrubEnded { resource, node, .. } => {
                 (Proposed::ScrubEnded, Some(*resource), Some(*node))

@@ -292,7 +292,7 @@ impl World {
         // The target of a move may be away. Then the old replica stays until the target is back.
         let moves = !(all_here || known.moving.is_empty() && known.leaving.is_empty());
         let expected = known.spec.replicas.iter().filter(|node| here(node)).count();
-        let whole = match record.mode {
+        let whole = match record.policy.mode() {
             Mode::A => {
                 let fed = |peer: &PeerStatus| {
                     matches!(peer.state, PeerState::Following | PeerState::InSync | PeerState::Joining)
@@ -306,7 +306,7 @@ impl World {
         };
         // In mode B the memory of all members counts. In the other modes everything becomes durable
         // in time.
-        let counted = if record.mode == Mode::B { record.iss.len() } else { 0 };
+        let counted = if record.policy.mode() == Mode::B { record.iss.len() } else { 0 };
         (whole || moves)
             && record.openings.len() == counted
             && record.iss.iter().all(|member| here(&member.node))

@@ -1,10 +1,9 @@
 //! A replica that is too far behind, or has a new disk, is copied (R9, R16), in spite of every
 //! disturbance.
 
-use mainstay_replica::BackgroundLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
-use mainstay_types::EXTENT_BYTES;
+use mainstay_types::{BackgroundLimits, EXTENT_BYTES};
 
 #[test]
 fn a_replica_that_is_too_far_behind_is_copied() {
@@ -153,7 +152,7 @@ fn limited(max: u64, min: u64) -> Scenario {
     let mut shape = Shape::small(3, 3, false);
     let (max_rate, min_rate) = (max * EXTENT_BYTES, min * EXTENT_BYTES);
     // Clients count as harmed as soon as they are slower at all.
-    shape.resources[0].background = BackgroundLimits { max_rate, min_rate, factor_percent: 101 };
+    shape.resources[0].background = BackgroundLimits { max_rate, min_rate, slowdown_percent: 1 };
     Scenario::new(shape, 1)
 }
 

@@ -1,10 +1,9 @@
 //! Ends of runs: everything is whole, or a resource has stopped for a stated reason. At first the
 //! nodes that stay away are left out.
 
-use mainstay_replica::BackgroundLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
 use mainstay_sim::scenario::Scenario;
-use mainstay_types::EXTENT_BYTES;
+use mainstay_types::{BackgroundLimits, EXTENT_BYTES};
 
 #[test]
 fn the_others_serve_while_the_primary_stays_off() {

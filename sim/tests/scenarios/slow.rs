@@ -1,13 +1,13 @@
 //! Slow members (P11, P12). They leave by the same shrink as other members, and return when they
 //! have kept up for a while.
 
-use mainstay_replica::SlowLimits;
 use mainstay_sim::plan::{DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::SlowLimits;
 
 const QUIET_MS: u64 = 4_000;
 
-fn scenario(replicas: u32, min_copies: usize) -> Scenario {
+fn scenario(replicas: u32, min_copies: u32) -> Scenario {
     let mut shape = Shape::small(3, replicas, false);
     shape.resources[0].slow =
         SlowLimits { quiet_ms: QUIET_MS, quiet_max_ms: 4 * QUIET_MS, min_copies, ..SlowLimits::default() };
@@ -83,7 +83,7 @@ fn of_two_copies_a_slow_one_stays_unless_one_is_enough() {
         load(&mut sim, 300);
         sim.disk(s, DiskFault::Slow { factor: 300 });
         load(&mut sim, 3_000);
-        assert_eq!(sim.iss().len(), min_copies);
+        assert_eq!(sim.iss().len(), min_copies as usize);
         assert!(sim.iss().contains(&p));
         sim.settle();
     }

@@ -23,6 +23,7 @@ mod partitions;
 mod processes;
 mod replicas;
 mod scrub;
+mod settings;
 mod slow;
 mod snapshots;
 mod thin;
@@ -102,6 +103,10 @@ const ALONE: &[(&str, Scenario)] = &[
     ("a_client_goes_on_with_the_next_primary", clients::a_client_goes_on_with_the_next_primary),
     ("one_client_at_a_time", clients::one_client_at_a_time),
     ("a_lab_whose_disks_are_directories", directories::a_lab_whose_disks_are_directories),
+    (
+        "settings_are_chosen_for_one_resource_and_for_all",
+        settings::settings_are_chosen_for_one_resource_and_for_all,
+    ),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
     (

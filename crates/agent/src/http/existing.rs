@@ -5,11 +5,11 @@
 //! - A request that was made before, and interrupted, is the same request: nothing differs.
 //! - A refusal names each field with what is there and what was asked for, and what can change it.
 
-use super::{JOURNAL_BYTES_DEFAULT, modes, nodes_named, scrubs};
-use mainstay_api::rest::{ResourceCreate, ScrubRepair};
-use mainstay_control::scrubs::ScrubPolicy;
+use super::{JOURNAL_BYTES_DEFAULT, nodes_named, settings};
+use mainstay_api::rest::ResourceCreate;
 use mainstay_control::state::{Resource, State};
-use mainstay_types::{Code, MinCopies, NodeId, Problem};
+use mainstay_types::settings::differing;
+use mainstay_types::{Choices, Code, NodeId, Problem, size_typed};
 
 /// A field of a resource that is not as asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,13 +19,6 @@ pub(super) struct Difference {
     pub asked: String,
     /// Commands that bring what is there to what was asked for; none if nothing can.
     pub commands: Vec<String>,
-}
-
-/// A byte count as it can be typed.
-fn size(bytes: u64) -> String {
-    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let fits = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    fits.map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
 fn or_none(text: String) -> String {
@@ -68,7 +61,7 @@ pub(super) fn differences(
             let [there, asked] =
                 [&spec.volumes, &request.volumes].map(|volumes| volumes.get(number).copied());
             let larger = there.zip(asked).is_some_and(|(there, asked)| asked > there);
-            let [there, asked] = [there, asked].map(|bytes| bytes.map_or_else(String::new, size));
+            let [there, asked] = [there, asked].map(|bytes| bytes.map_or_else(String::new, size_typed));
             let size = &asked;
             let grow = format!("`mainstay resource resize {name} {size} --volume {number}`");
             note(
@@ -83,7 +76,7 @@ pub(super) fn differences(
         Some(_) => spec.journal_bytes,
         None => JOURNAL_BYTES_DEFAULT,
     });
-    note("journal", size(spec.journal_bytes), size(journal_bytes), Vec::new());
+    note("journal", size_typed(spec.journal_bytes), size_typed(journal_bytes), Vec::new());
     let mut nodes = whose(&request.replicas)?;
     nodes.sort_unstable();
     if nodes.is_empty() {
@@ -99,33 +92,14 @@ pub(super) fn differences(
         note("replicas", names(&spec.replicas), names(&nodes), more.chain(fewer).collect());
     }
     note("preferred nodes", names(&spec.preferred), names(&whose(&request.preferred)?), Vec::new());
-    let (there, asked) = (resource.scrubs.policy, scrubs::policy(ScrubPolicy::default(), &request.scrub));
-    let seconds = |ms: u64| if ms == 0 { "off".to_owned() } else { format!("{}s", ms / 1000) };
-    let interval = seconds(asked.interval_ms);
-    let set = format!("`mainstay resource set-scrub {name} --scrub-interval {interval}`");
-    note("scrub-interval", seconds(there.interval_ms), interval, vec![set]);
-    let repair = |repair| match repair {
-        ScrubRepair::Off => ("off", format!("`mainstay resource set-scrub {name} --scrub-repair off`")),
-        ScrubRepair::All => ("all", format!("`mainstay resource set-scrub {name} --scrub-repair all`")),
-        ScrubRepair::Proven => {
-            ("proven", format!("`mainstay resource set-scrub {name} --scrub-repair proven`"))
-        }
-    };
-    let ((there_now, _), (asked_now, set)) = (repair(there.repair), repair(asked.repair));
-    note("scrub-repair", there_now.to_owned(), asked_now.to_owned(), vec![set]);
-    let rate = size(asked.rate);
-    let set = format!("`mainstay resource set-scrub {name} --scrub-rate {rate}`");
-    note("scrub-rate", size(there.rate), rate, vec![set]);
-    let (there, asked) =
-        (resource.record.min_copies, modes::min_copies(MinCopies::default(), request.min_copies));
-    let copies = |copies: MinCopies| match copies.copies {
-        1 => "1".to_owned(),
-        more => format!("{more}, suspend-io {}ms", copies.suspend_ms),
-    };
-    let suspend =
-        if asked.copies > 1 { format!(" --suspend-io {}ms", asked.suspend_ms) } else { String::new() };
-    let set = format!("`mainstay resource set-min-copies {name} {}{suspend}`", asked.copies);
-    note("min-copies", copies(there), copies(asked), vec![set]);
+    let chosen = settings::choices(&request.settings)?;
+    let asked = Choices::resolve(&state.choices, &chosen, spec.journal_bytes);
+    for setting in differing(&resource.record.policy, &asked) {
+        let [there, asked] =
+            [&resource.record.policy, &asked].map(|policy| setting.write(setting.value_in(policy)));
+        let set = format!("`mainstay resource set {name} {}={asked}`", setting.name);
+        note(setting.name, there, asked, vec![set]);
+    }
     Ok(found)
 }
 
@@ -148,7 +122,7 @@ pub(super) fn refusal(name: &str, differences: &[Difference]) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::MinCopiesSet;
+    use mainstay_api::rest::SettingValue;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 
     fn state() -> State {
@@ -174,8 +148,7 @@ mod tests {
         let made = apply(Command::CreateResource {
             name: "db".into(),
             spec,
-            scrub: ScrubPolicy::default(),
-            min_copies: MinCopies::default(),
+            choices: Choices::default(),
             origin: None,
         });
         assert!(matches!(made, Outcome::ResourceCreated { .. }), "{made:?}");
@@ -206,7 +179,8 @@ mod tests {
 
     #[test]
     fn each_field_that_differs_is_said_with_what_changes_it() {
-        let copies = MinCopiesSet { copies: Some(2), suspend_ms: None };
+        let copies = [("min-copies".to_owned(), SettingValue::Number(2))].into();
+        let never = [("scrub-interval".to_owned(), SettingValue::Text("off".into()))].into();
         for (request, said, remedy) in [
             (
                 ResourceCreate { volumes: vec![2 << 30], ..asked() },
@@ -244,17 +218,14 @@ mod tests {
                 "Choose",
             ),
             (
-                ResourceCreate { min_copies: copies, ..asked() },
-                "min-copies: 1 there, 2, suspend-io 20000ms asked for",
-                "set-min-copies db 2 --suspend-io 20000ms`",
+                ResourceCreate { settings: copies, ..asked() },
+                "min-copies: 1 there, 2 asked for",
+                "`mainstay resource set db min-copies=2`",
             ),
             (
-                ResourceCreate {
-                    scrub: serde_json::from_value(serde_json::json!({ "interval_ms": 0 })).unwrap(),
-                    ..asked()
-                },
-                "scrub-interval: 2592000s there, off asked for",
-                "`mainstay resource set-scrub db --scrub-interval off`",
+                ResourceCreate { settings: never, ..asked() },
+                "scrub-interval: 30d there, off asked for",
+                "`mainstay resource set db scrub-interval=off`",
             ),
         ] {
             let problem = refused(&request);

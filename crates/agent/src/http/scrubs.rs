@@ -1,9 +1,6 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
-use super::{
-    Answer, App, Asked, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, change_what_is_now,
-    find_resource,
-};
+use super::{Answer, App, Asked, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource};
 use crate::agent::Agent;
 use crate::error::OTHER_RELEASE;
 use crate::member::Member;
@@ -11,9 +8,8 @@ use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{self, Reply, Request};
-use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart};
-use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{Command, Resource, State};
+use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubStart};
+use mainstay_control::state::{Resource, State};
 use mainstay_types::{Code, NodeId, Problem, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
 use std::sync::Arc;
 
@@ -71,32 +67,6 @@ pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answ
                 "`mainstay resource scrub NAME` compares them.",
             )),
         }
-    })
-    .await
-}
-
-/// Returns the policy after a request. Fields that the request does not name stay as they are.
-pub(super) fn policy(before: ScrubPolicy, schedule: &ScrubSchedule) -> ScrubPolicy {
-    ScrubPolicy {
-        interval_ms: schedule.interval_ms.unwrap_or(before.interval_ms),
-        repair: schedule.repair.unwrap_or(before.repair),
-        rate: schedule.rate.unwrap_or(before.rate),
-    }
-}
-
-pub(super) async fn set_schedule(
-    Shared(agent): App,
-    Path(name): Path<String>,
-    Asked(schedule): Asked<ScrubSchedule>,
-) -> Answer<Accepted> {
-    change_what_is_now(agent, move |view| {
-        let resource = find_resource(view, &name)?;
-        let policy = policy(resource.scrubs.policy, &schedule);
-        let message = match policy.interval_ms {
-            0 => format!("the replicas of resource {name} are compared only when somebody asks for it"),
-            _ => format!("the replicas of resource {name} are compared by themselves"),
-        };
-        Ok((Command::SetScrub { resource: resource.id, policy }, message))
     })
     .await
 }

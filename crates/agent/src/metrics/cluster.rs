@@ -69,7 +69,7 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
     });
     page.family(&f::RESOURCE_MODE, |out| {
         for one in &here {
-            out.add(&[&one.name, &one.record.mode.to_string()], 1_u64);
+            out.add(&[&one.name, &one.record.policy.mode().to_string()], 1_u64);
         }
     });
     modes(page, &here);
@@ -108,23 +108,24 @@ fn modes(page: &mut Page, here: &[&Resource]) {
     page.family(&f::MODE_IN_FORCE, |out| {
         for one in here {
             let (counted, in_sync) = (one.record.openings.len(), one.record.iss.len());
-            let in_force = if one.record.mode == Mode::B { counted == in_sync } else { counted == 0 };
+            let in_force =
+                if one.record.policy.mode() == Mode::B { counted == in_sync } else { counted == 0 };
             out.add(&[&one.name], in_force);
         }
     });
     page.family(&f::UNPROVEN, |out| {
         here.iter().for_each(|one| out.add(&[&one.name], one.reopened.len()));
     });
-    let follows = || here.iter().filter(|one| one.record.mode == Mode::A);
+    let follows = || here.iter().filter(|one| one.record.policy.mode() == Mode::A);
     page.family(&f::NEAR, |out| {
-        let takes_over = follows().filter(|one| one.record.takeover);
+        let takes_over = follows().filter(|one| one.record.policy.takeover());
         takes_over.for_each(|one| out.add(&[&one.name], one.record.near.len()));
     });
     page.family(&f::LAG_LIMIT_BYTES, |out| {
-        follows().for_each(|one| out.add(&[&one.name], one.record.lag.bytes));
+        follows().for_each(|one| out.add(&[&one.name], one.record.policy.lag().bytes));
     });
     page.family(&f::LAG_LIMIT_SECONDS, |out| {
-        follows().for_each(|one| out.add(&[&one.name], seconds(one.record.lag.ms * 1000)));
+        follows().for_each(|one| out.add(&[&one.name], seconds(one.record.policy.lag().ms * 1000)));
     });
 }
 
@@ -132,8 +133,8 @@ fn modes(page: &mut Page, here: &[&Resource]) {
 fn scrubs(page: &mut Page, here: &[&Resource], wall_ms: u64) {
     let last = |one: &Resource| one.scrubs.failed.clone().or_else(|| one.scrubs.whole.clone());
     page.family(&f::SCRUB_INTERVAL, |out| {
-        for one in here.iter().filter(|one| one.scrubs.policy.interval_ms > 0) {
-            out.add(&[&one.name], seconds(one.scrubs.policy.interval_ms * 1000));
+        for one in here.iter().filter(|one| one.record.policy.scrub.interval_ms > 0) {
+            out.add(&[&one.name], seconds(one.record.policy.scrub.interval_ms * 1000));
         }
     });
     page.family(&f::SCRUB_WHOLE, |out| {

@@ -229,7 +229,7 @@ groups! {
         COPY_REMAINING: Gauge "mainstay_copy_remaining_seconds" ["resource", "peer"]
             "How long the rest takes at that.";
         FILLING_THROTTLED: Gauge "mainstay_filling_throttled" ["resource"]
-            "Whether what fills replicas from here is slowed down now, for the sake of clients or by --c-max-rate.";
+            "Whether what fills replicas from here is slowed down now, for the sake of clients or by c-max-rate.";
     }
     "Scrubs" {
         SCRUB_EXTENTS: Counter "mainstay_scrub_extents_total" ["resource"]

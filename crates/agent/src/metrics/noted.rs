@@ -147,9 +147,8 @@ fn cause(own: NodeId, state: &State, resource: &Resource, before: Option<NodeId>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_control::scrubs::ScrubPolicy;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
-    use mainstay_types::{ConfigVersion, Incarnation, MinCopies};
+    use mainstay_types::{Choices, ConfigVersion, Incarnation};
 
     const N1: NodeId = NodeId(1);
     const N2: NodeId = NodeId(2);
@@ -190,13 +189,7 @@ mod tests {
         };
         let Outcome::ResourceCreated { resource } = apply(
             &mut state,
-            Command::CreateResource {
-                name: "db".into(),
-                spec,
-                scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default(),
-                origin: None,
-            },
+            Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None },
         ) else {
             panic!("no resource")
         };

@@ -9,10 +9,9 @@ use super::*;
 use mainstay_api::engine::{DeviceStatus, PeerStatus, ReplicaStatus, SnapshotStatus};
 use mainstay_api::metrics::{DamageCounts, PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
 use mainstay_control::State;
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 use mainstay_types::{
-    CopyStatus, Histogram, Incarnation, Index, LagLimits, MinCopies, Mode, PeerState, ResourceId, Role,
+    Choices, CopyStatus, Histogram, Incarnation, Index, Key, LagLimits, Mode, PeerState, ResourceId, Role,
     ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, VolumeId,
 };
 use std::fmt::Write as _;
@@ -51,13 +50,7 @@ fn view() -> View {
     let spec = ResourceSpec { volumes, journal_bytes: 64 << 20, replicas, preferred: vec![] };
     let created = apply(
         &mut state,
-        Command::CreateResource {
-            name: "db".into(),
-            spec,
-            scrub: ScrubPolicy::default(),
-            min_copies: MinCopies::default(),
-            origin: None,
-        },
+        Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None },
     );
     assert!(matches!(created, Outcome::ResourceCreated { resource: ResourceId(1) }), "{created:?}");
     let service = "name = \"web\"\nresource = \"db\"\n[[process]]\nname = \"a\"\ncommand = [\"/bin/true\"]\n";
@@ -89,7 +82,10 @@ fn view() -> View {
     apply(&mut state, Command::Promote { resource, expect_version, by, to, reason: "test".into() });
     let version = state.resources[&resource].record.version;
     let (mode, lag) = (Mode::A, LagLimits { bytes: 8 << 20, ms: 2500 });
-    apply(&mut state, Command::SetMode { resource, version, mode, lag, takeover: true });
+    let values =
+        [(Key::Mode, mode as u64), (Key::LagBytes, lag.bytes), (Key::LagTime, lag.ms), (Key::Takeover, 1)];
+    let changes = values.map(|(key, value)| (key, Some(value))).into();
+    apply(&mut state, Command::ChangeSettings { resource: Some(resource), version: Some(version), changes });
     // One that was whole, and one after it that was not.
     for (ordinal, second) in [(1, 40), (2, 39)] {
         let seen = ScrubSummary {

@@ -8,10 +8,9 @@ use crate::service::runner::{Disregarded, Neighbours};
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Entry, Outcome, ResourceSpec, Settings};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, MinCopies, Role, ServicePhase, VolumeId};
+use mainstay_types::{Choices, ConfigVersion, Incarnation, Role, ServicePhase, VolumeId};
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,13 +58,7 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource {
-        name: "db".into(),
-        spec,
-        scrub: ScrubPolicy::default(),
-        min_copies: MinCopies::default(),
-        origin: None,
-    });
+    apply(Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: INCARNATION });
     let expect_version = ready.resources[&R].record.version;

@@ -8,7 +8,7 @@ use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Code, Copies, IssChange, Member, MinCopies, Opening, ShrinkReason, StepDownReason};
+use mainstay_types::{Choices, Code, Copies, IssChange, Member, Opening, ShrinkReason, StepDownReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -38,13 +38,7 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource {
-        name: "db".into(),
-        spec,
-        scrub: ScrubPolicy::default(),
-        min_copies: MinCopies::default(),
-        origin: None,
-    });
+    apply(Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: MINE });
     let expect_version = ready.resources[&R].record.version;

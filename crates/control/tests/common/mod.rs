@@ -7,12 +7,12 @@
 use mainstay_control::clients::ClientSeen;
 use mainstay_control::origin::CONTENT;
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, plan};
-use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings, State};
 use mainstay_ha::ServiceSpec;
+use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Incarnation, Index, IssChange, Member, MinCopies, NodeId, Opening, Position, ResourceId, Role,
-    ScrubSummary, ServicePhase, SnapshotOn, SnapshotState,
+    Choices, ConfigVersion, Incarnation, Index, IssChange, Key, LagLimits, Member, MinCopies, Mode, NodeId,
+    Opening, Position, ResourceId, Role, ScrubSummary, ServicePhase, SnapshotOn, SnapshotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +33,29 @@ pub fn apply_at(state: &mut State, at_ms: u64, command: Command) -> Outcome {
         panic!("{why}");
     }
     outcome
+}
+
+/// A change of settings of the resource, based on a version of its record.
+pub fn change_settings(version: ConfigVersion, values: &[(Key, u64)]) -> Command {
+    let changes = values.iter().map(|(key, value)| (*key, Some(*value))).collect::<Changes>();
+    Command::ChangeSettings { resource: Some(R), version: Some(version), changes }
+}
+
+/// A mode, with these limits if it is mode A.
+pub fn change_mode(version: ConfigVersion, mode: Mode, lag: LagLimits, takeover: bool) -> Command {
+    let of_a = [(Key::LagBytes, lag.bytes), (Key::LagTime, lag.ms), (Key::Takeover, takeover.into())];
+    let of_a = of_a.into_iter().filter(|_| mode == Mode::A);
+    let values: Vec<_> = [(Key::Mode, mode as u64)].into_iter().chain(of_a).collect();
+    change_settings(version, &values)
+}
+
+/// How many copies there are to be. With one copy nothing waits for another.
+pub fn change_copies(version: ConfigVersion, wanted: MinCopies) -> Command {
+    let copies = (Key::MinCopies, u64::from(wanted.copies));
+    match wanted.copies {
+        1 => change_settings(version, &[copies]),
+        _ => change_settings(version, &[copies, (Key::SuspendIo, wanted.suspend_ms)]),
+    }
 }
 
 pub fn cluster() -> State {
@@ -70,13 +93,7 @@ pub fn with_resource() -> State {
     assert!(
         apply(
             &mut state,
-            Command::CreateResource {
-                name: "db".into(),
-                spec,
-                scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default(),
-                origin: None,
-            }
+            Command::CreateResource { name: "db".into(), spec, choices: Choices::default(), origin: None }
         )
         .is_ok()
     );

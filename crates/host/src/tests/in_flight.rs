@@ -5,7 +5,7 @@ use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, broken, record, roomy};
 use mainstay_codec::{Envelope, Message};
 use mainstay_store::{Output, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Index, JOURNAL_WRITES_MAX, Mode, ResourceRecord, Role, Time,
+    BLOCK_BYTES, ConfigVersion, Epoch, Index, JOURNAL_WRITES_MAX, Mode, Policy, ResourceRecord, Role, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -148,7 +148,8 @@ fn what_each_of_several_journal_writes_took_is_known() {
         let mut lab = with_journal_of(2_000, JOURNAL_WRITES_MAX);
         if mode == Mode::B {
             let openings = BTreeMap::from([(HERE.node, OPENING)]);
-            let record = ResourceRecord { mode, openings, replicas: vec![HERE], ..record(2, 1, HERE.node) };
+            let policy = Policy { mode: mode.into(), ..Policy::default() };
+            let record = ResourceRecord { policy, openings, replicas: vec![HERE], ..record(2, 1, HERE.node) };
             lab.host.cached(lab.world.now, true);
             lab.host.record(lab.world.now, record);
             settle_in(&mut lab, 2_000);

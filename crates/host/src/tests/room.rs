@@ -24,7 +24,7 @@ fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
         lab.host.cached(lab.world.now, true);
         let in_b = |version| {
             let mut record = record(version, 1, HERE.node);
-            record.mode = Mode::B;
+            record.policy.mode = Mode::B.into();
             record.replicas = vec![HERE];
             record.openings.insert(HERE.node, OPENING);
             record

@@ -1,12 +1,13 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
+use super::settings;
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::Outcome;
 use crate::interrupt::GoesOn;
 use crate::output::{self, Output, table};
-use crate::size;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, NodeView};
 use mainstay_client::Client;
+use mainstay_types::size;
 use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -26,6 +27,14 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             client.post("/v1/cluster/join", &request)?
         }
         ClusterCommand::Status => client.get("/v1/cluster")?,
+        ClusterCommand::Set { settings: chosen } => {
+            settings::set("/v1/cluster", chosen, client, output)?;
+            return Ok(0);
+        }
+        ClusterCommand::Settings => {
+            settings::show("/v1/cluster", client, output)?;
+            return Ok(0);
+        }
     };
     output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), nodes(cluster)))?;
     Ok(0)
@@ -120,7 +129,7 @@ fn nodes(cluster: &ClusterView) -> String {
         };
         let role = if node.witness { format!("{role}, witness") } else { role.to_owned() };
         let free = match node.pool_free_bytes {
-            Some(bytes) => size::format(bytes),
+            Some(bytes) => size::size_words(bytes),
             None if node.witness => String::new(),
             None => "?".into(),
         };

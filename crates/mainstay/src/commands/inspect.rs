@@ -3,9 +3,9 @@
 use crate::cli::InspectArgs;
 use crate::failure::{Code, Failure, Outcome, exit, is_forbidden};
 use crate::output::{Output, table};
-use crate::size;
 use mainstay_api::inspect::{LogPosition, ReplicaFilesView};
 use mainstay_engine::inspect::{InspectError, inspect};
+use mainstay_types::size;
 
 pub fn run(args: &InspectArgs, output: Output) -> Outcome<u8> {
     let view = inspect(&args.directory, args.journal.as_deref()).map_err(failure)?;
@@ -37,7 +37,7 @@ fn at(position: LogPosition) -> String {
 }
 
 fn words(view: &ReplicaFilesView, args: &InspectArgs) -> String {
-    let volumes: Vec<String> = view.volumes.iter().map(|&bytes| size::format(bytes)).collect();
+    let volumes: Vec<String> = view.volumes.iter().map(|&bytes| size::size_words(bytes)).collect();
     let copies = view
         .superblock_copies
         .iter()
@@ -57,7 +57,7 @@ fn words(view: &ReplicaFilesView, args: &InspectArgs) -> String {
         format!("checkpoint  {}, at {} of the journal", at(view.checkpoint), view.checkpoint_offset),
         format!(
             "journal     {}{}; {} batches with {entries} entries after the checkpoint",
-            size::format(view.journal_bytes),
+            size::size_words(view.journal_bytes),
             view.journal.as_ref().map_or_else(String::new, |path| format!(" at {path}")),
             view.batches.len()
         ),

@@ -11,6 +11,7 @@ mod modes;
 pub mod resource;
 mod scrub;
 pub mod service;
+mod settings;
 pub mod snapshot;
 pub mod status;
 

@@ -1,38 +1,30 @@
 //! Replication modes on the command line: choosing one, the lag of followers, and going on without
 //! entries that no replica has any more (R11).
 
+use super::settings;
 use crate::failure::{Code, Failure, Outcome};
-use crate::output::{self, Output};
-use crate::size;
+use crate::output;
 use mainstay_api::rest::{
-    Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
+    Accepted, ForceView, Mode, PeerState, PeerView, ResourceView, Role, SettingValue, SettingsChange,
 };
 use mainstay_client::Client;
+use mainstay_types::Key;
+use mainstay_types::size;
 
-/// `path`: of the resource.
-pub fn set_mode(
-    path: &str,
+/// Changes made by `set-mode`. A limit that is not given stays as it is, and the takeover does not.
+pub fn mode_change(
     mode: &str,
     (lag_bytes, lag_s): (Option<u64>, Option<u64>),
     takeover: bool,
-    client: &Client,
-    output: Output,
-) -> Outcome<()> {
-    let mode = match mode {
-        "a" | "A" => Mode::A,
-        "b" | "B" => Mode::B,
-        _ => Mode::C,
-    };
+) -> SettingsChange {
+    let mode = mode.to_ascii_lowercase();
     let lag_ms = lag_s.map(|seconds| seconds.saturating_mul(1000));
-    let request = ModeSet { mode, lag_bytes, lag_ms, takeover };
-    let accepted: Accepted = client.put(&format!("{path}/mode"), &request)?;
-    output.result(&accepted, |accepted| accepted.message.clone())
-}
-
-/// `path`: of the resource.
-pub fn set_min_copies(path: &str, request: MinCopiesSet, client: &Client, output: Output) -> Outcome<()> {
-    let accepted: Accepted = client.put(&format!("{path}/min-copies"), &request)?;
-    output.result(&accepted, |accepted| accepted.message.clone())
+    let limits = [(Key::LagBytes, lag_bytes), (Key::LagTime, lag_ms)];
+    let limits = limits.into_iter().filter_map(|(key, value)| Some(settings::named(key, value?)));
+    let mut changes: SettingsChange = limits.map(|(name, value)| (name, Some(value))).collect();
+    changes.insert(Key::Takeover.setting().name.to_owned(), takeover.then_some(SettingValue::Switch(true)));
+    changes.insert(Key::Mode.setting().name.to_owned(), Some(SettingValue::Text(mode)));
+    changes
 }
 
 /// Says what a forced promotion costs, and does it if the operator accepts that. `url`: of the act.
@@ -61,7 +53,7 @@ pub fn serves(resource: &ResourceView, node: &str) -> bool {
 /// How far a replica is behind.
 pub fn lag(peer: &PeerView) -> String {
     let least = if peer.lag_more { "at least " } else { "" };
-    format!("{least}{}", size::format(peer.lag_bytes))
+    format!("{least}{}", size::size_words(peer.lag_bytes))
 }
 
 /// Lists the lag of each follower of a resource in mode A.
@@ -112,7 +104,7 @@ pub fn details(resource: &ResourceView) -> String {
     if resource.mode == Mode::A {
         text += &format!(
             "\nmode A: writes wait for a follower that lacks more than {} or something older than {} ms",
-            size::format(resource.lag_bytes),
+            size::size_words(resource.lag_bytes),
             resource.lag_ms
         );
     }

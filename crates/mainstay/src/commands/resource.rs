@@ -1,17 +1,19 @@
 //! `mainstay resource …`.
 
 use super::attached::{self, attach};
-use super::{advice_lines, checked_name, follow, modes, scrub};
+use super::{advice_lines, checked_name, follow, modes, scrub, settings};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
-use crate::size;
 use mainstay_api::rest::{
-    Accepted, Health, MinCopiesSet, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView,
-    ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, VolumeResize,
+    Accepted, Health, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach,
+    ResourceCreate, ResourceView, Role, ScrubStart, SettingValue, SettingsChange, VolumeResize,
 };
 use mainstay_client::Client;
+use mainstay_types::Key;
+use mainstay_types::size;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -78,13 +80,18 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let grown = |now: &ResourceView| !now.growing.iter().any(|growing| growing.volume == volume);
             settle(accepted, (&name, &format!("growing volume {volume}"), ""), wait, client, output, grown)?;
         }
+        ResourceCommand::Set { name, settings: chosen } => {
+            settings::set(&path(&name)?, chosen, client, output)?;
+        }
+        ResourceCommand::Settings { name } => settings::show(&path(&name)?, client, output)?,
         ResourceCommand::SetMode { name, mode, lag_bytes, lag_s, takeover } => {
-            let lag = (lag_bytes, lag_s);
-            modes::set_mode(&path(&name)?, &mode, lag, takeover, client, output)?;
+            let changes = modes::mode_change(&mode, (lag_bytes, lag_s), takeover);
+            settings::change(&path(&name)?, &changes, client, output)?;
         }
         ResourceCommand::SetMinCopies { name, copies, suspend } => {
-            let request = MinCopiesSet { copies: Some(copies), suspend_ms: suspend.suspend_io };
-            modes::set_min_copies(&path(&name)?, request, client, output)?;
+            let copies = Some((Key::MinCopies, copies.into()));
+            let suspend = suspend.suspend_io.map(|ms| (Key::SuspendIo, ms));
+            settings::change(&path(&name)?, &changed(copies.into_iter().chain(suspend)), client, output)?;
         }
         ResourceCommand::ForcePromote { name, node, accept_loss, wait } => {
             let url = format!("{}/force/{}", path(&name)?, checked_name(&node)?);
@@ -100,7 +107,15 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             return scrub::run(&name, start, no_wait, client, output);
         }
         ResourceCommand::SetScrub { name, scrub } => {
-            scrub::set_schedule(&path(&name)?, scrub.schedule(), client, output)?;
+            let changes = changed(scrub.settings());
+            if changes.is_empty() {
+                return Err(Failure::new(
+                    Code::NothingToChange,
+                    "nothing is named that is to be changed",
+                    "Give --scrub-interval, --scrub-repair or --scrub-rate.",
+                ));
+            }
+            settings::change(&path(&name)?, &changes, client, output)?;
         }
         ResourceCommand::Attach { name, node, wait_ms, take_over, wait } => {
             let request = ResourceAttach { node: checked_name(&node)?.to_owned(), wait_ms, take_over };
@@ -125,12 +140,24 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
     Ok(0)
 }
 
+/// Settings that are to have these values.
+fn changed(values: impl IntoIterator<Item = (Key, u64)>) -> SettingsChange {
+    let named = values.into_iter().map(|(key, value)| settings::named(key, value));
+    named.map(|(name, value)| (name, Some(value))).collect()
+}
+
 pub(super) fn path(name: &str) -> Outcome<String> {
     Ok(format!("/v1/resources/{}", checked_name(name)?))
 }
 
 fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
     let path = path(&args.name)?;
+    let copies = args.min_copies.map(|copies| (Key::MinCopies, copies.into()));
+    let suspend = args.suspend.suspend_io.map(|ms| (Key::SuspendIo, ms));
+    let short = args.scrub.settings().chain(copies).chain(suspend);
+    let mut settings: BTreeMap<_, _> = short.map(|(key, value)| settings::named(key, value)).collect();
+    let more = args.settings.into_iter().filter_map(|one| Some((one.name, SettingValue::Text(one.value?))));
+    settings.extend(more);
     let request = ResourceCreate {
         name: args.name.clone(),
         volumes: args.sizes,
@@ -138,8 +165,7 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         replicas: args.replicas,
         replica_count: args.replica_count,
         preferred: args.preferred,
-        scrub: args.scrub.schedule(),
-        min_copies: MinCopiesSet { copies: args.min_copies, suspend_ms: args.suspend.suspend_io },
+        settings,
         from: args.from,
     };
     let name = &args.name;
@@ -263,7 +289,7 @@ fn copied(peer: &PeerView) -> Option<String> {
     let percent = peer.progress_percent?;
     let left = match (peer.copy_left_ms, peer.copy_bytes_per_s) {
         (Some(left_ms), Some(bytes_per_s)) => {
-            format!(", {} left at {}/s", duration(left_ms), size::format(bytes_per_s))
+            format!(", {} left at {}/s", duration(left_ms), size::size_words(bytes_per_s))
         }
         _ => String::new(),
     };
@@ -349,7 +375,7 @@ fn lost(resource: &ResourceView) -> String {
 pub fn space(resource: &ResourceView) -> String {
     let one = |replica: &ReplicaView| Some(format!("{} {}", replica.node, taken(replica)?));
     let each: Vec<_> = resource.replicas.iter().filter_map(one).collect();
-    let size = size::format(resource.volumes.iter().sum());
+    let size = size::size_words(resource.volumes.iter().sum());
     if each.is_empty() {
         return String::new();
     }
@@ -358,7 +384,7 @@ pub fn space(resource: &ResourceView) -> String {
 
 fn taken(replica: &ReplicaView) -> Option<String> {
     let allocated = &replica.live.as_ref()?.allocated;
-    (!allocated.is_empty()).then(|| size::format(allocated.iter().sum()))
+    (!allocated.is_empty()).then(|| size::size_words(allocated.iter().sum()))
 }
 
 /// Replicas that are out because they were slow, and when they may return.
@@ -400,7 +426,7 @@ fn latency(us: u64) -> String {
 }
 
 fn sizes(resource: &ResourceView) -> String {
-    resource.volumes.iter().map(|&bytes| size::format(bytes)).collect::<Vec<_>>().join(" + ")
+    resource.volumes.iter().map(|&bytes| size::size_words(bytes)).collect::<Vec<_>>().join(" + ")
 }
 
 fn overview(list: &[ResourceView]) -> String {
@@ -417,7 +443,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
         "{}\nvolumes {}, journal {}, epoch {}, version {}",
         summary(resource),
         sizes(resource),
-        size::format(resource.journal_bytes),
+        size::size_words(resource.journal_bytes),
         resource.epoch,
         resource.version
     );
@@ -494,7 +520,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
     }
     for one in &resource.growing {
         let waits = if resource.primary.is_none() { " as soon as there is a primary" } else { "" };
-        text += &format!("\nvolume {} grows to {}{waits}", one.volume, size::format(one.bytes));
+        text += &format!("\nvolume {} grows to {}{waits}", one.volume, size::size_words(one.bytes));
     }
     for one in &resource.moves {
         text += &format!("\nthe replica on {} goes when that on {} is in sync", one.from, one.to);

@@ -8,8 +8,8 @@ use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::rest::{
-    Accepted, ResourceView, ScrubEnd, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport,
-    ScrubSchedule, ScrubStart, ScrubState, ScrubbedView, ScrubsView,
+    Accepted, ResourceView, ScrubEnd, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport, ScrubStart,
+    ScrubState, ScrubbedView, ScrubsView,
 };
 use mainstay_client::Client;
 
@@ -53,19 +53,6 @@ pub fn report(name: &str, client: &Client, output: Output) -> Outcome<u8> {
 
 pub fn stop(name: &str, client: &Client, output: Output) -> Outcome<()> {
     let accepted: Accepted = client.delete(&format!("{}/scrub", path(name)?))?;
-    output.result(&accepted, |accepted| accepted.message.clone())
-}
-
-/// `path`: of the resource.
-pub fn set_schedule(path: &str, schedule: ScrubSchedule, client: &Client, output: Output) -> Outcome<()> {
-    if schedule == ScrubSchedule::default() {
-        return Err(Failure::new(
-            Code::NothingToChange,
-            "nothing is named that is to be changed",
-            "Give --scrub-interval, --scrub-repair or --scrub-rate.",
-        ));
-    }
-    let accepted: Accepted = client.put(&format!("{path}/scrub/schedule"), &schedule)?;
     output.result(&accepted, |accepted| accepted.message.clone())
 }
 

@@ -6,7 +6,6 @@ use crate::cli::{SnapshotCommand, WaitArgs};
 use crate::failure::{Code, Context, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
-use crate::size;
 use mainstay_agent::directories::check_clone;
 use mainstay_api::engine::snapshot_of_map;
 use mainstay_api::rest::{
@@ -15,6 +14,7 @@ use mainstay_api::rest::{
 };
 use mainstay_client::Client;
 use mainstay_engine::disk::copy_out;
+use mainstay_types::size;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -95,8 +95,8 @@ fn details(found: &SnapshotFiles) -> String {
     text += &match found.space {
         Some(SnapshotSpace { bytes, own_bytes }) => format!(
             "\nThe files take {} of this node's pool. Deleting the snapshot gives at least {} back; other files share the rest.",
-            size::format(bytes),
-            size::format(own_bytes)
+            size::size_words(bytes),
+            size::size_words(own_bytes)
         ),
         None => "\nThis file system does not tell how much space deleting the snapshot gives back.".into(),
     };

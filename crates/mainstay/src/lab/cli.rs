@@ -1,7 +1,7 @@
 //! The command line of the lab.
 
-use crate::size;
 use clap::{Args, Subcommand};
+use mainstay_types::size;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -95,7 +95,7 @@ pub struct UpArgs {
     #[arg(long)]
     pub plain: bool,
     /// Lease of the cluster, in milliseconds [default: 2000]
-    #[arg(long, value_name = "MS", value_parser = crate::duration::parse_bare_ms)]
+    #[arg(long, value_name = "MS", value_parser = mainstay_types::duration::parse_bare_ms)]
     pub lease_ms: Option<u64>,
     /// Leave everything as it is if this fails, to look at it.
     #[arg(long)]

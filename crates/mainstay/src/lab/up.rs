@@ -5,10 +5,10 @@ use super::state::{CLIENT, Lab, Lock, Node, Phase, node_name};
 use super::{cgroup, disk, down, logs, network, node, sys, tool};
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{Output, Progress};
-use crate::size;
 use mainstay_agent::service::place::{needed, resolve};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView};
 use mainstay_client::Client;
+use mainstay_types::size;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()> {
     tool::check()?;
     if args.disk < disk::DISK_BYTES_MIN {
-        let least = size::format(disk::DISK_BYTES_MIN);
+        let least = size::size_words(disk::DISK_BYTES_MIN);
         return Err(Failure::new(
             Code::LabDiskSmall,
             "the disk is too small",

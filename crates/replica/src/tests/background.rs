@@ -1,8 +1,7 @@
 //! The pace of background traffic, against clients whose writes take longer the more is under way.
 
-use crate::BackgroundLimits;
 use crate::background::{Background, Filling};
-use mainstay_types::{EXTENT_BYTES, Time};
+use mainstay_types::{BackgroundLimits, EXTENT_BYTES, Time};
 use std::collections::VecDeque;
 
 const WINDOW_MAX: usize = 16;
@@ -21,7 +20,8 @@ struct Machine {
 
 impl Machine {
     fn new(limits: BackgroundLimits) -> Self {
-        let (now, background) = (Time(5_000_000), Background::new(limits, WINDOW_MAX));
+        let (now, mut background) = (Time(5_000_000), Background::new(WINDOW_MAX));
+        background.set_limits(limits);
         Self { now, background, under_way: VecDeque::new(), begun: Vec::new() }
     }
 
@@ -232,7 +232,7 @@ fn without_a_least_rate_nothing_yields() {
 
 #[test]
 fn a_feed_yields_by_its_window_and_never_stops() {
-    let mut background = Background::new(BackgroundLimits::default(), WINDOW_MAX);
+    let mut background = Background::new(WINDOW_MAX);
     let window = 16 * EXTENT_BYTES;
     let mut fed = 0;
     for ms in 0..10_000 {

@@ -1,8 +1,8 @@
 //! How many copies there have to be: one story per edge of the states in `copies.rs`.
 
 use super::lab::{A, Answer, B, C, Lab};
-use crate::{Event, Mended, Op, RequestError, SlowLimits};
-use mainstay_types::{MinCopies, Mode, NodeId, Role, SnapshotId, VolumeId};
+use crate::{Event, Mended, Op, RequestError};
+use mainstay_types::{MinCopies, Mode, NodeId, Role, SlowLimits, SnapshotId, VolumeId};
 
 /// Longer than any story.
 const LONG_MS: u64 = 60_000;
@@ -18,7 +18,7 @@ fn lab(nodes: u32, copies: u32, suspend_ms: u64) -> Lab {
 /// Sets the copies that are wanted, as the control plane does it.
 fn want(lab: &mut Lab, copies: u32, suspend_ms: u64) {
     lab.record.version = lab.record.version.next();
-    lab.record.min_copies = MinCopies { copies, suspend_ms };
+    lab.record.policy.min_copies = MinCopies { copies, suspend_ms };
     lab.publish();
     lab.run_ms(20);
 }
@@ -216,7 +216,7 @@ fn a_demotion_does_not_wait_for_copies() {
 fn in_mode_b_memory_does_not_count_for_more() {
     let mut lab = lab(2, 2, LONG_MS);
     lab.record.version = lab.record.version.next();
-    lab.record.mode = Mode::B;
+    lab.record.policy.mode = Mode::B.into();
     lab.publish();
     lab.event(A, crate::Event::Cached(true));
     lab.run_ms(500);

@@ -3,15 +3,14 @@
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
-    BackgroundLimits, Effect, Event, Mended, Op, Replica, ReplicaConfig, RequestError, RequestId, ScrubOrder,
-    ScrubReport, SlowLimits,
+    Effect, Event, Mended, Op, Replica, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport,
 };
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, block_sum};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, IssChange, Member, Mode, NodeId,
-    Opening, Position, Proposal, ProposedChange, Range, ResourceId, ResourceRecord, Role, ScrubRepair,
-    StepDownReason, Time, VolumeId,
+    BLOCK_BYTES, BackgroundLimits, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, IssChange,
+    Member, Mode, NodeId, Opening, Policy, Position, Proposal, ProposedChange, Range, ResourceId,
+    ResourceRecord, Role, ScrubRepair, SlowLimits, StepDownReason, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -142,10 +141,6 @@ pub struct Lab {
     /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do
     /// not.
     commit_tell_ms: u64,
-    /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless
-    /// they are about that.
-    background: BackgroundLimits,
-    pub slow: SlowLimits,
     /// How long a disk takes to read the content for a repair, in milliseconds.
     pub repair_read_ms: u64,
     /// A disk was damaged: replicas may be found to differ.
@@ -174,6 +169,12 @@ impl Lab {
     pub fn with_slow(nodes: u32, keep: usize, seed: u64, slow: SlowLimits) -> Self {
         let members: Vec<Member> =
             (1..=nodes).map(|n| Member { node: NodeId(n), incarnation: Incarnation(u64::from(n)) }).collect();
+        // Half of the seeds yield to clients; stories, which are of the first ones, do not, unless
+        // they are about that.
+        let background = BackgroundLimits {
+            min_rate: if (seed / 4).is_multiple_of(2) { 0 } else { 1 << 20 },
+            ..BackgroundLimits::default()
+        };
         let record = ResourceRecord {
             resource: RESOURCE,
             version: ConfigVersion(1),
@@ -181,6 +182,7 @@ impl Lab {
             primary: Some(A),
             iss: members.clone(),
             replicas: members.clone(),
+            policy: Policy { slow, background, ..Policy::default() },
             ..ResourceRecord::new(RESOURCE)
         };
         let mut lab = Self {
@@ -210,11 +212,6 @@ impl Lab {
             acks: 0,
             from_memory: 0,
             wrong: None,
-            slow,
-            background: BackgroundLimits {
-                min_rate: if (seed / 4).is_multiple_of(2) { 0 } else { 1 << 20 },
-                ..BackgroundLimits::default()
-            },
             commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
             repair_read_ms: 1,
             rotten: false,
@@ -252,12 +249,10 @@ impl Lab {
         let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
         let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
         config.opening = Opening(100 * u64::from(node.0) + n.boot);
-        config.slow = self.slow;
         config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
         config.copy_extents_max = self.copy_extents_max;
-        config.background = self.background;
         // As with the real limits, the largest batch is less than the half of the journal that is
         // always freed.
         config.request_bytes_max = 16 * BLOCK_BYTES;
@@ -905,7 +900,7 @@ impl Lab {
         let value = if matches!(asked.op, Op::Write { .. }) { id.0 } else { 0 };
         let key = (range.volume, range.first_block());
         let Some(index) = self.written.get(&(key.0, key.1, value)).copied() else {
-            if self.record.mode == Mode::B {
+            if self.record.policy.mode() == Mode::B {
                 self.from_memory += 1;
                 return;
             }

@@ -11,7 +11,7 @@ const SLOW_DISK_MS: u64 = 200;
 
 fn set_mode(lab: &mut Lab, mode: Mode) {
     lab.record.version = lab.record.version.next();
-    lab.record.mode = mode;
+    lab.record.policy.mode = mode.into();
     lab.publish();
     lab.run_ms(60);
 }

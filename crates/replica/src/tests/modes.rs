@@ -3,7 +3,8 @@
 use super::lab::{A, B, C, Lab};
 use crate::{Event, PeerStatus};
 use mainstay_types::{
-    BLOCK_BYTES, Index, IssChange, LagLimits, Member, Mode, NodeId, PeerState, Proposal, ProposedChange, Role,
+    BLOCK_BYTES, Index, IssChange, LagLimits, Member, Mode, ModePolicy, NodeId, PeerState, Proposal,
+    ProposedChange, Role,
 };
 
 /// Writes are to wait for a follower that lacks more than three of them.
@@ -18,10 +19,18 @@ fn lab(mode: Mode) -> Lab {
 }
 
 /// Sets the mode of the resource, as the control plane does it.
+/// The mode, with these limits if it is mode A.
+fn within(mode: Mode, lag: LagLimits) -> ModePolicy {
+    match mode {
+        Mode::A => ModePolicy::A { lag, takeover: false },
+        other => other.into(),
+    }
+}
+
 pub(super) fn set_mode(lab: &mut Lab, mode: Mode) {
     let record = &mut lab.record;
     record.version = record.version.next();
-    (record.mode, record.lag) = (mode, LAG);
+    record.policy.mode = within(mode, LAG);
     if mode == Mode::A {
         let primary = record.primary;
         record.iss.retain(|member| Some(member.node) == primary || record.called.contains(&member.node));
@@ -194,7 +203,7 @@ fn a_follower_that_lacks_what_older_epochs_left_is_not_near() {
 #[test]
 fn writes_wait_for_a_follower_that_lacks_something_old() {
     let mut lab = lab(Mode::A);
-    lab.record.lag = LagLimits { bytes: 1 << 30, ms: 200 };
+    lab.record.policy.mode = within(Mode::A, LagLimits { bytes: 1 << 30, ms: 200 });
     lab.record.version = lab.record.version.next();
     lab.publish();
     lab.run_ms(20);
@@ -328,7 +337,7 @@ fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
 }
 
 fn with_takeover(lab: &mut Lab) {
-    lab.record.takeover = true;
+    lab.record.policy.mode = ModePolicy::A { lag: LAG, takeover: true };
     lab.record.version = lab.record.version.next();
     lab.publish();
     lab.run_ms(500);
@@ -374,7 +383,7 @@ fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
 #[test]
 fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near() {
     let mut lab = lab(Mode::A);
-    lab.record.lag = LagLimits { bytes: 1 << 20, ms: 60_000 };
+    lab.record.policy.mode = within(Mode::A, LagLimits { bytes: 1 << 20, ms: 60_000 });
     lab.write(A, 0, 0);
     with_takeover(&mut lab);
     let names_b = |lab: &Lab| lab.record.near.iter().any(|member| member.node == B);
@@ -385,7 +394,7 @@ fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near()
         lab.run_ms(1);
     }
     // The control plane names no follower as near by limits that have changed.
-    lab.record.lag = LAG;
+    lab.record.policy.mode = within(Mode::A, LAG);
     lab.record.near.clear();
     lab.record.version = lab.record.version.next();
     lab.publish();

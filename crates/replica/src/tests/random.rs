@@ -3,9 +3,9 @@
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed -- --nocapture`.
 
 use super::lab::{Lab, VOLUMES, whole};
-use crate::{Op, SlowLimits};
+use crate::Op;
 use mainstay_types::simulation::{Bug, plant};
-use mainstay_types::{MinCopies, NodeId, Role};
+use mainstay_types::{MinCopies, NodeId, Role, SlowLimits};
 
 const ROUNDS: u64 = 120;
 
@@ -13,7 +13,7 @@ const ROUNDS: u64 = 120;
 /// let the last copy be alone.
 fn slow_limits(seed: u64) -> SlowLimits {
     let (ack_ms, for_ms) = [(0, 500), (10, 500), (4, 60), (20, 200)][(seed / 3 % 4) as usize];
-    let min_copies = 1 + (seed / 7 % 2) as usize;
+    let min_copies = 1 + (seed / 7 % 2) as u32;
     SlowLimits { ack_ms, factor: 3, for_ms, min_copies, quiet_ms: 1_500, quiet_max_ms: 3_000 }
 }
 
@@ -23,7 +23,7 @@ fn play(seed: u64) -> Result<u64, String> {
     lab.rough = true;
     // On some seeds nothing is to be acknowledged by one replica alone.
     if seed % 3 == 1 {
-        lab.record.min_copies =
+        lab.record.policy.min_copies =
             MinCopies { copies: 2, suspend_ms: [0, 500, 20_000][(seed / 3 % 3) as usize] };
     }
     for _ in 0..ROUNDS {

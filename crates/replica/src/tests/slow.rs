@@ -1,9 +1,9 @@
 //! Slow members: one story per edge of the states in `slow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{PeerStatus, SlowLimits};
+use crate::PeerStatus;
 use mainstay_types::{
-    Index, IssChange, NodeId, PeerState, Proposal, ProposedChange, Role, ShrinkReason, Time,
+    Index, IssChange, NodeId, PeerState, Proposal, ProposedChange, Role, ShrinkReason, SlowLimits, Time,
 };
 
 const LIMITS: SlowLimits =

@@ -86,7 +86,7 @@ impl LogOracle {
         // A takeover without an operator may lose only what the recorded limits allow, and a batch
         // that was under way when they were reached.
         let batch = self.batches.iter().map(|known| known.bytes).max().unwrap_or_default();
-        let lag = self.record.as_ref().map_or(0, |record| record.lag.bytes);
+        let lag = self.record.as_ref().map_or(0, |record| record.policy.lag().bytes);
         let most = forced.told.is_none().then_some(lag + batch);
         if self.forks.all.iter().all(|fork| fork.epoch != forced.epoch) {
             // Leaves out the members of an earlier promotion that has begun. The control plane

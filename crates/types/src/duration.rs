@@ -75,11 +75,25 @@ pub fn parse_bare_ms(text: &str) -> Result<u64, String> {
     parse(text, (1, "milliseconds"))
 }
 
-/// The same, and not 0.
-pub fn parse_some_ms(text: &str) -> Result<u64, String> {
-    match parse_bare_ms(text)? {
-        0 => Err(format!("`{text}` is no time: the least is 1ms")),
-        ms => Ok(ms),
+/// Parses a time in milliseconds, which needs a unit unless it is 0.
+pub fn parse_with_unit(text: &str) -> Result<u64, String> {
+    let ms = parse_ms(text)?;
+    let bare = text.trim();
+    if ms != 0 && bare.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("`{bare}` has no unit: write {bare}ms or {bare}s"));
+    }
+    Ok(ms)
+}
+
+/// A time as it can be typed, in the largest unit that divides it: `500ms`, `90s`, `30d`.
+#[must_use]
+pub fn typed(ms: u64) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
+    let fits = units.into_iter().find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
+    match fits {
+        _ if ms == 0 => "0s".to_owned(),
+        Some((unit, name)) => format!("{}{name}", ms / unit),
+        None => format!("{ms}ms"),
     }
 }
 

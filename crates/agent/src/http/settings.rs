@@ -1,0 +1,113 @@
+//! Settings of resources and of the cluster: shown with their sources, and changed.
+
+use super::{Answer, App, Asked, blocking, change_what_is_now, find_resource};
+use crate::raft::ConsensusLog;
+use axum::Json;
+use axum::extract::{Path, State as Shared};
+use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
+use mainstay_control::State;
+use mainstay_control::settings::words;
+use mainstay_control::state::{Command, Resource};
+use mainstay_types::settings::{Changes, SETTINGS, parse_change};
+use mainstay_types::{Choices, Code, Mode, Problem};
+use std::collections::BTreeMap;
+
+const REMEDY: &str = "`mainstay resource set --help` lists all settings with their values.";
+
+/// Parses named changes; `None` takes a choice back.
+///
+/// # Errors
+/// For an unknown setting, and a value that it does not take.
+pub(super) fn changes(asked: &SettingsChange) -> Result<Changes, Problem> {
+    let one = |(name, value): (&String, &Option<SettingValue>)| {
+        let text = value.as_ref().map_or_else(|| "default".to_owned(), SettingValue::as_typed);
+        parse_change(name, &text).map_err(|why| Problem::new(Code::BadSettings, why, REMEDY))
+    };
+    asked.iter().map(one).collect()
+}
+
+/// Parses the choices for a new resource.
+///
+/// # Errors
+/// See [`changes`].
+pub(super) fn choices(asked: &BTreeMap<String, SettingValue>) -> Result<Choices, Problem> {
+    let asked = asked.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
+    let changes = changes(&asked)?.into_iter();
+    Ok(changes.filter_map(|(key, value)| Some((key, value?))).collect())
+}
+
+pub(super) async fn of_resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
+    let view = agent.member()?.log.view();
+    let resource = find_resource(&view, &name)?;
+    Ok(Json(shown(&view.state, Some(resource))))
+}
+
+pub(super) async fn of_cluster(Shared(agent): App) -> Answer<Vec<SettingView>> {
+    blocking(move || Ok(shown(&agent.member()?.log.view().state, None))).await
+}
+
+pub(super) async fn change_of_resource(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Asked(asked): Asked<SettingsChange>,
+) -> Answer<Accepted> {
+    let changes = changes(&asked)?;
+    change_what_is_now(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let after = view.state.policy_after(resource, &changes);
+        let meaning = words(&resource.record.policy, &after);
+        let message = match meaning.is_empty() {
+            true => format!("the settings of resource {name} are in force already"),
+            false => format!("resource {name}: {}", meaning.join("; ")),
+        };
+        let version = Some(resource.record.version);
+        let command =
+            Command::ChangeSettings { resource: Some(resource.id), version, changes: changes.clone() };
+        Ok((command, message))
+    })
+    .await
+}
+
+pub(super) async fn change_of_cluster(
+    Shared(agent): App,
+    Asked(asked): Asked<SettingsChange>,
+) -> Answer<Accepted> {
+    let changes = changes(&asked)?;
+    change_what_is_now(agent, move |_| {
+        let command = Command::ChangeSettings { resource: None, version: None, changes: changes.clone() };
+        Ok((command, "the cluster has these settings for all resources without a choice of their own".into()))
+    })
+    .await
+}
+
+/// Settings of a resource, or those of the cluster. What belongs to mode A is shown in mode A only.
+fn shown(state: &State, resource: Option<&Resource>) -> Vec<SettingView> {
+    let none = Choices::default();
+    let own = resource.map_or(&none, |resource| &resource.choices);
+    let mode = resource.map(|resource| resource.record.policy.mode());
+    let counts =
+        SETTINGS.iter().filter(|one| !one.key.is_of_mode_a() || mode.is_none_or(|mode| mode == Mode::A));
+    let one = |setting: &'static mainstay_types::Setting| {
+        let chosen = state.choices.get(setting.key);
+        let source = match (own.get(setting.key), chosen) {
+            (Some(_), _) => SettingSource::Resource,
+            (None, Some(_)) => SettingSource::Cluster,
+            (None, None) => SettingSource::Default,
+        };
+        let default = setting.default_value();
+        let value = match resource {
+            Some(resource) => setting.value_in(&resource.record.policy),
+            None => chosen.unwrap_or(default),
+        };
+        SettingView {
+            name: setting.name.to_owned(),
+            value: setting.write(value),
+            from: source,
+            default: setting.write(default),
+            values: setting.range(),
+            since: setting.since.to_owned(),
+            help: setting.help.to_owned(),
+        }
+    };
+    counts.map(one).collect()
+}

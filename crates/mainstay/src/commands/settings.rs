@@ -1,0 +1,45 @@
+//! `mainstay resource set`, `mainstay cluster set` and the short forms of these, and the settings
+//! as they are.
+
+use crate::cli::SettingArg;
+use crate::failure::Outcome;
+use crate::output::{Output, table};
+use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
+use mainstay_client::Client;
+use mainstay_types::Key;
+
+/// A named value, as the API takes it.
+pub fn named(key: Key, value: u64) -> (String, SettingValue) {
+    let setting = key.setting();
+    (setting.name.to_owned(), SettingValue::Text(setting.write(value)))
+}
+
+/// Changes settings. `path`: of the resource or the cluster.
+pub fn set(path: &str, settings: Vec<SettingArg>, client: &Client, output: Output) -> Outcome<()> {
+    let changes = settings.into_iter().map(|one| (one.name, one.value.map(SettingValue::Text)));
+    change(path, &changes.collect(), client, output)
+}
+
+pub fn change(path: &str, changes: &SettingsChange, client: &Client, output: Output) -> Outcome<()> {
+    let accepted: Accepted = client.patch(&format!("{path}/settings"), changes)?;
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// Shows the settings with the source of each. `path`: of the resource or the cluster.
+pub fn show(path: &str, client: &Client, output: Output) -> Outcome<()> {
+    let settings: Vec<SettingView> = client.get(&format!("{path}/settings"))?;
+    output.result(&settings, |settings| listed(settings))
+}
+
+fn listed(settings: &[SettingView]) -> String {
+    let row = |one: &SettingView| {
+        let from = match one.from {
+            SettingSource::Default => "default",
+            SettingSource::Cluster => "cluster",
+            SettingSource::Resource => "resource",
+        };
+        vec![one.name.clone(), one.value.clone(), from.to_owned(), one.default.clone(), one.values.clone()]
+    };
+    let rows: Vec<_> = settings.iter().map(row).collect();
+    table(&["SETTING", "VALUE", "FROM", "DEFAULT", "VALUES"], &rows)
+}
