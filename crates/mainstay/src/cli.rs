@@ -1,6 +1,7 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
-use crate::lab::cli::{LabCommand, lab_name};
+use crate::lab::cli::LabCommand;
+use crate::members::lab_name;
 use crate::output::fold;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};

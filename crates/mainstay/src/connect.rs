@@ -2,7 +2,7 @@
 
 use crate::cli::Target;
 use crate::failure::{Code, Failure, Outcome};
-use crate::lab::state::{Lab, Node};
+use crate::members::{self, Members, Node};
 use crate::{interrupt, output};
 use mainstay_client::{Client, Method, OnWait, Stale};
 use std::sync::Once;
@@ -12,7 +12,7 @@ pub fn client(target: &Target) -> Outcome<Client> {
     let Some(name) = &target.lab else {
         return Ok(told(Client::new(&target.socket)));
     };
-    let lab = Lab::load(&crate::lab::state::base_dir(None), name)?;
+    let lab: Members = members::read(&members::base_dir(None).join(name))?;
     let node = match &target.node {
         Some(node) => lab.node(node)?,
         None => lab.nodes.iter().find(|node| answers(&lab, node)).ok_or_else(|| {
@@ -69,7 +69,7 @@ fn age(Stale { node, age_ms }: &Stale) -> String {
 }
 
 /// Whether a node has power and is not paused.
-fn answers(lab: &Lab, node: &Node) -> bool {
+fn answers(lab: &Members, node: &Node) -> bool {
     lab.init_pid(node).is_some() && lab.awake(&node.name).is_ok()
 }
 

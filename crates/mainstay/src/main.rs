@@ -8,6 +8,7 @@ mod connect;
 mod failure;
 mod interrupt;
 mod lab;
+mod members;
 mod output;
 mod roles;
 

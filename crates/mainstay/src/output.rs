@@ -1,10 +1,10 @@
 //! Output to the terminal: results to standard output, progress and failures to standard error.
 
 use crate::failure::{Code, Context, Failure, Outcome};
-use crate::lab::sys::terminal_columns;
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -83,10 +83,10 @@ pub fn columns() -> Option<usize> {
     columns_of(&std::io::stdout())
 }
 
-fn columns_of(stream: &(impl IsTerminal + AsRawFd)) -> Option<usize> {
+fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let named = std::env::var("COLUMNS").ok();
     let is_terminal = stream.is_terminal();
-    columns_from(is_terminal, named.as_deref(), || terminal_columns(stream))
+    columns_from(is_terminal, named.as_deref(), || Some(tcgetwinsize(stream).ok()?.ws_col.into()))
 }
 
 /// Output that goes to no terminal is for programs, so it is not folded, whatever COLUMNS says.

@@ -3,6 +3,8 @@
 
 use super::state::{Lab, cgroup_name};
 use crate::failure::{Code, Context, Failure, Outcome};
+use crate::members::cgroup_root;
+pub use crate::members::is_frozen;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,41 +14,18 @@ use std::time::{Duration, Instant};
 /// and no service name contains an underscore.
 const OWN: &str = "_node";
 
-/// Where version 2 is mounted: `/sys/fs/cgroup`, or a directory below it on machines that still use
-/// version 1 as well.
-fn root() -> Outcome<PathBuf> {
-    let mounts =
-        std::fs::read_to_string("/proc/self/mountinfo").or_fail(Code::LabCgroup, || "read mounts".into())?;
-    let found = mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        (right.split(' ').next() == Some("cgroup2")).then(|| left.split(' ').nth(4))?
-    });
-    found.map(PathBuf::from).ok_or_else(|| {
-        Failure::new(
-            Code::LabCgroup,
-            "no control groups of version 2 are mounted",
-            "mount -t cgroup2 none /sys/fs/cgroup",
-        )
-    })
-}
-
 pub fn of_lab(name: &str) -> Outcome<PathBuf> {
-    Ok(root()?.join(cgroup_name(name)))
-}
-
-/// The group of a node, under which its services get theirs.
-pub fn of_node(lab: &Lab, node: &str) -> Outcome<PathBuf> {
-    Ok(of_lab(&lab.name)?.join(node))
+    Ok(cgroup_root()?.join(cgroup_name(name)))
 }
 
 pub fn create(lab: &Lab, node: &str) -> Outcome<()> {
-    let group = of_node(lab, node)?.join(OWN);
+    let group = lab.cgroup(node)?.join(OWN);
     std::fs::create_dir_all(&group).or_fail(Code::LabCgroup, || format!("make {}", group.display()))
 }
 
 /// Moves this process into a node's group; it is killed with the node.
 pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
-    let file = of_node(lab, node)?.join(OWN).join("cgroup.procs");
+    let file = lab.cgroup(node)?.join(OWN).join("cgroup.procs");
     std::fs::write(&file, "0").or_fail(Code::LabCgroup, || format!("enter {}", file.display()))
 }
 
@@ -56,7 +35,7 @@ pub fn own() -> Outcome<File> {
     let groups =
         std::fs::read_to_string("/proc/self/cgroup").or_fail(Code::LabCgroup, || "read own group".into())?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let file = root()?.join(path).join("cgroup.procs");
+    let file = cgroup_root()?.join(path).join("cgroup.procs");
     File::options().write(true).open(&file).or_fail(Code::LabCgroup, || format!("open {}", file.display()))
 }
 
@@ -69,10 +48,6 @@ pub fn set_frozen(group: &Path, frozen: bool) -> Outcome<()> {
     let file = group.join("cgroup.freeze");
     std::fs::write(&file, if frozen { "1" } else { "0" })
         .or_fail(Code::LabCgroup, || format!("write {}", file.display()))
-}
-
-pub fn is_frozen(group: &Path) -> bool {
-    std::fs::read_to_string(group.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
 }
 
 /// Whether a line of the group's events is set: `populated`, `frozen`.

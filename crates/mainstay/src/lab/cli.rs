@@ -1,5 +1,6 @@
 //! The command line of the lab.
 
+use crate::members::lab_name;
 use clap::{Args, Subcommand};
 use mainstay_types::size;
 use std::path::PathBuf;
@@ -130,12 +131,4 @@ pub struct LabNodeArgs {
     /// Set by the process that has entered the new namespaces.
     #[arg(long)]
     pub inside: bool,
-}
-
-pub fn lab_name(text: &str) -> Result<String, String> {
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if (1..=32).contains(&text.len()) && text.chars().all(fits) {
-        return Ok(text.to_owned());
-    }
-    Err("a lab's name has 1 to 32 characters out of a-z, 0-9 and the dash".into())
 }

@@ -131,7 +131,7 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     }
     let own = lab.node(name)?;
     let address = &own.address;
-    let group = cgroup::of_node(lab, name)?;
+    let group = lab.cgroup(name)?;
     let logs = node::log_dir(lab, name);
     let program = |name: &'static str, port: u16, more: &[&str]| -> Outcome<Program> {
         // Opened before the mounts change what the path means.

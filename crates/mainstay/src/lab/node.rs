@@ -104,7 +104,7 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
         lab.node_mut(name)?.init = None;
         return Ok(());
     };
-    let group = cgroup::of_node(lab, name)?;
+    let group = lab.cgroup(name)?;
     // Written down first: when the processes are half dead, they can no longer be asked.
     lab.node_mut(name)?.fuse = fuse::connections(pid);
     lab.save()?;
@@ -121,7 +121,7 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
 /// Kills the processes of a node, waits until it is gone with its mounts and devices, and unplugs
 /// it.
 fn clear(lab: &mut Lab, name: &str) -> Outcome<()> {
-    let group = cgroup::of_node(lab, name)?;
+    let group = lab.cgroup(name)?;
     kill_and_wait(&group, &lab.node(name)?.fuse)?;
     lab.node_mut(name)?.fuse.clear();
     network::unplug(lab, name)?;
@@ -154,7 +154,7 @@ pub fn kill_and_wait(group: &Path, connections: &[u32]) -> Outcome<()> {
 /// Stops all processes of a node where they stand, or lets them go on.
 pub fn freeze(lab: &Lab, name: &str, frozen: bool) -> Outcome<()> {
     lab.running(lab.node(name)?)?;
-    let group = cgroup::of_node(lab, name)?;
+    let group = lab.cgroup(name)?;
     if cgroup::is_frozen(&group) == frozen {
         let message = format!("{name} is {}", if frozen { "paused already" } else { "not paused" });
         return Err(Failure::new(

@@ -35,7 +35,7 @@ struct LabNodeView {
 pub fn run(lab: &Lab, output: Output) -> Outcome<()> {
     let mut nodes = Vec::new();
     for node in &lab.nodes {
-        let group = cgroup::of_node(lab, &node.name)?;
+        let group = lab.cgroup(&node.name)?;
         let init = lab.init_pid(node);
         let state = match (init, node.init) {
             (Some(_), _) if cgroup::is_frozen(&group) => "paused",

@@ -1,19 +1,20 @@
 //! State of a lab: its state file, and the names of everything that belongs to it.
 
 use crate::failure::{Code, Context, Failure, Outcome};
+use crate::members;
+pub use crate::members::{Members, Node, RUN_DIR, STATE_FILE, base_dir, cgroup_name};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 /// Port of the client namespace on the switch.
 pub const CLIENT: &str = "client";
 /// Where a node mounts its disk.
 pub const STATE_DIR: &str = "/var/lib/mainstay";
-pub const STATE_FILE: &str = "lab.json";
 pub const LOCK_FILE: &str = "lock";
-pub const RUN_DIR: &str = "/run/mainstay";
 /// Every lab has a switch of its own, so all labs use the same addresses.
 const SUBNET: &str = "10.213.0";
 const CLIENT_HOST: u8 = 254;
@@ -26,11 +27,11 @@ pub enum Phase {
     Up,
 }
 
+/// The state file. Its part about the nodes is [`Members`], which other commands read as well.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lab {
-    pub name: String,
-    /// The directory of this lab, below the one that holds all labs.
-    pub dir: PathBuf,
+    #[serde(flatten)]
+    pub members: Members,
     pub phase: Phase,
     pub plain: bool,
     /// Size of each disk image, in bytes. A disk that is a directory has the room of the machine's
@@ -39,7 +40,6 @@ pub struct Lab {
     /// Disks are directories, not images.
     #[serde(default)]
     pub directories: bool,
-    pub nodes: Vec<Node>,
     /// Pairs of ports between which no packet passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
@@ -49,20 +49,18 @@ pub struct Lab {
     pub xfs_push_before: Option<String>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Node {
-    pub name: String,
-    /// From 1; the last part of the address.
-    pub number: u8,
-    pub address: String,
-    /// Process id, outside, of the node's first process; `None` while the node has no power.
-    pub init: Option<u32>,
-    /// Whether the node runs an agent and no engine, and votes without holding data.
-    #[serde(default)]
-    pub witness: bool,
-    /// FUSE connections the node had when its end began; empty once the end is complete.
-    #[serde(default)]
-    pub fuse: Vec<u32>,
+impl Deref for Lab {
+    type Target = Members;
+
+    fn deref(&self) -> &Members {
+        &self.members
+    }
+}
+
+impl DerefMut for Lab {
+    fn deref_mut(&mut self) -> &mut Members {
+        &mut self.members
+    }
 }
 
 /// A plug of the switch.
@@ -70,15 +68,6 @@ pub struct Port {
     pub name: String,
     pub address: String,
     pub number: u8,
-}
-
-/// The directory that holds all labs.
-pub fn base_dir(given: Option<&Path>) -> PathBuf {
-    let from_env = || std::env::var_os("MAINSTAY_LAB_DIR").map(PathBuf::from);
-    let dir =
-        given.map(Path::to_path_buf).or_else(from_env).unwrap_or_else(|| "/var/tmp/mainstay-lab".into());
-    // The kernel names the files behind loop devices by their real paths, and they are compared.
-    std::fs::canonicalize(&dir).unwrap_or(dir)
 }
 
 /// The labs of `base` except the one with this name. Leaves out labs whose state cannot be read.
@@ -98,14 +87,13 @@ impl Lab {
             witness: false,
             fuse: vec![],
         };
+        let nodes = (1..=nodes).map(node).collect();
         Self {
-            name: name.into(),
-            dir: base.join(name),
+            members: Members { name: name.into(), dir: base.join(name), nodes },
             phase: Phase::Creating,
             plain,
             disk_bytes,
             directories: false,
-            nodes: (1..=nodes).map(node).collect(),
             cuts: BTreeSet::new(),
             isolated: BTreeSet::new(),
             xfs_push_before: others(base, name)
@@ -120,21 +108,7 @@ impl Lab {
 
     /// Reads the state file in a lab's own directory.
     pub fn read(dir: &Path) -> Outcome<Self> {
-        let path = dir.join(STATE_FILE);
-        let text = std::fs::read(&path).map_err(|error| {
-            Failure::new(
-                Code::LabUnknown,
-                format!("there is no lab in {}: {error}", dir.display()),
-                "`mainstay lab up` makes one; give --name or --dir if it has another name or place.",
-            )
-        })?;
-        serde_json::from_slice(&text).map_err(|error| {
-            Failure::new(
-                Code::LabStateUnreadable,
-                format!("{} is not readable: {error}", path.display()),
-                format!("mainstay lab down --name {}", dir.file_name().unwrap_or_default().display()),
-            )
-        })
+        members::read(dir)
     }
 
     /// Replaces the state file in one step.
@@ -147,19 +121,9 @@ impl Lab {
             .or_fail(Code::LabState, || format!("write {}", path.display()))
     }
 
-    pub fn node(&self, name: &str) -> Outcome<&Node> {
-        self.nodes.iter().find(|node| node.name == name).ok_or_else(|| self.unknown(name, ""))
-    }
-
     pub fn node_mut(&mut self, name: &str) -> Outcome<&mut Node> {
         let unknown = self.unknown(name, "");
         self.nodes.iter_mut().find(|node| node.name == name).ok_or(unknown)
-    }
-
-    fn unknown(&self, name: &str, more: &str) -> Failure {
-        let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
-        let message = format!("lab `{}` has no `{name}`", self.name);
-        Failure::new(Code::LabNodeUnknown, message, format!("It has {}{more}.", names.join(", ")))
     }
 
     pub fn client(&self) -> Port {
@@ -187,42 +151,6 @@ impl Lab {
     pub fn node_dir(&self, node: &str) -> PathBuf {
         self.dir.join(node)
     }
-
-    /// The node's first process, if it runs. The number alone proves nothing after a while, so the
-    /// process has to be in the node's control group.
-    pub fn init_pid(&self, node: &Node) -> Option<u32> {
-        let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", node.init?)).ok()?;
-        let group = format!("/{}/{}/", cgroup_name(&self.name), node.name);
-        groups.lines().any(|line| line.starts_with("0::") && line.contains(&group)).then_some(node.init?)
-    }
-
-    /// The node's first process, or why there is none.
-    pub fn running(&self, node: &Node) -> Outcome<u32> {
-        self.init_pid(node).ok_or_else(|| {
-            Failure::new(
-                Code::LabNodeDown,
-                format!("{} has no power", node.name),
-                format!("mainstay lab start {} --name {}", node.name, self.name),
-            )
-        })
-    }
-
-    /// Fails when the node is paused, because every request to it would wait.
-    pub fn awake(&self, name: &str) -> Outcome<()> {
-        if !super::cgroup::is_frozen(&super::cgroup::of_node(self, name)?) {
-            return Ok(());
-        }
-        Err(Failure::new(
-            Code::LabNodePaused,
-            format!("{name} is paused and would not answer"),
-            format!("mainstay lab resume {name} --name {}", self.name),
-        ))
-    }
-
-    /// The agent's socket as seen from outside.
-    pub fn agent_socket(&self, node: &Node) -> Outcome<PathBuf> {
-        Ok(format!("/proc/{}/root{RUN_DIR}/agent.sock", self.running(node)?).into())
-    }
 }
 
 /// Nodes are named by their numbers.
@@ -232,10 +160,6 @@ pub fn node_name(number: u8) -> String {
 
 pub fn netns_prefix(lab: &str) -> String {
     format!("mainstay-{lab}.")
-}
-
-pub fn cgroup_name(lab: &str) -> String {
-    format!("mainstay-lab-{lab}")
 }
 
 /// Only one command at a time changes a lab.

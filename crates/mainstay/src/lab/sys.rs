@@ -51,14 +51,6 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Columns of the terminal behind a descriptor; `None` if it is none.
-pub fn terminal_columns(terminal: &impl AsRawFd) -> Option<usize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the request writes one `winsize`, which lives through the call.
-    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) }).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
-}
-
 /// Number of a loop device that is free now. Another process may take it first.
 pub fn loop_free(control: &File) -> io::Result<u32> {
     // SAFETY: this request takes no argument and touches no memory of this process.
