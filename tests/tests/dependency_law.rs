@@ -21,6 +21,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-ha", &["mainstay-types"]),
     ("mainstay-api", &["mainstay-types"]),
     ("mainstay-client", &["mainstay-types", "mainstay-api"]),
+    ("mainstay-cli", &["mainstay-api", "mainstay-client"]),
     (
         "mainstay-engine",
         &[
@@ -39,6 +40,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-types",
             "mainstay-api",
             "mainstay-client",
+            "mainstay-cli",
             "mainstay-agent",
             "mainstay-engine",
             "mainstay-bench",

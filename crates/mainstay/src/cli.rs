@@ -1,7 +1,7 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
+use crate::connect::Target;
 use crate::lab::cli::LabCommand;
-use crate::members::lab_name;
 use crate::output::fold;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -33,30 +33,6 @@ pub struct Cli {
     pub target: Target,
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Options that choose the agent to ask and the form of the answer.
-#[derive(Args, Debug)]
-pub struct Target {
-    /// Print answers and errors as JSON.
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Socket of the agent to ask.
-    #[arg(
-        long,
-        global = true,
-        env = "MAINSTAY_SOCKET",
-        default_value = "/run/mainstay/agent.sock",
-        value_name = "PATH"
-    )]
-    pub socket: PathBuf,
-    /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it
-    /// means the same as --name.
-    #[arg(long, global = true, value_name = "NAME", value_parser = lab_name)]
-    pub lab: Option<String>,
-    /// With --lab: the node whose agent is asked. Default: the first node that runs.
-    #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
-    pub node: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]

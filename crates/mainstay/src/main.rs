@@ -4,18 +4,14 @@
 mod advised;
 mod cli;
 mod commands;
-mod connect;
-mod failure;
-mod interrupt;
 mod lab;
-mod members;
-mod output;
 mod roles;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use cli::{Cli, Command, SnapshotCommand};
 use failure::{Code, Failure, Outcome};
+use mainstay_cli::{connect, failure, interrupt, members, output};
 use output::Output;
 use std::process::ExitCode;
 

@@ -45,7 +45,7 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
             let open = |name: &String| {
                 let path = path_of(name, &connect)?;
                 refuse_system_directory(&path)?;
-                let place = Place::open(&path, mib, overwrite)?;
+                let place = Place::open(&path, mib, overwrite).map_err(failed)?;
                 filled(name, On::Place { place, mib, engine: engine.clone() })
             };
             let targets = targets.iter().map(open).collect::<Outcome<Vec<_>>>()?;
@@ -75,37 +75,38 @@ fn list(output: Output) -> Outcome<()> {
     })
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let (code, remedy) = match &error {
-            Error::NoCase { .. } => (Code::BenchCase, "`mainstay bench list` shows them."),
-            Error::Occupied { .. } => {
-                (Code::BenchOccupied, "Give another target, or --overwrite if all of it may be lost.")
-            }
-            Error::Unusable { .. } => (
-                Code::BenchTarget,
-                "Name a block device, a file or a directory of this machine that may be written.",
-            ),
-            Error::Samples { .. } => (Code::BenchOut, "Give another directory, or remove its samples.jsonl."),
-            Error::System { doing, source } => {
-                let is_program = doing.starts_with("start") && source.kind() == std::io::ErrorKind::NotFound;
-                let install =
-                    "Install the program: fio, sysbench and mariadb-server are packages of their own.";
-                (Code::BenchSystem, if is_program { install } else { remedy_of(source) })
-            }
-            _ => (
-                Code::BenchFailed,
-                "Mend what the message says, and run the command again; with --out it goes on where it ended.",
-            ),
-        };
-        let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
-        Self::new(code, format!("{error}{source}"), remedy)
-    }
+/// Returns the failure that an error of the benchmark is to the user.
+fn failed(error: Error) -> Failure {
+    let (code, remedy) = match &error {
+        Error::NoCase { .. } => (Code::BenchCase, "`mainstay bench list` shows them."),
+        Error::Occupied { .. } => {
+            (Code::BenchOccupied, "Give another target, or --overwrite if all of it may be lost.")
+        }
+        Error::Unusable { .. } => (
+            Code::BenchTarget,
+            "Name a block device, a file or a directory of this machine that may be written.",
+        ),
+        Error::Samples { .. } => (Code::BenchOut, "Give another directory, or remove its samples.jsonl."),
+        Error::System { doing, source } => {
+            let is_program = doing.starts_with("start") && source.kind() == std::io::ErrorKind::NotFound;
+            let install = "Install the program: fio, sysbench and mariadb-server are packages of their own.";
+            (Code::BenchSystem, if is_program { install } else { remedy_of(source) })
+        }
+        _ => (
+            Code::BenchFailed,
+            "Mend what the message says, and run the command again; with --out it goes on where it ended.",
+        ),
+    };
+    let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
+    Failure::new(code, format!("{error}{source}"), remedy)
 }
 
 fn plan(args: &BenchArgs, family: &str) -> Outcome<Plan> {
-    let cases: Vec<Case> =
-        Case::select(&args.only)?.into_iter().filter(|case| case.family() == family).collect();
+    let cases: Vec<Case> = Case::select(&args.only)
+        .map_err(failed)?
+        .into_iter()
+        .filter(|case| case.family() == family)
+        .collect();
     if cases.is_empty() {
         let remedy = "`mainstay bench list` shows all cases.";
         return Err(Failure::new(Code::BenchCase, format!("none of these is a case of {family}"), remedy)
@@ -148,11 +149,11 @@ fn refuse_system_directory(path: &Path) -> Outcome<()> {
 
 fn filled(name: &str, on: On) -> Outcome<Measured> {
     let measured = Measured { name: name.into(), on };
-    let run = measured.run(0, 0)?;
+    let run = measured.run(0, 0).map_err(failed)?;
     let mut progress = Progress::new();
     progress.show(&format!("writing {} MiB of {name}, so that nobody pays for finding space later", run.mib));
     let limit = SPARE + FILL_PER_MIB * u32::try_from(run.mib).unwrap_or(u32::MAX);
-    started(&run.fill_words(), limit)?;
+    started(&run.fill_words(), limit).map_err(failed)?;
     Ok(measured)
 }
 
@@ -178,8 +179,8 @@ fn device_of(resource: &str, client: &Client) -> Outcome<PathBuf> {
 fn database(dir: &Path) -> Outcome<Measured> {
     let mut progress = Progress::new();
     progress.show(&format!("making a database in {}", dir.display()));
-    let database = Temporary::start(dir)?;
-    started(&database.server().prepare(), SPARE)?;
+    let database = Temporary::start(dir).map_err(failed)?;
+    started(&database.server().prepare(), SPARE).map_err(failed)?;
     Ok(Measured { name: dir.display().to_string(), on: On::Database(database) })
 }
 
@@ -255,7 +256,7 @@ fn measure(plan: &Plan, targets: &[Measured], mib: u64, args: &BenchArgs, output
     std::fs::create_dir_all(&out).or_fail(Code::BenchOut, || format!("make {}", out.display()))?;
     let terms =
         Terms { seconds: plan.seconds, mib, version: concat!("mainstay ", env!("CARGO_PKG_VERSION")).into() };
-    let mut log = Log::open(&out.join("samples.jsonl"), terms)?;
+    let mut log = Log::open(&out.join("samples.jsonl"), terms).map_err(failed)?;
     let set_ups: Vec<&dyn SetUp> = targets.iter().map(|target| target as &dyn SetUp).collect();
     let result = {
         let mut progress = Progress::new();
@@ -274,12 +275,12 @@ fn measure(plan: &Plan, targets: &[Measured], mib: u64, args: &BenchArgs, output
         &log,
     );
     match &args.out {
-        Some(_) => report.write(&out)?,
+        Some(_) => report.write(&out).map_err(failed)?,
         None => {
             std::fs::remove_dir_all(&out).or_fail(Code::BenchOut, || format!("remove {}", out.display()))?
         }
     }
-    result?;
+    result.map_err(failed)?;
     output.result(&report, |report| summary(&report.rows))?;
     Ok(u8::from(!report.failures.is_empty()))
 }

@@ -15,6 +15,7 @@ mod settings;
 pub mod snapshot;
 pub mod status;
 
+use crate::connect::checked_name;
 use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{self, Progress};
@@ -53,31 +54,7 @@ fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<
     }
 }
 
-/// Names go into request paths; the API allows only these characters in them.
-fn checked_name(name: &str) -> Outcome<&str> {
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if (1..=32).contains(&name.len()) && name.chars().all(fits) {
-        return Ok(name);
-    }
-    let what = match name {
-        "" => "a name is empty".to_owned(),
-        name => format!("`{}` is not a name", name.chars().take(80).collect::<String>()),
-    };
-    Err(Failure::new(Code::BadName, what, "Names have 1 to 32 characters out of a-z, 0-9 and the dash."))
-}
-
 /// Advice as an indented list under its subject.
 fn advice_lines(advice: &[String]) -> String {
     advice.iter().map(|line| format!("\n  → {}", line.replace('\n', "\n    "))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_name_cannot_leave_its_path() {
-        assert!(super::checked_name("db-1").is_ok());
-        for name in ["", "../nodes", "a b", "DB", "a?b", &"x".repeat(33)] {
-            assert!(super::checked_name(name).is_err(), "{name}");
-        }
-    }
 }

@@ -1,11 +1,36 @@
 //! Choice of the agent that a command talks to.
 
-use crate::cli::Target;
 use crate::failure::{Code, Failure, Outcome};
-use crate::members::{self, Members, Node};
+use crate::members::{self, Members, Node, lab_name};
 use crate::{interrupt, output};
+use clap::Args;
 use mainstay_client::{Client, Method, OnWait, Stale};
+use std::path::PathBuf;
 use std::sync::Once;
+
+/// Options that choose the agent to ask and the form of the answer.
+#[derive(Args, Debug)]
+pub struct Target {
+    /// Print answers and errors as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Socket of the agent to ask.
+    #[arg(
+        long,
+        global = true,
+        env = "MAINSTAY_SOCKET",
+        default_value = "/run/mainstay/agent.sock",
+        value_name = "PATH"
+    )]
+    pub socket: PathBuf,
+    /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it
+    /// means the same as --name.
+    #[arg(long, global = true, value_name = "NAME", value_parser = lab_name)]
+    pub lab: Option<String>,
+    /// With --lab: the node whose agent is asked. Default: the first node that runs.
+    #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
+    pub node: Option<String>,
+}
 
 /// A client for `--socket`, or for an agent inside a lab.
 pub fn client(target: &Target) -> Outcome<Client> {
@@ -25,6 +50,19 @@ pub fn client(target: &Target) -> Outcome<Client> {
     };
     lab.awake(&node.name)?;
     Ok(told(Client::new(lab.agent_socket(node)?)))
+}
+
+/// Names go into request paths; the API allows only these characters in them.
+pub fn checked_name(name: &str) -> Outcome<&str> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if (1..=32).contains(&name.len()) && name.chars().all(fits) {
+        return Ok(name);
+    }
+    let what = match name {
+        "" => "a name is empty".to_owned(),
+        name => format!("`{}` is not a name", name.chars().take(80).collect::<String>()),
+    };
+    Err(Failure::new(Code::BadName, what, "Names have 1 to 32 characters out of a-z, 0-9 and the dash."))
 }
 
 /// Tells what the operator should know while requests are under way.
@@ -84,5 +122,13 @@ mod tests {
             of(Some(12_400)).contains("n3 could not confirm") && of(Some(12_400)).ends_with("as of 12 s ago")
         );
         assert!(of(None).ends_with("is unknown"));
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_path() {
+        assert!(checked_name("db-1").is_ok());
+        for name in ["", "../nodes", "a b", "DB", "a?b", &"x".repeat(33)] {
+            assert!(checked_name(name).is_err(), "{name}");
+        }
     }
 }

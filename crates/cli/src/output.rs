@@ -174,6 +174,7 @@ pub struct Progress {
 }
 
 impl Progress {
+    #[expect(clippy::new_without_default, reason = "a line that begins now is no default value")]
     pub fn new() -> Self {
         SHOWN.fetch_add(1, Ordering::Relaxed);
         Self { shown: 0, terminal: std::io::stderr().is_terminal(), began: Instant::now(), said: None }
