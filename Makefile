@@ -72,7 +72,7 @@ advisories: deny
 # the cores, one of everything else. Each is always built as one set of packages, because cargo unites the features of the
 # packages that are named together: with another set it would build most dependencies again.
 CORES := $(addprefix -p mainstay-,types codec replica store host control ha sim spec)
-SHIPPED := -p mainstay $(addprefix -p mainstay-,api client cli engine agent bench tests)
+SHIPPED := -p mainstay $(addprefix -p mainstay-,api client cli engine agent bench lab tests)
 
 unit:
 	$(CARGO) test --locked $(CORES)
@@ -98,7 +98,7 @@ counted: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	$(CARGO) build --locked --release -p mainstay-host --example instructions
 
-# The lab's nodes run the binary that this builds, with debug assertions on. All tests are two groups in two labs, beside
+# The lab's nodes run the `mainstay` that this builds, with debug assertions on. All tests are two groups in two labs, beside
 # each other, because most of their time is waiting; a part of them (ARGS) runs alone.
 E2E = $(CARGO) test --locked $(SHIPPED) --test e2e --
 e2e: deps
@@ -142,7 +142,7 @@ test: deps
 	@$(MAKE) --no-print-directory vm
 
 build: deps
-	$(CARGO) build --locked --release -p mainstay -p mainstay-tests --bins
+	$(CARGO) build --locked --release -p mainstay -p mainstay-lab -p mainstay-tests --bins
 
 demo: build
 	@$(BUILT)/demo
@@ -156,7 +156,7 @@ bench: build
 
 bench-vm:
 	@scripts/deps.sh bench-vm
-	$(CARGO) build --locked --release -p mainstay
+	$(CARGO) build --locked --release -p mainstay -p mainstay-lab
 	@bench/vm/run.sh $(ARGS)
 
 bench-growth: build

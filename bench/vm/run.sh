@@ -41,7 +41,7 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 command -v drbdsetup-84 >/dev/null || die "DRBD's programs are missing: scripts/deps.sh bench-vm"
-[ -x "$mainstay" ] || die "there is no $mainstay"
+for program in "$mainstay" "$mainstay-lab"; do [ -x "$program" ] || die "there is no $program"; done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -59,7 +59,7 @@ mkdir -p "$out"
 status=0
 scripts/vm.sh run --kernel "$kernel" --script bench/vm/guest.sh --memory 3072 --seconds 3000 \
     --module virtio_pci --module virtio_blk --module xfs --module ublk_drv --module drbd \
-    --binary "$mainstay" --binary fio --binary mkfs.xfs --binary drbdsetup-84 --binary drbdmeta \
+    --binary "$mainstay" --binary "$mainstay-lab" --binary fio --binary mkfs.xfs --binary drbdsetup-84 --binary drbdmeta \
     --file tests/vm/node.sh=/node.sh --file "$work/terms=/terms" "${machine[@]}" | tee "$out/console" || status=$?
 # What the machine has shown of its files.
 for file in report.md samples.jsonl; do

@@ -43,8 +43,11 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-cli",
             "mainstay-agent",
             "mainstay-engine",
-            "mainstay-bench",
         ],
+    ),
+    (
+        "mainstay-lab",
+        &["mainstay-api", "mainstay-client", "mainstay-cli", "mainstay-agent", "mainstay-bench"],
     ),
     ("mainstay-tests", &["mainstay-types", "mainstay-api", "mainstay-client", "mainstay-bench"]),
     // It measures from outside, whatever it measures.
@@ -218,6 +221,20 @@ fn the_engine_is_built_without_the_runtime_of_the_control_plane() {
     }
 }
 
+/// Servers run `mainstay`, and need neither a lab nor a benchmark.
+#[test]
+fn the_program_that_servers_run_holds_neither_the_lab_nor_the_benchmark() {
+    let graph = Graph::load();
+    let below = graph.below("mainstay");
+    for never in ["mainstay-lab", "mainstay-bench"] {
+        assert!(!below.contains_key(never), "{}", below[never]);
+    }
+    assert!(
+        graph.below("mainstay-lab").contains_key("mainstay-bench"),
+        "this test does not see it where it is"
+    );
+}
+
 #[test]
 fn pure_crates_have_the_clippy_deny_list() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
@@ -253,7 +270,7 @@ fn the_product_is_built_without_simulation() {
     let feature = "mainstay-types feature \"simulation\"";
     // Built as the Makefile and any user would. A build of the whole workspace has the simulator in
     // it.
-    for packages in [&["mainstay"][..], &["mainstay", "mainstay-tests"]] {
+    for packages in [&["mainstay"][..], &["mainstay", "mainstay-lab", "mainstay-tests"]] {
         let tree = built_with(packages);
         assert!(!tree.contains(feature), "{packages:?} can be told to leave a rule out:\n{tree}");
     }

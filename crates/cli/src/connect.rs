@@ -32,6 +32,23 @@ pub struct Target {
     pub node: Option<String>,
 }
 
+impl Target {
+    /// Advice to run a command of this machine inside a node of the lab.
+    pub fn inside(&self, verb: &str) -> String {
+        let node = self.node.as_deref().unwrap_or("NODE");
+        let name = self.lab.as_deref().unwrap_or("NAME");
+        format!(
+            "To run it inside a node of the lab: `mainstay lab exec {node} --name {name} -- mainstay {verb}`."
+        )
+    }
+}
+
+/// Failure of an option that does nothing for a command. Without it the command would act on another
+/// place than the operator means.
+pub fn idle(option: &str, why: &str, remedy: impl Into<String>) -> Failure {
+    Failure::new(Code::OptionWithoutEffect, format!("{option} has no effect here: {why}"), remedy)
+}
+
 /// A client for `--socket`, or for an agent inside a lab.
 pub fn client(target: &Target) -> Outcome<Client> {
     let Some(name) = &target.lab else {

@@ -5,6 +5,7 @@ use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,6 @@ const SAID_EVERY: Duration = Duration::from_secs(30);
 static QUIET: AtomicBool = AtomicBool::new(false);
 /// Lines of progress that are shown now.
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
-
-/// Prints no progress to anything but terminals.
-pub fn be_quiet() {
-    QUIET.store(true, Ordering::Relaxed);
-}
 
 /// Whether a line of progress is shown.
 pub fn is_shown() -> bool {
@@ -48,6 +44,22 @@ pub struct Output {
 }
 
 impl Output {
+    /// With `json` a program reads the output, so no progress is printed to anything but terminals.
+    pub fn new(json: bool) -> Self {
+        if json {
+            QUIET.store(true, Ordering::Relaxed);
+        }
+        Self { json }
+    }
+
+    /// Says why a command failed, if it did, and returns its exit code.
+    pub fn end(self, outcome: Outcome<u8>) -> ExitCode {
+        ExitCode::from(outcome.unwrap_or_else(|failure| {
+            self.failure(&failure);
+            failure.exit
+        }))
+    }
+
     pub fn result<T: Serialize>(self, value: &T, words: impl FnOnce(&T) -> String) -> Outcome<()> {
         let text = if self.json {
             serde_json::to_string_pretty(value).or_fail(Code::Output, || "write the answer as JSON".into())?
@@ -65,7 +77,7 @@ impl Output {
         }
     }
 
-    pub fn failure(self, failure: &Failure) {
+    fn failure(self, failure: &Failure) {
         match self.json.then(|| serde_json::to_string_pretty(&failure.problem)) {
             Some(Ok(json)) => eprintln!("{json}"),
             _ => say(&failure.to_string()),

@@ -2,7 +2,8 @@
 //! a line to type.
 
 use crate::cli::Cli;
-use clap::Parser;
+use crate::front::Front;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +86,18 @@ fn filled(command: &str) -> Vec<String> {
     plain.split_whitespace().map(word).filter(|word| !word.is_empty()).collect()
 }
 
+/// Parses a command, and what a front hands over as the other program does.
+fn parse(words: &[String]) -> Result<(), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    match Front::of(&Cli::from_arg_matches(&matches)?, &matches) {
+        Some(front) => {
+            let words = ["mainstay-lab".into()].into_iter().chain(front.words);
+            mainstay_lab::cli::Cli::try_parse_from(words).map(drop)
+        }
+        None => Ok(()),
+    }
+}
+
 #[test]
 fn every_command_in_advice_is_taken() {
     let mut paths = Vec::new();
@@ -96,7 +109,7 @@ fn every_command_in_advice_is_taken() {
             seen += 1;
             let words = filled(&command);
             // A noun alone is the name of a group of commands.
-            let refused = match Cli::try_parse_from(&words) {
+            let refused = match parse(&words) {
                 Err(error) if words.len() > 2 && error.use_stderr() => error.to_string(),
                 Err(error) if error.kind() == clap::error::ErrorKind::InvalidSubcommand => error.to_string(),
                 _ => continue,
@@ -107,6 +120,10 @@ fn every_command_in_advice_is_taken() {
     }
     assert!(seen > 50, "only {seen} commands were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for wrong in ["mainstay lab kill", "mainstay lab --json kil n1", "mainstay bench fio --size 1Gi7 /dev/x"]
+    {
+        assert!(parse(&filled(wrong)).is_err(), "{wrong}");
+    }
 }
 
 /// The arguments of a call, from after its opening parenthesis on, and whether the last one is an

@@ -1,7 +1,7 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
 use crate::connect::Target;
-use crate::lab::cli::LabCommand;
+use crate::front::FrontArgs;
 use crate::output::fold;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -66,10 +66,11 @@ pub enum Command {
     /// by an engine: use a copy, or stop the engine first.
     Inspect(InspectArgs),
     /// Measure devices, files and databases under fio and sysbench.
-    #[command(subcommand)]
-    Bench(BenchCommand),
+    #[command(disable_help_flag = true)]
+    Bench(FrontArgs),
     /// A whole cluster on this machine, for trying out and testing. Needs root.
-    Lab(LabCommand),
+    #[command(disable_help_flag = true)]
+    Lab(FrontArgs),
     /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
@@ -77,12 +78,6 @@ pub enum Command {
     /// this.
     #[command(hide = true)]
     Silencer(SilencerArgs),
-    /// Run as the first process of a lab node. `lab up` starts this.
-    #[command(hide = true)]
-    LabNode(crate::lab::cli::LabNodeArgs),
-    /// End FUSE connections that outlived their node. `lab kill` starts this.
-    #[command(hide = true)]
-    LabFuseAbort { connections: Vec<u32> },
 }
 
 #[derive(Args, Debug)]
@@ -389,15 +384,6 @@ fn settings_help(of_cluster: bool) -> String {
         text += &format!("\n  {}={default}\n    {} Values: {range}.", setting.name, setting.help);
     }
     fold(&text, Some(HELP_COLUMNS))
-}
-
-/// Duration of a run of a benchmark.
-fn bench_seconds(text: &str) -> Result<u32, String> {
-    const MOST: u64 = 3600;
-    match duration::parse_s(text)? {
-        seconds @ 1..=MOST => Ok(seconds as u32),
-        _ => Err(format!("a run takes 1 to {MOST} seconds")),
-    }
 }
 
 /// `RESOURCE@SNAPSHOT`.
@@ -739,59 +725,6 @@ pub enum ServiceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-}
-
-#[derive(Subcommand, Debug)]
-pub enum BenchCommand {
-    /// Measure with fio. It DESTROYS the content of devices and files, so targets that are not
-    /// empty are refused.
-    Fio {
-        /// Block devices, files, directories (a file is made there and removed), or resource:NAME
-        /// for the first volume of a resource whose primary is this node. The first is the baseline
-        /// of the others.
-        #[arg(required = true, value_name = "TARGET")]
-        targets: Vec<String>,
-        /// Bytes of each target that are used.
-        #[arg(long, default_value = "1GiB", value_parser = size::parse, value_name = "SIZE")]
-        size: u64,
-        /// Overwrite the content of devices and files.
-        #[arg(long)]
-        overwrite: bool,
-        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a
-        /// hand-over to a worker thread for each request, which libaio does not need.
-        #[arg(long, value_name = "ENGINE", value_parser = ["io_uring", "libaio"])]
-        engine: Option<String>,
-        #[command(flatten)]
-        run: BenchArgs,
-    },
-    /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let
-    /// sysbench load it. Both are removed. Needs root.
-    Sysbench {
-        /// The first is the baseline of the others.
-        #[arg(required = true, value_name = "DIR")]
-        directories: Vec<PathBuf>,
-        #[command(flatten)]
-        run: BenchArgs,
-    },
-    /// List the cases.
-    List,
-}
-
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    /// Cases to run; `rw4k-j8-*` means all cases whose names begin like that.
-    #[arg(long, value_delimiter = ',', value_name = "CASES")]
-    pub only: Vec<String>,
-    /// Number of runs of each case on each target.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Duration of each run, in seconds.
-    #[arg(long, default_value_t = 10, value_parser = bench_seconds, value_name = "SECONDS")]
-    pub seconds: u32,
-    /// Also write report.md, report.json and plots to this directory. An interrupted benchmark goes
-    /// on from there.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

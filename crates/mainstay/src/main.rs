@@ -1,34 +1,33 @@
-//! The one binary of Mainstay: engine, agent, command line and lab.
+//! The program that servers run: engine, agent and command line.
 
 #[cfg(test)]
 mod advised;
 mod cli;
 mod commands;
-mod lab;
+mod front;
 mod roles;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use cli::{Cli, Command, SnapshotCommand};
-use failure::{Code, Failure, Outcome};
-use mainstay_cli::{connect, failure, interrupt, members, output};
+use connect::idle;
+use failure::Outcome;
+use front::Front;
+use mainstay_cli::{connect, failure, interrupt, output};
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(front) = Front::of_help(std::env::args_os().skip(1)) {
+        return Output::new(false).end(Err(front.become_program()));
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let output = Output { json: cli.target.json };
-    if output.json {
-        output::be_quiet();
+    let output = Output::new(cli.target.json);
+    if let Some(front) = Front::of(&cli, &matches) {
+        return output.end(Err(front.become_program()));
     }
-    match refuse_idle_target(&cli, &matches).and_then(|()| run(cli, output)) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            output.failure(&failure);
-            ExitCode::from(failure.exit)
-        }
-    }
+    output.end(refuse_idle_target(&cli, &matches).and_then(|()| run(cli, output)))
 }
 
 fn run(cli: Cli, output: Output) -> Outcome<u8> {
@@ -47,30 +46,17 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
-        Command::Bench(command) => commands::bench::run(command, connect, output),
-        Command::Lab(command) => lab::run(command, cli.target.lab.as_deref(), output),
-        Command::LabNode(args) => lab::init::run(&args).map(|()| 0),
-        Command::LabFuseAbort { connections } => lab::fuse::abort_here(&connections).map(|()| 0),
+        Command::Bench(_) | Command::Lab(_) => unreachable!("a front has become another program"),
     }
 }
 
-/// Refuses options that name an agent for commands that do not ask one. Otherwise the command would
-/// act on another place than the operator means.
+/// Refuses options that name an agent for commands that do not ask one.
 fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
     let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let (socket, lab) = (named("socket"), named("lab"));
-    let inside = |verb: &str| {
-        let node = cli.target.node.as_deref().unwrap_or("NODE");
-        let name = cli.target.lab.as_deref().unwrap_or("NAME");
-        format!(
-            "To run it inside a node of the lab: `mainstay lab exec {node} --name {name} -- mainstay {verb}`."
-        )
-    };
-    let refuse = |option: &str, why: &str, remedy: String| {
-        Err(Failure::new(Code::OptionWithoutEffect, format!("{option} has no effect here: {why}"), remedy))
-    };
-    match &cli.command {
-        Command::Agent(args) if socket => refuse(
+    let inside = |verb: &str| cli.target.inside(verb);
+    Err(match &cli.command {
+        Command::Agent(args) if socket => idle(
             "--socket",
             "an agent makes its socket in its run directory",
             format!(
@@ -78,31 +64,25 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
                 args.paths.run_dir.join("agent.sock").display()
             ),
         ),
-        Command::Engine(_) if socket => refuse(
+        Command::Engine(_) if socket => idle(
             "--socket",
             "an engine asks no agent",
-            "Leave it out. To use another run directory, give --run-dir.".into(),
+            "Leave it out. To use another run directory, give --run-dir.",
         ),
-        Command::Lab(_) if socket => {
-            refuse("--socket", "a lab has an agent in each node", "Name the lab with --name.".into())
-        }
         Command::Inspect(_) if socket => {
-            refuse("--socket", "it reads files and asks no agent", "Leave it out.".into())
+            idle("--socket", "it reads files and asks no agent", "Leave it out.")
         }
-        Command::Agent(_) if lab => refuse("--lab", "an agent runs on this machine", inside("agent")),
-        Command::Engine(_) if lab => refuse("--lab", "an engine runs on this machine", inside("engine")),
+        Command::Agent(_) if lab => idle("--lab", "an agent runs on this machine", inside("agent")),
+        Command::Engine(_) if lab => idle("--lab", "an engine runs on this machine", inside("engine")),
         Command::Inspect(_) if lab => {
-            refuse("--lab", "it reads a directory of this machine", inside("inspect DIRECTORY"))
+            idle("--lab", "it reads a directory of this machine", inside("inspect DIRECTORY"))
         }
-        Command::Bench(_) if lab => {
-            refuse("--lab", "it measures devices and directories of this machine", inside("bench"))
-        }
-        Command::Snapshot(SnapshotCommand::Clone { name, snapshot, directory }) if lab => refuse(
+        Command::Snapshot(SnapshotCommand::Clone { name, snapshot, directory }) if lab => idle(
             "--lab",
             "a clone is made of files of the node on which the command runs",
             inside(&format!("snapshot clone {name} {snapshot} {}", directory.display())),
         ),
-        _ if socket && lab => refuse("--socket", "--lab names another agent", "Give one of the two.".into()),
-        _ => Ok(()),
-    }
+        _ if socket && lab => idle("--socket", "--lab names another agent", "Give one of the two."),
+        _ => return Ok(()),
+    })
 }

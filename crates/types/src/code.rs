@@ -190,6 +190,7 @@ codes! {
     LabNodeStart "lab-node-start", page: Some("docs/lab.md");
     LabNodeUnknown "lab-node-unknown", exit: exit::USAGE, page: Some("docs/lab.md");
     LabProcessStuck "lab-process-stuck", page: Some("docs/lab.md");
+    LabProgramMissing "lab-program-missing", page: Some("docs/lab.md");
     LabRemains "lab-remains", page: Some("docs/lab.md");
     LabState "lab-state", page: Some("docs/lab.md");
     LabStateUnreadable "lab-state-unreadable", page: Some("docs/lab.md");

@@ -2,7 +2,6 @@
 //! nothing themselves; advice comes from the API.
 
 mod attached;
-pub mod bench;
 pub mod cluster;
 pub mod events;
 pub mod inspect;

@@ -2,7 +2,7 @@
 
 use super::cli::UpArgs;
 use super::state::{CLIENT, Lab, Lock, Node, Phase, node_name};
-use super::{cgroup, disk, down, logs, network, node, sys, tool};
+use super::{cgroup, disk, down, logs, network, node, program, sys, tool};
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{Output, Progress};
 use mainstay_agent::service::place::{needed, resolve};
@@ -21,6 +21,9 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()> {
     tool::check()?;
+    if !args.plain {
+        program::of_nodes()?;
+    }
     if args.disk < disk::DISK_BYTES_MIN {
         let least = size::size_words(disk::DISK_BYTES_MIN);
         return Err(Failure::new(

@@ -75,7 +75,7 @@ fn not_started(command: &Command, error: &std::io::Error) -> Failure {
     Failure::new(Code::LabExec, format!("cannot run `{program}`: {error}"), remedy)
 }
 
-/// `mainstay` itself is found inside a node, wherever it was built.
+/// `mainstay`, which lies beside this program, is found inside a node, wherever it was built.
 fn search_path() -> Outcome<OsString> {
     let exe = std::env::current_exe().or_fail(Code::LabExec, || "find this program".into())?;
     let own = exe.parent().map(Path::to_path_buf);

@@ -1,9 +1,9 @@
 //! The first process of a node. It enters the node's namespaces, mounts the node's disk, starts
 //! engine and agent and restarts them when they die, as systemd does on a real machine.
 
-use super::cli::LabNodeArgs;
+use super::cli::NodeArgs;
 use super::state::{Lab, RUN_DIR, STATE_DIR};
-use super::{cgroup, node, sys};
+use super::{cgroup, node, program, sys};
 use crate::failure::{Code, Context, Outcome, exit};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -30,14 +30,14 @@ const IDLE: Duration = Duration::from_millis(250);
 /// memory, and it sees the machine's files there.
 const OVERLAID: [&str; 2] = ["/srv", "/var/lib"];
 
-pub fn run(args: &LabNodeArgs) -> Outcome<()> {
+pub fn run(args: &NodeArgs) -> Outcome<()> {
     let lab = Lab::read(&args.lab_dir)?;
     if args.inside { inside(&lab, args) } else { enter(&lab, args) }
 }
 
 /// Enters the namespaces. The new process id namespace begins with the next process that is
 /// started, which is why there are two.
-fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
+fn enter(lab: &Lab, args: &NodeArgs) -> Outcome<()> {
     let doing = || format!("enter the namespaces of {}", args.node);
     sys::keep_only_standard_streams();
     cgroup::enter(lab, &args.node)?;
@@ -47,8 +47,7 @@ fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     let new = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS;
     unshare(new).or_fail(Code::LabNode, doing)?;
     let exe = std::env::current_exe().or_fail(Code::LabNode, || "find this program".into())?;
-    let child = Command::new(exe)
-        .arg("lab-node")
+    let child = program::again(exe, "node")
         .arg("--lab-dir")
         .arg(&args.lab_dir)
         .args(["--self", &args.node])
@@ -61,7 +60,7 @@ fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     Ok(())
 }
 
-fn inside(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
+fn inside(lab: &Lab, args: &NodeArgs) -> Outcome<()> {
     // No terminal can end the node from now on.
     nix::unistd::setsid().or_fail(Code::LabNode, || "start a session".into())?;
     let programs = programs(lab, &args.node)?;
@@ -119,6 +118,7 @@ fn mount_all(disk: &Path) -> Outcome<()> {
 /// A program to keep running.
 struct Program {
     name: &'static str,
+    path: PathBuf,
     args: Vec<String>,
     log: File,
     started: Instant,
@@ -129,19 +129,20 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     if lab.plain {
         return Ok(vec![]);
     }
+    let path = program::of_nodes()?;
     let own = lab.node(name)?;
     let address = &own.address;
     let group = lab.cgroup(name)?;
     let logs = node::log_dir(lab, name);
     let program = |name: &'static str, port: u16, more: &[&str]| -> Outcome<Program> {
         // Opened before the mounts change what the path means.
-        let path = logs.join(format!("{name}.log"));
-        let log = OpenOptions::new().create(true).append(true).open(&path);
-        let log = log.or_fail(Code::LabNode, || format!("open {}", path.display()))?;
+        let log = logs.join(format!("{name}.log"));
+        let opened = OpenOptions::new().create(true).append(true).open(&log);
+        let log = opened.or_fail(Code::LabNode, || format!("open {}", log.display()))?;
         let listen = format!("{address}:{port}");
         let args = [name, "--state-dir", STATE_DIR, "--run-dir", RUN_DIR, "--listen", &listen];
         let args = args.iter().chain(more).map(|&arg| arg.to_owned()).collect();
-        Ok(Program { name, args, log, started: Instant::now(), quick_deaths: 0 })
+        Ok(Program { name, path: path.clone(), args, log, started: Instant::now(), quick_deaths: 0 })
     };
     let group = group.to_string_lossy();
     // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node
@@ -218,13 +219,13 @@ fn backoff(quick_deaths: u32) -> Duration {
 fn launch(mut program: Program, running: &Running) {
     let mut map = locked(running);
     program.started = Instant::now();
-    let child = std::env::current_exe().and_then(|exe| {
-        Command::new(exe)
+    let child = program.log.try_clone().and_then(|log| {
+        Command::new(&program.path)
             .args(&program.args)
             .env_remove("MAINSTAY_SOCKET")
             .stdin(Stdio::null())
             .stdout(program.log.try_clone()?)
-            .stderr(program.log.try_clone()?)
+            .stderr(log)
             .spawn()
     });
     match child {

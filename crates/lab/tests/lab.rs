@@ -1,5 +1,6 @@
 //! The lab with real namespaces, disks and power cuts. Needs root and the lab's tools; the nodes
-//! run their first process only.
+//! run their first process only, except in one test, whose node runs the `mainstay` beside this
+//! program.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -38,8 +39,8 @@ impl Lab {
         // A program that a shell starts in the background ignores Ctrl-C, and its children inherit
         // that.
         let mut command = Command::new("env");
-        command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_mainstay")]);
-        command.args(["lab", "--name", &self.name, "--dir"]).arg(&self.dir);
+        command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_mainstay-lab")]);
+        command.args(["--name", &self.name, "--dir"]).arg(&self.dir);
         command.args(args.iter().map(AsRef::as_ref)).stdin(Stdio::null());
         command
     }
@@ -140,7 +141,7 @@ fn a_node_is_a_machine_of_its_own() {
     let lab = Lab::up("own", 2);
     let (_, name) = lab.shell("n2", "hostname");
     assert_eq!(name, "n2");
-    assert_eq!(lab.shell("n1", "ps -o comm= -p 1").1, "mainstay");
+    assert_eq!(lab.shell("n1", "ps -o comm= -p 1").1, "mainstay-lab");
     assert_eq!(lab.shell("n1", "stat -f -c %T /var/lib/mainstay").1, "xfs");
     assert_eq!(lab.shell("n1", "exit 7").0, Some(7));
     assert_eq!(lab.shell("n1", "kill -9 $$").0, Some(137));

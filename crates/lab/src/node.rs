@@ -1,13 +1,13 @@
 //! A node's power: start and power cut, pause and resume.
 
 use super::state::{Lab, Node, STATE_DIR};
-use super::{cgroup, disk, fuse, network};
+use super::{cgroup, disk, fuse, network, program};
 use crate::failure::{Code, Context, Failure, Outcome};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// How long the kernel gets to take everything down.
@@ -58,8 +58,7 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
     let log = log.or_fail(Code::LabNode, || format!("open {}", log_path.display()))?;
     let exe = std::env::current_exe().or_fail(Code::LabNode, || "find this program".into())?;
-    let mut child = Command::new(exe)
-        .arg("lab-node")
+    let mut child = program::again(exe, "node")
         .arg("--lab-dir")
         .arg(&lab.dir)
         .args(["--self", &node.name])

@@ -1,20 +1,54 @@
-//! The command line of the lab.
+//! The command line of the lab and of the benchmark.
 
 use crate::members::lab_name;
-use clap::{Args, Subcommand};
-use mainstay_types::size;
+use clap::{Args, Parser, Subcommand};
+use mainstay_cli::connect::Target;
+use mainstay_types::{duration, size};
 use std::path::PathBuf;
 
+const EXIT_CODES: &str = "Exit codes:
+  0    done
+  1    refused or failed; the message names a code, the cause and what to do
+  2    wrong command line
+  3    `bench`: no agent answered
+  125  `exec`: the command could not be started (otherwise its own code)
+  130  interrupted; the message says what goes on without the command";
+
+/// A whole cluster on this machine, for trying out and testing. Needs root.
+#[derive(Parser, Debug)]
+#[command(name = "mainstay-lab", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub lab: LabArgs,
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
 #[derive(Args, Debug)]
-pub struct LabCommand {
+pub struct LabArgs {
     /// Name of the lab; several can be up at once [default: lab]
     #[arg(long, global = true, env = "MAINSTAY_LAB", value_parser = lab_name)]
     pub name: Option<String>,
     /// Directory that holds the labs: state, disks, logs [default: /var/tmp/mainstay-lab]
     #[arg(long, global = true, env = "MAINSTAY_LAB_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    #[command(flatten)]
+    Lab(LabVerb),
+    /// Measure devices, files and databases under fio and sysbench.
     #[command(subcommand)]
-    pub verb: LabVerb,
+    Bench(BenchCommand),
+    /// Run as the first process of a node. `up` and `start` start this.
+    #[command(hide = true)]
+    Node(NodeArgs),
+    /// End FUSE connections that outlived their node. `kill` starts this.
+    #[command(hide = true)]
+    FuseAbort { connections: Vec<u32> },
 }
 
 #[derive(Subcommand, Debug)]
@@ -96,7 +130,7 @@ pub struct UpArgs {
     #[arg(long)]
     pub plain: bool,
     /// Lease of the cluster, in milliseconds [default: 2000]
-    #[arg(long, value_name = "MS", value_parser = mainstay_types::duration::parse_bare_ms)]
+    #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
     pub lease_ms: Option<u64>,
     /// Leave everything as it is if this fails, to look at it.
     #[arg(long)]
@@ -119,7 +153,7 @@ pub struct LogsArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct LabNodeArgs {
+pub struct NodeArgs {
     /// Directory of the lab itself.
     #[arg(long)]
     pub lab_dir: PathBuf,
@@ -131,4 +165,66 @@ pub struct LabNodeArgs {
     /// Set by the process that has entered the new namespaces.
     #[arg(long)]
     pub inside: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Measure with fio. It DESTROYS the content of devices and files, so targets that are not
+    /// empty are refused.
+    Fio {
+        /// Block devices, files, directories (a file is made there and removed), or resource:NAME
+        /// for the first volume of a resource whose primary is this node. The first is the baseline
+        /// of the others.
+        #[arg(required = true, value_name = "TARGET")]
+        targets: Vec<String>,
+        /// Bytes of each target that are used.
+        #[arg(long, default_value = "1GiB", value_parser = size::parse, value_name = "SIZE")]
+        size: u64,
+        /// Overwrite the content of devices and files.
+        #[arg(long)]
+        overwrite: bool,
+        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a
+        /// hand-over to a worker thread for each request, which libaio does not need.
+        #[arg(long, value_name = "ENGINE", value_parser = ["io_uring", "libaio"])]
+        engine: Option<String>,
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let
+    /// sysbench load it. Both are removed. Needs root.
+    Sysbench {
+        /// The first is the baseline of the others.
+        #[arg(required = true, value_name = "DIR")]
+        directories: Vec<PathBuf>,
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// List the cases.
+    List,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Cases to run; `rw4k-j8-*` means all cases whose names begin like that.
+    #[arg(long, value_delimiter = ',', value_name = "CASES")]
+    pub only: Vec<String>,
+    /// Number of runs of each case on each target.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Duration of each run, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = bench_seconds, value_name = "SECONDS")]
+    pub seconds: u32,
+    /// Also write report.md, report.json and plots to this directory. An interrupted benchmark goes
+    /// on from there.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// Duration of a run of a benchmark.
+fn bench_seconds(text: &str) -> Result<u32, String> {
+    const MOST: u64 = 3600;
+    match duration::parse_s(text)? {
+        seconds @ 1..=MOST => Ok(seconds as u32),
+        _ => Err(format!("a run takes 1 to {MOST} seconds")),
+    }
 }

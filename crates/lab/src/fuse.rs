@@ -4,10 +4,10 @@
 //! Aborting the connection ends the wait.
 
 use crate::failure::{Code, Context, Outcome};
+use crate::program;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use std::process::Command;
 
 /// Connection numbers of the FUSE file systems that a process sees and this one does not: a node's
 /// own.
@@ -38,8 +38,7 @@ pub fn abort(connections: &[u32]) -> Outcome<()> {
     }
     let numbers = connections.iter().map(u32::to_string);
     // By this name the program is found even if its file has been replaced meanwhile.
-    Command::new("/proc/self/exe")
-        .arg("lab-fuse-abort")
+    program::again("/proc/self/exe", "fuse-abort")
         .args(numbers)
         .status()
         .or_fail(Code::LabFuse, || "abort file system connections".into())

@@ -11,36 +11,75 @@
 //! - A lab that is up belongs to no process. It stays when the command that made it ends.
 //!
 //! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first
-//! process of a node), `network`, `disk`, `cgroup`, `exec`, `down`.
+//! process of a node), `network`, `disk`, `cgroup`, `exec`, `down`. `bench` is no part of the lab: it
+//! measures storage of any kind.
 
+mod bench;
 mod cgroup;
 pub mod cli;
 mod disk;
 mod down;
 mod exec;
-pub mod fuse;
-pub mod init;
+mod fuse;
+mod init;
 mod logs;
 mod network;
 mod node;
+mod program;
 mod report;
-pub mod state;
-pub mod sys;
+mod state;
+mod sys;
 mod tool;
 mod up;
 
-use crate::failure::{Code, Failure, Outcome, exit};
-use crate::output::Output;
-use cli::{LabCommand, LabVerb};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use cli::{Cli, Command, LabArgs, LabVerb};
+use failure::{Code, Failure, Outcome, exit};
+use mainstay_cli::connect::{client, idle};
+use mainstay_cli::{failure, members, output};
+use output::Output;
 use state::{Lab, base_dir};
+use std::process::ExitCode;
 
 /// Name of the lab when none is named.
 const NAME_DEFAULT: &str = "lab";
 
+/// The program: parses the command line and carries it out.
+pub fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let output = Output::new(cli.target.json);
+    output.end(refuse_idle_options(&cli, &matches).and_then(|()| run(cli, output)))
+}
+
+fn run(cli: Cli, output: Output) -> Outcome<u8> {
+    match cli.command {
+        Command::Lab(verb) => lab(verb, &cli.lab, cli.target.lab.as_deref(), output),
+        Command::Bench(command) => bench::run(command, || client(&cli.target), output),
+        Command::Node(args) => init::run(&args).map(|()| 0),
+        Command::FuseAbort { connections } => fuse::abort_here(&connections).map(|()| 0),
+    }
+}
+
+fn refuse_idle_options(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
+    const NEEDS_NO_LAB: &str = "it measures devices and directories of this machine";
+    let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    Err(match &cli.command {
+        Command::Lab(_) if named("socket") => {
+            idle("--socket", "a lab has an agent in each node", "Name the lab with --name.")
+        }
+        Command::Bench(_) if named("lab") => idle("--lab", NEEDS_NO_LAB, cli.target.inside("bench")),
+        Command::Bench(_) if named("name") => idle("--name", NEEDS_NO_LAB, "Leave it out."),
+        Command::Bench(_) if named("dir") => idle("--dir", NEEDS_NO_LAB, "Leave it out."),
+        _ => return Ok(()),
+    })
+}
+
 /// `named`: by the option that names a lab to every other verb.
-pub fn run(command: LabCommand, named: Option<&str>, output: Output) -> Outcome<u8> {
-    let dir = base_dir(command.dir.as_deref());
-    let name = match (command.name.as_deref(), named) {
+fn lab(verb: LabVerb, args: &LabArgs, named: Option<&str>, output: Output) -> Outcome<u8> {
+    let dir = base_dir(args.dir.as_deref());
+    let name = match (args.name.as_deref(), named) {
         (Some(name), Some(other)) if name != other => {
             let message =
                 format!("two labs are named: `{other}` by --lab, and `{name}` by --name or MAINSTAY_LAB");
@@ -48,12 +87,12 @@ pub fn run(command: LabCommand, named: Option<&str>, output: Output) -> Outcome<
         }
         (name, named) => name.or(named).unwrap_or(NAME_DEFAULT),
     };
-    if let LabVerb::Exec { node, command } = &command.verb {
+    if let LabVerb::Exec { node, command } = &verb {
         let status = require_root().and_then(|()| exec::run(&Lab::load(&dir, name)?, node, command));
         return status.map_err(|failure| failure.with_exit(exit::EXEC));
     }
     require_root()?;
-    match command.verb {
+    match verb {
         LabVerb::Up(args) => up::run(&dir, name, &args, output)?,
         LabVerb::Down => {
             down::run(&dir, name)?;

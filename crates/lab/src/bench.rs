@@ -1,11 +1,10 @@
 //! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It
 //! measures whatever storage is there, and asks an agent only where a resource lies.
 
-use super::checked_name;
 use crate::cli::{BenchArgs, BenchCommand};
 use crate::failure::{Code, Context, Failure, Outcome, exit, remedy_of};
-use crate::lab::sys;
 use crate::output::{Output, Progress, table};
+use crate::sys;
 use mainstay_agent::service::place::{needed, resolve};
 use mainstay_api::rest::{ResourceView, StatusView};
 use mainstay_bench::cpu::Process;
@@ -17,6 +16,7 @@ use mainstay_bench::stats::number;
 use mainstay_bench::target::Place;
 use mainstay_bench::turns::{self, Log, Plan, SetUp, Terms};
 use mainstay_bench::{Case, Error, Figures, command, sysbench};
+use mainstay_cli::connect::checked_name;
 use mainstay_client::Client;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
