@@ -1,7 +1,7 @@
-//! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ ha ◁ control; only engine
-//! and agent touch the operating system. A list names the crates that a pure crate may use; every
-//! other crate needs an argument. The other half is `clippy.toml` in each pure crate: it limits the
-//! calls of the standard library.
+//! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ silence ◁ ha ◁ control;
+//! only engine and agent touch the operating system. A list names the crates that a pure crate may
+//! use; every other crate needs an argument. The other half is `clippy.toml` in each pure crate: it
+//! limits the calls of the standard library.
 //!
 //! And the product is built without the parts that only the simulator needs: planted bugs and
 //! coverage marks.
@@ -17,8 +17,9 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-replica", &["mainstay-types", "mainstay-codec"]),
     ("mainstay-store", &["mainstay-types", "mainstay-codec"]),
     ("mainstay-host", &["mainstay-types", "mainstay-codec", "mainstay-replica", "mainstay-store"]),
-    ("mainstay-control", &["mainstay-types", "mainstay-ha"]),
-    ("mainstay-ha", &["mainstay-types"]),
+    ("mainstay-silence", &["mainstay-types"]),
+    ("mainstay-control", &["mainstay-types", "mainstay-silence", "mainstay-ha"]),
+    ("mainstay-ha", &["mainstay-types", "mainstay-silence"]),
     ("mainstay-api", &["mainstay-types"]),
     ("mainstay-client", &["mainstay-types", "mainstay-api"]),
     ("mainstay-cli", &["mainstay-api", "mainstay-client"]),
@@ -30,10 +31,14 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-replica",
             "mainstay-store",
             "mainstay-host",
+            "mainstay-silence",
             "mainstay-api",
         ],
     ),
-    ("mainstay-agent", &["mainstay-types", "mainstay-control", "mainstay-ha", "mainstay-api"]),
+    (
+        "mainstay-agent",
+        &["mainstay-types", "mainstay-silence", "mainstay-control", "mainstay-ha", "mainstay-api"],
+    ),
     (
         "mainstay",
         &[
@@ -60,6 +65,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-replica",
             "mainstay-store",
             "mainstay-host",
+            "mainstay-silence",
             "mainstay-control",
             "mainstay-ha",
         ],
@@ -74,6 +80,7 @@ const PURE: &[&str] = &[
     "mainstay-replica",
     "mainstay-store",
     "mainstay-host",
+    "mainstay-silence",
     "mainstay-control",
     "mainstay-ha",
 ];

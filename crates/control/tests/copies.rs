@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::state::{Outcome, State};
+use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::{Code, ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
 
 const TWO: MinCopies = MinCopies { copies: 2, suspend_ms: 20_000 };

@@ -13,7 +13,7 @@
 //!   noted before it counts: the list before a step of a service begins ([`crate::users`]), the
 //!   lease before the guard knows it.
 //! - It does what the guard does, in the same order and with the same code, and only when the guard
-//!   has not: see [`mainstay_types::silencer_does`].
+//!   has not: see [`mainstay_silence::silencer_does`].
 //! - After an attempt it tries the rest again, and only the rest, for as long as the lease is not
 //!   renewed. Lease, list and process id are read again before each attempt.
 //! - Its clock is the boot-time clock, so a suspend does not make it late.
@@ -35,7 +35,8 @@ use crate::lease_file::LeaseFile;
 use crate::mount_table;
 use crate::ring::now;
 use crate::users::Users;
-use mainstay_types::{SilencerDoes, SilencerSees, Time, silencer_does, silencing_pause_ms};
+use mainstay_silence::{SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms};
+use mainstay_types::Time;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;

@@ -17,7 +17,6 @@ pub mod proposal;
 pub mod record;
 pub mod scrub;
 pub mod settings;
-pub mod silencer;
 pub mod simulation;
 pub mod size;
 pub mod status;
@@ -31,7 +30,6 @@ pub use proposal::*;
 pub use record::*;
 pub use scrub::*;
 pub use settings::{Choices, Key, Scope, Setting};
-pub use silencer::*;
 pub use size::{size_typed, size_words};
 pub use status::*;
 

@@ -1,5 +1,5 @@
 //! The small process of each machine that outlives engine and agent. It silences the machine when
-//! the lease ends (R19). Mirrors `engine/src/silencer.rs`; `mainstay_types::silencer_does` decides
+//! the lease ends (R19). Mirrors `engine/src/silencer.rs`; `mainstay_silence::silencer_does` decides
 //! its acts.
 //!
 //! The silencer stands still together with its engine. Only a watchdog can act on a machine that
@@ -9,7 +9,8 @@ use super::{What, World};
 use crate::agent::GUARD_MARGIN_MS;
 use crate::engine::EngineIn;
 use crate::trace::Part;
-use mainstay_types::{NodeId, SilencerDoes, SilencerSees, Time, silencer_does};
+use mainstay_silence::{SilencerDoes, SilencerSees, silencer_does};
+use mainstay_types::{NodeId, Time};
 
 /// Notes of engines for the silencer. They outlive the engines, and end with the machine.
 #[derive(Clone, Debug, Default)]

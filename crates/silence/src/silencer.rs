@@ -9,8 +9,8 @@
 //! - It tries again to silence the rest for as long as the lease is not renewed, at first often and
 //!   then at leisure.
 
-use crate::Time;
-use crate::simulation::{Bug, planted};
+use mainstay_types::Time;
+use mainstay_types::simulation::{Bug, planted};
 
 /// How long before the end of the lease the silencer acts, if the engine's guard has not. The guard
 /// has begun 200 ms earlier.
