@@ -23,7 +23,6 @@ use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
 use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::state::{Command, Entry};
-pub use mainstay_ha::GUARD_MARGIN_MS;
 use mainstay_ha::{Effect, ServiceSpec};
 use mainstay_types::{Incarnation, NodeId, Proposal, ResourceId, ServicePhase, Time};
 use services::Runner;

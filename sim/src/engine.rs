@@ -6,7 +6,7 @@ mod clients;
 
 pub use clients::HostedClient;
 
-use crate::agent::{EngineEvent, GUARD_MARGIN_MS, ReplicaReport};
+use crate::agent::{EngineEvent, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
+use mainstay_silence::guard_acts_at;
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, PeerState, Proposal, ResourceId, ResourceRecord,
@@ -449,7 +450,7 @@ impl Engine {
     }
 
     fn guard_acts_at(&self) -> Time {
-        Time(self.lease_until.0.saturating_sub(GUARD_MARGIN_MS * 1000))
+        guard_acts_at(self.lease_until)
     }
 
     /// Takes in what happened and lets the cores run until they are quiet.
@@ -812,7 +813,7 @@ impl Engine {
         }
         let overdue = self.act_if_due(now);
         self.lease_until = until;
-        if !overdue && self.fenced && until > now.plus_ms(GUARD_MARGIN_MS) {
+        if !overdue && self.fenced && now < guard_acts_at(until) {
             self.fenced = false;
             for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
                 self.offer(resource);

@@ -34,7 +34,8 @@ use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Unusable, gives_up, plan};
 use crate::state::{Command, Links, State};
 use job::{Ended, Order};
-use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
+use mainstay_ha::{Effect, Event as ServiceEvent, Report, ServiceSpec};
+use mainstay_silence::guard_acts_at;
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, Proposal, ProposedChange,
     ResourceId, Role, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, Time,
@@ -230,7 +231,7 @@ struct Lease {
 
 impl Lease {
     fn is_valid(&self, now: Time) -> bool {
-        now.plus_ms(GUARD_MARGIN_MS) < self.until
+        now < guard_acts_at(self.until)
     }
 }
 
@@ -300,7 +301,7 @@ impl Reconciler {
     /// When everything has to be looked at, even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Time {
-        let lease_end = Time(self.lease.until.0.saturating_sub(GUARD_MARGIN_MS * 1000));
+        let lease_end = guard_acts_at(self.lease.until);
         if self.lease.seen_valid { self.look_at.min(lease_end) } else { self.look_at }
     }
 

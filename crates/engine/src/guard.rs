@@ -1,7 +1,7 @@
 //! The guard: silences this node's services before its lease ends (R19).
 //!
 //! What this file guarantees: when the lease is not renewed, the guard silences this node
-//! `margin_ms` before its end. It removes the addresses, then kills the cgroups, then tells the
+//! [`GUARD_MARGIN_MS`] before its end. It removes the addresses, then kills the cgroups, then tells the
 //! shard to fail the devices, in this order, and each with a bounded wait. It needs neither the
 //! agent nor the shard for that, nor memory of either: it has a thread of its own, and was told in
 //! advance what to do. Its clock is the boot-time clock, by a timer that also fires after a
@@ -40,7 +40,7 @@ use crate::mount_table::{self, DeviceId};
 use crate::ring::now;
 use crate::users::kill_cgroup;
 use mainstay_api::engine::GuardEntry;
-use mainstay_silence::{SILENCER_MARGIN_MS, silencing_pause_ms};
+use mainstay_silence::{GUARD_MARGIN_MS, SILENCER_MARGIN_MS, guard_acts_at, silencing_pause_ms};
 use mainstay_types::{ResourceId, Time};
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -57,8 +57,6 @@ use std::time::{Duration, Instant};
 use std::{fs, mem};
 use thiserror::Error;
 
-/// How long before the end of the lease the guard acts.
-pub const GUARD_MARGIN_MS: u64 = 400;
 /// How long killed processes are waited for before the devices fail regardless: a process that
 /// waits for a device dies only when that answers.
 const KILL_WAIT_MS: u64 = 150;
@@ -225,7 +223,6 @@ struct Shared {
     lease_until_us: AtomicU64,
     fenced: AtomicBool,
     timer: OwnedFd,
-    margin_ms: u64,
     /// For the silencer; `None` without one.
     noted: Option<LeaseFile>,
     changed: Condvar,
@@ -265,10 +262,6 @@ impl State {
             .filter(move |target| target.resource == resource)
             .flat_map(|target| &target.cgroups)
     }
-}
-
-fn before(until: Time, ms: u64) -> Time {
-    Time(until.0.saturating_sub(ms * 1000))
 }
 
 impl Shared {
@@ -325,14 +318,10 @@ impl Shared {
         state.silenced().max(noted.unwrap_or_default())
     }
 
-    fn act_at(&self, until: Time) -> Time {
-        before(until, self.margin_ms)
-    }
-
     /// Sets the timer for the end of the lease. If a resource's services are still to be killed,
     /// sets it for now, so that they are not forgotten.
     fn arm_for(&self, until: Time, state: &State) {
-        self.arm(if state.doomed.is_empty() { self.act_at(until) } else { Time(1) });
+        self.arm(if state.doomed.is_empty() { guard_acts_at(until) } else { Time(1) });
     }
 }
 
@@ -348,23 +337,21 @@ impl Guard {
     ///
     /// `tell` is called on the guard's thread each time it has acted; it must not block. The
     /// devices are to fail then.
-    pub fn start(margin_ms: u64, tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
-        Self::start_noting(margin_ms, None, Vec::new(), tell)
+    pub fn start(tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
+        Self::start_noting(None, Vec::new(), tell)
     }
 
     /// The same, with a silencer that reads `noted`. `known` is what an engine before this one was
     /// told to silence; it is to be silenced when the lease ends that was noted, unless it was.
     pub fn start_noting(
-        margin_ms: u64,
         noted: Option<LeaseFile>,
         known: Vec<GuardTarget>,
         tell: impl FnMut(Told) + Send + 'static,
     ) -> io::Result<Self> {
-        Self::start_with(margin_ms, noted, known, AddressThread::start()?, tell)
+        Self::start_with(noted, known, AddressThread::start()?, tell)
     }
 
     fn start_with(
-        margin_ms: u64,
         noted: Option<LeaseFile>,
         known: Vec<GuardTarget>,
         mut addresses: AddressThread,
@@ -373,7 +360,7 @@ impl Guard {
         let mut lease_until = None;
         if let Some(file) = &noted {
             let (until, silent) = (file.lease_until()?, file.silent()?);
-            let done = silent >= before(until, margin_ms);
+            let done = silent >= guard_acts_at(until);
             lease_until = (!done && !known.is_empty()).then_some(until);
         }
         // SAFETY: timerfd_create takes no pointers.
@@ -387,12 +374,11 @@ impl Guard {
             fenced: AtomicBool::new(false),
             // SAFETY: the descriptor was just made and has no other owner.
             timer: unsafe { OwnedFd::from_raw_fd(timer) },
-            margin_ms,
             noted,
             changed: Condvar::new(),
         });
         if let Some(until) = lease_until {
-            shared.arm(shared.act_at(until));
+            shared.arm(guard_acts_at(until));
         }
         let worker = Arc::clone(&shared);
         let thread = thread::Builder::new().name("guard".into()).spawn(move || {
@@ -417,7 +403,7 @@ impl Guard {
         // Before the silencer's note is read: it reads the lease after it has written that note.
         self.shared.note(LeaseFile::note_lease, until)?;
         let now = now();
-        let late = state.overdue || state.lease_until.is_some_and(|until| now >= self.shared.act_at(until));
+        let late = state.overdue || state.lease_until.is_some_and(|until| now >= guard_acts_at(until));
         state.lease_until = Some(until);
         self.shared.lease_until_us.store(until.0, Ordering::Release);
         if state.ends {
@@ -431,7 +417,7 @@ impl Guard {
             self.shared.arm(Time(1));
             return Ok(self.shared.silenced(&state));
         }
-        if now < self.shared.act_at(until) {
+        if now < guard_acts_at(until) {
             state.fenced = false;
             state.late_targets = false;
             if !state.acting {
@@ -573,7 +559,7 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
                 }
                 state.acting = true;
                 state.attempts += 1;
-            } else if !state.fenced && !mem::take(&mut state.overdue) && now() < shared.act_at(until) {
+            } else if !state.fenced && !mem::take(&mut state.overdue) && now() < guard_acts_at(until) {
                 shared.arm_for(until, &state);
                 continue;
             } else {
@@ -885,7 +871,7 @@ mod tests {
     #[test]
     fn it_acts_once_before_the_end_and_again_after_a_renewal() {
         let (tell, told) = mpsc::channel();
-        let guard = Guard::start(200, told_by(tell)).expect("a guard");
+        let guard = Guard::start(told_by(tell)).expect("a guard");
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "no lease, no end of it");
         for _ in 0..2 {
             let until = now().plus_ms(1_500);
@@ -895,7 +881,7 @@ mod tests {
             assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "not yet");
             let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
             assert_eq!(silenced.until, until);
-            assert!(silenced.began >= Time(until.0 - 200_000) && guard.fenced());
+            assert!(silenced.began >= guard_acts_at(until) && guard.fenced());
             assert!(guard.silenced() >= silenced.processes_gone && guard.silenced() > before);
             assert!(told.recv_timeout(Duration::from_millis(400)).is_err(), "once");
         }
@@ -918,7 +904,7 @@ mod tests {
     #[test]
     fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
         let (tell, told) = mpsc::channel();
-        let guard = Guard::start(100, told_by(tell)).expect("a guard");
+        let guard = Guard::start(told_by(tell)).expect("a guard");
         guard.set_lease(now().plus_ms(60_000)).expect("taken");
         // As if its thread had not run since that lease ended.
         guard.shared.state().lease_until = Some(Time(1));
@@ -958,7 +944,7 @@ mod tests {
             let (tell, told) = mpsc::channel();
             let noted = LeaseFile::open(&dir).expect("the same file");
             let tell = move |what| drop(tell.send(what));
-            let guard = Guard::start_with(200, Some(noted), vec![known], addresses.expect("a thread"), tell);
+            let guard = Guard::start_with(Some(noted), vec![known], addresses.expect("a thread"), tell);
             Self { answers, file, guard: guard.expect("a guard"), told, dir }
         }
 
@@ -1104,7 +1090,7 @@ mod tests {
             return;
         };
         let (tell, told) = mpsc::channel();
-        let guard = Guard::start(200, move |what| tell.send(what).expect("heard"));
+        let guard = Guard::start(move |what| tell.send(what).expect("heard"));
         let guard = guard.expect("a guard");
         assert!(guard.kill_users(ResourceId(1)), "nobody is known");
         let cgroups = vec![victim.cgroup.to_str().expect("text").into()];
@@ -1133,7 +1119,7 @@ mod tests {
         let target = GuardTarget::nothing_of(ResourceId(1));
         let (tell, told) = mpsc::channel();
         let tell = move |what| tell.send(what).expect("heard");
-        let guard = Guard::start_noting(200, Some(noted()), Vec::new(), tell).expect("a guard");
+        let guard = Guard::start_noting(Some(noted()), Vec::new(), tell).expect("a guard");
         guard.set_lease(now().plus_ms(60_000)).expect("taken");
         assert!(!is_barred());
         // The lease ends.
@@ -1191,7 +1177,7 @@ mod tests {
         entry.cgroups =
             vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
         let (tell, told) = mpsc::channel();
-        let guard = Guard::start(GUARD_MARGIN_MS, told_by(tell)).expect("a guard");
+        let guard = Guard::start(told_by(tell)).expect("a guard");
         guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]).expect("taken");
         let until = now().plus_ms(1_000);
         guard.set_lease(until).expect("taken");

@@ -19,8 +19,6 @@ pub struct EngineOptions {
     pub nbd_network: Option<NetworkOptions>,
     /// Payload memory that may lie idle in the pool, in bytes (R18).
     pub idle_memory_bytes: usize,
-    /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
-    pub guard_margin_ms: u64,
     /// The shard may poll for a moment before it sleeps, while processors are left over, see
     /// [`crate::ring::Spin`].
     pub poll: bool,
@@ -46,7 +44,6 @@ impl EngineOptions {
             device,
             nbd_network: None,
             idle_memory_bytes: 32 << 20,
-            guard_margin_ms: 400,
             poll: true,
             preallocate: false,
             check_reads: false,

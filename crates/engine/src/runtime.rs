@@ -109,7 +109,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     };
 
     let to_shard = tell.clone();
-    let guard = Guard::start_noting(options.guard_margin_ms, noted, known, move |told| {
+    let guard = Guard::start_noting(noted, known, move |told| {
         to_shard(match told {
             Told::Silenced(_) => Inbound::Fence,
             Told::Killed(resource) => Inbound::Killed(resource),

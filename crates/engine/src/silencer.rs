@@ -30,7 +30,7 @@
 #![allow(unsafe_code)]
 
 use crate::addresses::{AddressThread, Wanted};
-use crate::guard::{self, GUARD_MARGIN_MS, GuardTarget, LogThread};
+use crate::guard::{self, GuardTarget, LogThread};
 use crate::lease_file::LeaseFile;
 use crate::mount_table;
 use crate::ring::now;
@@ -226,7 +226,7 @@ impl Lookout {
             engine: !alone,
             guarded: !self.list.is_empty(),
         };
-        let looks_again = match silencer_does(now(), sees, GUARD_MARGIN_MS) {
+        let looks_again = match silencer_does(now(), sees) {
             SilencerDoes::Ends => None,
             SilencerDoes::Sleeps(until) => Some(until),
             SilencerDoes::Silences => Some(self.silence()),

@@ -14,12 +14,10 @@
 //!
 //! `L` is the list, in the words of the caller.
 
+use mainstay_silence::guard_acts_at;
 use mainstay_types::Time;
 use mainstay_types::simulation::{Bug, planted};
 
-/// Services are killed when the lease has less than this left; the engine's guard does the same
-/// (R19).
-pub const GUARD_MARGIN_MS: u64 = 400;
 /// A list that was not confirmed is asked for again after this time.
 pub const REPEAT_GUARD_MS: u64 = 500;
 
@@ -102,7 +100,7 @@ impl<L: Clone + PartialEq> Guard<L> {
     /// Whether steps of the services on the list may run.
     #[must_use]
     pub fn may_run(&self, now: Time) -> bool {
-        self.confirmed && now.plus_ms(GUARD_MARGIN_MS) < self.lease_until
+        self.confirmed && now < guard_acts_at(self.lease_until)
     }
 
     /// When the engine is to be asked again.
@@ -115,6 +113,7 @@ impl<L: Clone + PartialEq> Guard<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_silence::GUARD_MARGIN_MS;
     const NOW: Time = Time(7_000_000);
 
     fn list(services: &[u64]) -> Vec<u64> {

@@ -20,7 +20,7 @@ mod system;
 
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
-pub use guard::{GUARD_MARGIN_MS, Guard, REPEAT_GUARD_MS, Wanted};
+pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};

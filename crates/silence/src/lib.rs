@@ -6,6 +6,19 @@
 
 mod silencer;
 
+use mainstay_types::Time;
+
 pub use silencer::{
     SILENCER_LOOKS_MS, SILENCER_MARGIN_MS, SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms,
 };
+
+/// How long before the end of the lease the guard acts. From then on no step of a service begins.
+pub const GUARD_MARGIN_MS: u64 = 400;
+
+const _: () = assert!(SILENCER_MARGIN_MS < GUARD_MARGIN_MS, "the guard comes first");
+
+/// When the guard acts for a lease that ends at `lease_until`.
+#[must_use]
+pub const fn guard_acts_at(lease_until: Time) -> Time {
+    Time(lease_until.0.saturating_sub(GUARD_MARGIN_MS * 1000))
+}

@@ -9,6 +9,7 @@
 //! - It tries again to silence the rest for as long as the lease is not renewed, at first often and
 //!   then at leisure.
 
+use crate::guard_acts_at;
 use mainstay_types::Time;
 use mainstay_types::simulation::{Bug, planted};
 
@@ -41,13 +42,11 @@ pub enum SilencerDoes {
 }
 
 /// Decides the next action of the silencer at the point `now` of the boot-time clock.
-/// `guard_margin_ms` is how long before the end of the lease the guard acts.
 #[must_use]
-pub fn silencer_does(now: Time, sees: SilencerSees, guard_margin_ms: u64) -> SilencerDoes {
-    let before_end = |ms: u64| Time(sees.lease_until.0.saturating_sub(ms * 1000));
+pub fn silencer_does(now: Time, sees: SilencerSees) -> SilencerDoes {
     // If all was silenced after the moment at which the guard acts, it was silenced for this lease.
-    let done = sees.silenced >= before_end(guard_margin_ms);
-    let acts_at = before_end(SILENCER_MARGIN_MS.min(guard_margin_ms));
+    let done = sees.silenced >= guard_acts_at(sees.lease_until);
+    let acts_at = Time(sees.lease_until.0.saturating_sub(SILENCER_MARGIN_MS * 1000));
     let later = now.plus_ms(SILENCER_LOOKS_MS);
     if planted(Bug::NobodyOutlivesBoth) {
         return SilencerDoes::Sleeps(later);
@@ -74,8 +73,6 @@ pub const fn silencing_pause_ms(attempt: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const MARGIN_MS: u64 = 400;
-
     fn at(ms: u64) -> Time {
         Time(ms * 1000)
     }
@@ -85,7 +82,7 @@ mod tests {
     }
 
     fn does(now_ms: u64, sees: SilencerSees) -> SilencerDoes {
-        silencer_does(at(now_ms), sees, MARGIN_MS)
+        silencer_does(at(now_ms), sees)
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::consensus::{Consensus, Deliver, Delivery, Links};
 use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{ResourceSpec, Settings};
+use mainstay_silence::GUARD_MARGIN_MS;
 use mainstay_types::{
     BLOCK_BYTES, BackgroundLimits, Choices, ConfigVersion, Copies, Epoch, IssChange, JOURNAL_BYTES_MIN,
     Member, NodeStatus, Opening, Proposal, ProposedChange, Role, Severity, ShrinkReason, SlowLimits,

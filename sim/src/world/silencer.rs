@@ -6,7 +6,6 @@
 //! stands still as a whole.
 
 use super::{What, World};
-use crate::agent::GUARD_MARGIN_MS;
 use crate::engine::EngineIn;
 use crate::trace::Part;
 use mainstay_silence::{SilencerDoes, SilencerSees, silencer_does};
@@ -52,7 +51,7 @@ impl World {
             guarded: true,
         };
         let paused_until_us = machine.engine_process.paused_until_us;
-        match silencer_does(now, sees, GUARD_MARGIN_MS) {
+        match silencer_does(now, sees) {
             SilencerDoes::Ends => {}
             _ if paused_until_us > 0 => self.silencer_wakes_at(node, paused_until_us),
             SilencerDoes::Sleeps(until) => {

@@ -15,6 +15,7 @@ use mainstay_api::engine::{EngineStatus, FrontendStatus, GuardEntry, JournalPlac
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::JournalLabel;
 use mainstay_replica::ScrubOrder;
+use mainstay_silence::guard_acts_at;
 use mainstay_store::StoreConfig;
 use mainstay_types::{Code, FrontendKind, NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
@@ -253,7 +254,7 @@ impl Shard {
         }
         let silenced = self.guard.set_lease(until)?;
         self.lease_until = until;
-        if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {
+        if self.fenced && now < guard_acts_at(until) {
             tracing::info!("the lease is valid");
             self.fenced = false;
             self.with_all(now, |replica, shared| replica.unfence(shared));

@@ -3,6 +3,7 @@
 
 use super::*;
 use mainstay_ha::{REPEAT_GUARD_MS, Saved};
+use mainstay_silence::GUARD_MARGIN_MS;
 
 fn is_kill(wish: &Wish) -> bool {
     matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. })
