@@ -1,21 +1,16 @@
-//! The guard: silences this node's services before its lease ends (R19).
+//! The guard: silences this node before its lease ends (R19). What it does when is decided by
+//! [`mainstay_silence::Guard`], and its head says what follows; this file has the thread, the timer
+//! and the notes.
 //!
-//! What this file guarantees: when the lease is not renewed, the guard silences this node
-//! [`mainstay_silence::GUARD_MARGIN_MS`] before its end. It removes the addresses, then kills the cgroups, then tells the
-//! shard to fail the devices, in this order, and each with a bounded wait. It needs neither the
-//! agent nor the shard for that, nor memory of either: it has a thread of its own, and was told in
-//! advance what to do. Its clock is the boot-time clock, by a timer that also fires after a
-//! suspend.
+//! What this file guarantees: the guard needs neither the agent nor the shard, nor memory of either:
+//! it has a thread of its own, and was told in advance what to do. Its clock is the boot-time clock,
+//! by a timer that also fires after a suspend. Each of its steps has a bounded wait.
 //!
 //! What it does not guarantee: anything when the machine stops running altogether and goes on
 //! later. Then the guard acts late; only a watchdog would have acted in time.
 //!
-//! From the moment at which it begins until the lease is renewed no process of a service begins:
-//! that is noted before the kill ([`LeaseFile::note_barred`]), and a process that starts looks
-//! there after it has entered its cgroup.
-//!
-//! A lease that is renewed arms it again. What it could not do it tries again until the lease is
-//! renewed.
+//! That no process of a service begins is noted before the kill ([`LeaseFile::note_barred`]), and a
+//! process that starts looks there after it has entered its cgroup.
 //!
 //! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and is not
 //! extended when that fails. The guard notes that it has acted, and notes that this node is silent
@@ -47,10 +42,9 @@ use crate::addresses::{AddressThread, Wanted};
 use crate::lease_file::LeaseFile;
 use crate::ring::now;
 use crate::users::kill_cgroup;
-use mainstay_silence::{guard_acts_at, silencing_pause_ms};
+use mainstay_silence::{Effect, EngineEnds, Silencing, Step, Why, silencing_pause_ms};
 use mainstay_types::{ResourceId, Time};
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,36 +69,11 @@ pub enum Told {
     Ends,
 }
 
-#[derive(Default)]
 struct State {
-    lease_until: Option<Time>,
-    targets: Vec<GuardTarget>,
-    /// Resources whose services are to be killed.
-    doomed: Vec<ResourceId>,
-    /// Acted and not renewed since.
-    fenced: bool,
-    /// Targets were named after the guard had acted: they are to be silenced too.
-    late_targets: bool,
-    /// The lease was renewed too late: the guard still has to silence this node for the end of the
-    /// lease.
-    overdue: bool,
-    /// The guard is silencing this node at the moment.
-    acting: bool,
-    /// When the guard last finished silencing.
-    silenced_at: Time,
-    /// Parts of targets that the guard has tried to silence and could not.
-    left: Vec<GuardTarget>,
-    /// How often the guard has tried since the lease ended.
-    attempts: u32,
-    /// Set by a renewal: the parts in `left` are to stay.
+    guard: mainstay_silence::Guard<GuardTarget>,
+    /// Set by a renewal: what is still being tried is to stay.
     withdrawn: Arc<AtomicBool>,
     stopping: bool,
-    /// The engine was told to end, and the guard has not begun with that.
-    ending: bool,
-    /// The engine was told to end: nothing may begin any more.
-    ends: bool,
-    /// All is silent for that.
-    ended: bool,
 }
 
 struct Shared {
@@ -119,39 +88,15 @@ struct Shared {
 }
 
 impl State {
-    /// Time up to which everything that had begun here was silenced. While the guard acts this is
-    /// now, as no step can be known to begin after the silencing.
-    fn silenced(&self) -> Time {
-        if self.acting { now() } else { self.silenced_at }
-    }
-
-    /// Gives up further attempts after a renewal of the lease. The agent deals with the parts that
-    /// were not silenced: it is told that they should have been.
-    fn withdraw(&mut self) {
-        self.withdrawn.store(true, Ordering::SeqCst);
-        self.left.clear();
-    }
-
     /// For one end of the lease.
-    fn wanted(&mut self) -> Wanted {
+    fn wanted(&self) -> Wanted {
         let withdrawn = Arc::clone(&self.withdrawn);
         Arc::new(move || !withdrawn.load(Ordering::SeqCst))
     }
+}
 
-    fn begin(&mut self) {
-        self.fenced = true;
-        self.acting = true;
-        self.attempts = 1;
-        self.left.clear();
-        self.withdrawn = Arc::new(AtomicBool::new(false));
-    }
-
-    fn cgroups_of(&self, resource: ResourceId) -> impl Iterator<Item = &PathBuf> {
-        self.targets
-            .iter()
-            .filter(move |target| target.resource == resource)
-            .flat_map(|target| &target.cgroups)
-    }
+fn cgroups_of(targets: &[GuardTarget], resource: ResourceId) -> impl Iterator<Item = &PathBuf> {
+    targets.iter().filter(move |target| target.resource == resource).flat_map(|target| &target.cgroups)
 }
 
 impl Shared {
@@ -205,13 +150,26 @@ impl Shared {
     /// 0 if neither ever acted.
     fn silenced(&self, state: &State) -> Time {
         let noted = self.noted.as_ref().and_then(|file| file.silenced().ok());
-        state.silenced().max(noted.unwrap_or_default())
+        state.guard.silenced_at(now()).max(noted.unwrap_or_default())
     }
 
-    /// Sets the timer for the end of the lease. If a resource's services are still to be killed,
-    /// sets it for now, so that they are not forgotten.
-    fn arm_for(&self, until: Time, state: &State) {
-        self.arm(if state.doomed.is_empty() { guard_acts_at(until) } else { Time(1) });
+    /// Carries out the effects of an event. Returns the first error of a note.
+    fn carry_out(&self, state: &mut State) -> io::Result<()> {
+        let mut noted = Ok(());
+        while let Some(effect) = state.guard.poll() {
+            match effect {
+                Effect::WakeAt(at) => self.arm(at),
+                Effect::Bar(at) => self.bar(at),
+                Effect::Unbar => self.bar(Time(0)),
+                Effect::Fence => self.fenced.store(true, Ordering::Release),
+                Effect::Unfence => self.fenced.store(false, Ordering::Release),
+                Effect::GiveUp => state.withdrawn.store(true, Ordering::SeqCst),
+                Effect::NoteSilenced(at) => noted = noted.and(self.note(LeaseFile::note_silenced, at)),
+                Effect::NoteSilent(at) => noted = noted.and(self.note(LeaseFile::note_silent, at)),
+                Effect::NoteNoLease => noted = noted.and(self.note(LeaseFile::note_lease, Time(0))),
+            }
+        }
+        noted
     }
 }
 
@@ -247,19 +205,17 @@ impl Guard {
         mut addresses: AddressThread,
         mut tell: impl FnMut(Told) + Send + 'static,
     ) -> io::Result<Self> {
-        let mut lease_until = None;
-        if let Some(file) = &noted {
-            let (until, silent) = (file.lease_until()?, file.silent()?);
-            let done = silent >= guard_acts_at(until);
-            lease_until = (!done && !known.is_empty()).then_some(until);
-        }
+        let guard = match &noted {
+            Some(file) => mainstay_silence::Guard::taking_over(file.lease_until()?, file.silent()?, known),
+            None => mainstay_silence::Guard::new(known),
+        };
         // SAFETY: timerfd_create takes no pointers.
         let timer = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if timer < 0 {
             return Err(io::Error::last_os_error());
         }
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { lease_until, targets: known, ..State::default() }),
+            state: Mutex::new(State { guard, withdrawn: Arc::default(), stopping: false }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
             // SAFETY: the descriptor was just made and has no other owner.
@@ -267,9 +223,7 @@ impl Guard {
             noted,
             changed: Condvar::new(),
         });
-        if let Some(until) = lease_until {
-            shared.arm(guard_acts_at(until));
-        }
+        shared.carry_out(&mut shared.state())?;
         let worker = Arc::clone(&shared);
         let thread = thread::Builder::new().name("guard".into()).spawn(move || {
             prefer_this_thread();
@@ -287,38 +241,14 @@ impl Guard {
     /// before counts then.
     pub fn set_lease(&self, until: Time) -> io::Result<Time> {
         let mut state = self.shared.state();
-        if state.ended {
+        if state.guard.takes_lease().is_err() {
             return Err(io::Error::other("the engine was told to end, and its node is silent"));
         }
         // Before the silencer's note is read: it reads the lease after it has written that note.
         self.shared.note(LeaseFile::note_lease, until)?;
-        let now = now();
-        let late = state.overdue || state.lease_until.is_some_and(|until| now >= guard_acts_at(until));
-        state.lease_until = Some(until);
         self.shared.lease_until_us.store(until.0, Ordering::Release);
-        if state.ends {
-            // The devices answer for longer, and nothing else: this node is being silenced.
-            return Ok(self.shared.silenced(&state));
-        }
-        if late && !state.fenced {
-            // This process stood still. Services of another node may run by now, whatever lease
-            // this one has again.
-            state.overdue = true;
-            self.shared.arm(Time(1));
-            return Ok(self.shared.silenced(&state));
-        }
-        if now < guard_acts_at(until) {
-            state.fenced = false;
-            state.late_targets = false;
-            if !state.acting {
-                state.withdraw();
-                self.shared.bar(Time(0));
-            }
-            self.shared.fenced.store(false, Ordering::Release);
-        }
-        if !state.fenced {
-            self.shared.arm_for(until, &state);
-        }
+        state.guard.lease(now(), until);
+        self.shared.carry_out(&mut state)?;
         Ok(self.shared.silenced(&state))
     }
 
@@ -337,15 +267,10 @@ impl Guard {
     /// may begin.
     pub fn set_targets(&self, targets: Vec<GuardTarget>) -> io::Result<()> {
         let mut state = self.shared.state();
-        if state.ends {
-            return Err(io::Error::other("the engine was told to end, and its node is being silenced"));
-        }
-        if state.fenced && state.targets != targets {
-            state.late_targets = true;
-            self.shared.arm(Time(1));
-        }
-        state.targets = targets;
-        Ok(())
+        state.guard.set_targets(targets).map_err(|EngineEnds| {
+            io::Error::other("the engine was told to end, and its node is being silenced")
+        })?;
+        self.shared.carry_out(&mut state)
     }
 
     /// Called before devices of a resource fail. Returns true, so that they may fail, if no service
@@ -353,12 +278,11 @@ impl Guard {
     /// [`Told::Killed`] says when.
     pub fn kill_users(&self, resource: ResourceId) -> bool {
         let mut state = self.shared.state();
-        if state.cgroups_of(resource).next().is_none() {
-            return true;
-        }
-        state.doomed.push(resource);
-        self.shared.arm(Time(1));
-        false
+        let uses = |target: &GuardTarget| target.resource == resource && !target.cgroups.is_empty();
+        let unused = state.guard.devices_fail(resource, uses);
+        // An effect of this event is no note, so none can fail.
+        let _ = self.shared.carry_out(&mut state);
+        unused
     }
 
     /// End of the lease, 0 before the first. Does not wait.
@@ -389,13 +313,12 @@ impl GuardEnder {
     /// Returns when nothing of any service is left, or after `patience`.
     pub fn end(&self, patience: Duration) {
         let mut state = self.shared.state();
-        state.ending = true;
-        state.ends = true;
-        self.shared.bar(now());
-        self.shared.arm(Time(1));
-        let waited = self.shared.changed.wait_timeout_while(state, patience, |state| !state.ended);
+        state.guard.end(now());
+        let _ = self.shared.carry_out(&mut state);
+        let waited =
+            self.shared.changed.wait_timeout_while(state, patience, |state| !state.guard.has_ended());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if !state.ended {
+        if !state.guard.has_ended() {
             tracing::error!("the engine ends, and services of this node are not known to be silent");
         }
     }
@@ -429,62 +352,40 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
     loop {
         shared.wait();
         kill_doomed(shared, tell);
-        let (until, targets, wanted, again) = {
+        let (silencing, wanted) = {
             let mut state = shared.state();
             if state.stopping {
                 return;
             }
-            if mem::take(&mut state.ending) {
-                state.begin();
-                let (targets, wanted) = (state.targets.clone(), state.wanted());
-                drop(state);
-                end(shared, &targets, addresses, &wanted, tell);
-                continue;
+            let silencing = state.guard.woken(now());
+            if silencing.as_ref().is_some_and(|silencing| silencing.why != Why::SomethingLeft) {
+                state.withdrawn = Arc::default();
             }
-            let Some(until) = state.lease_until else { continue };
-            let again = state.fenced && !mem::take(&mut state.late_targets);
-            if again {
-                if state.left.is_empty() {
-                    continue;
-                }
-                state.acting = true;
-                state.attempts += 1;
-            } else if !state.fenced && !mem::take(&mut state.overdue) && now() < guard_acts_at(until) {
-                shared.arm_for(until, &state);
-                continue;
-            } else {
-                state.begin();
-                shared.bar(now());
-                shared.fenced.store(true, Ordering::Release);
-            }
-            let targets = if again { state.left.clone() } else { state.targets.clone() };
-            (until, targets, state.wanted(), again)
+            let _ = shared.carry_out(&mut state);
+            let Some(silencing) = silencing else { continue };
+            (silencing, state.wanted())
         };
-        let silenced = silence(until, &targets, addresses, &wanted);
-        if !again {
-            // Before the devices fail, because with them their links may go.
-            let mounts = guarded_mounts(&targets);
-            tell(Told::Silenced(silenced.clone()));
-            drop(detach_mounts(mounts, &wanted));
-        }
+        let ends = silencing.why == Why::EngineEnds;
+        let (silenced, detaching) = take_steps(&silencing, addresses, &wanted, tell);
+        let detached = ends && detached(&detaching, DETACH_WAIT);
         let noted = {
             let mut state = shared.state();
-            state.acting = false;
-            state.silenced_at = now();
-            let mut noted = shared.note(LeaseFile::note_silenced, state.silenced_at);
-            if !state.fenced {
-                state.withdraw();
-                shared.bar(Time(0));
-            } else if silenced.failed {
-                state.left.clone_from(&silenced.left);
-                shared.arm(state.silenced_at.plus_ms(silencing_pause_ms(state.attempts)));
+            if ends {
+                state.guard.ended(now(), silenced.left.is_empty() && detached);
             } else {
-                state.left.clear();
-                noted = noted.and(shared.note(LeaseFile::note_silent, state.silenced_at));
+                state.guard.silenced(now(), silenced.failed.then(|| silenced.left.clone()));
             }
-            noted
+            shared.carry_out(&mut state)
         };
-        if again && silenced.failed {
+        if ends {
+            shared.changed.notify_all();
+            if let Err(error) = noted {
+                tracing::error!(%error, "cannot note that this node is silent: the silencer silences it when the lease ends");
+            }
+            report(&silenced, &silencing.targets, "the engine was told to end");
+            continue;
+        }
+        if silencing.why == Why::SomethingLeft && silenced.failed {
             continue;
         }
         // Only now, and on another thread: a log without a reader must not hold up what has to be
@@ -493,57 +394,52 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
             if let Err(error) = noted {
                 tracing::error!(%error, "cannot note that this node is silent: the silencer silences it again");
             }
-            report(&silenced, &targets, "the lease was not renewed");
+            report(&silenced, &silencing.targets, "the lease was not renewed");
         });
     }
 }
 
-/// The engine ends. The lease goes on, so the devices answer until file systems have written what
-/// they hold.
-fn end(
-    shared: &Shared,
-    targets: &[GuardTarget],
+/// Takes the steps of a silencing. Returns its result, and the threads that detach mounts.
+fn take_steps(
+    silencing: &Silencing<GuardTarget>,
     addresses: &mut AddressThread,
     wanted: &Wanted,
     tell: &mut dyn FnMut(Told),
-) {
-    // The agent first: what it sees end now it must not start again.
-    tell(Told::Ends);
-    let until = shared.state().lease_until.unwrap_or_default();
-    let mut silenced = silence(until, targets, addresses, wanted);
-    let deadline = Instant::now() + END_ATTEMPTS;
-    while silenced.failed && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(silencing_pause_ms(1)));
-        silenced = silence(until, &silenced.left, addresses, wanted);
-    }
-    let detached = detached(&detach_mounts(guarded_mounts(targets), wanted), DETACH_WAIT);
-    let noted = {
-        let mut state = shared.state();
-        state.acting = false;
-        state.silenced_at = now();
-        state.ended = true;
-        let mut noted = shared.note(LeaseFile::note_silenced, state.silenced_at);
-        if silenced.left.is_empty() && detached {
-            // Nothing is left for the silencer, which ends when it sees that there is no lease.
-            noted = noted
-                .and(shared.note(LeaseFile::note_silent, state.silenced_at))
-                .and(shared.note(LeaseFile::note_lease, Time(0)));
+) -> (Silenced, Vec<JoinHandle<()>>) {
+    let targets = &silencing.targets;
+    let mut silenced = Silenced::begins(silencing.until);
+    let (mut mounts, mut detaching) = (None, Vec::new());
+    for step in silencing.steps {
+        match step {
+            Step::Agent => tell(Told::Ends),
+            Step::Addresses => silenced.remove_addresses(targets, addresses, wanted),
+            Step::Processes => silenced.kill_processes(targets),
+            Step::Rest => {
+                let deadline = Instant::now() + END_ATTEMPTS;
+                while silenced.failed && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(silencing_pause_ms(1)));
+                    silenced = silence(silencing.until, &silenced.left, addresses, wanted);
+                }
+            }
+            Step::Devices => {
+                // Before the devices fail, because with them their links may go.
+                mounts = Some(guarded_mounts(targets));
+                tell(Told::Silenced(silenced.clone()));
+            }
+            Step::Mounts => {
+                detaching = detach_mounts(mounts.take().unwrap_or_else(|| guarded_mounts(targets)), wanted);
+            }
         }
-        noted
-    };
-    shared.changed.notify_all();
-    if let Err(error) = noted {
-        tracing::error!(%error, "cannot note that this node is silent: the silencer silences it when the lease ends");
     }
-    report(&silenced, targets, "the engine was told to end");
+    (silenced, detaching)
 }
 
 /// Kills the services on resources whose devices are about to fail. It does not wait for their end:
 /// see [`crate::users`].
 fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
-    let doomed = mem::take(&mut shared.state().doomed);
+    let doomed = shared.state().guard.take_doomed();
     for resource in doomed {
-        let cgroups: Vec<PathBuf> = shared.state().cgroups_of(resource).cloned().collect();
+        let cgroups: Vec<PathBuf> = cgroups_of(shared.state().guard.targets(), resource).cloned().collect();
         let results: Vec<_> = cgroups.iter().map(|cgroup| kill_cgroup(cgroup)).collect();
         tell(Told::Killed(resource));
         for (cgroup, result) in cgroups.iter().zip(results) {

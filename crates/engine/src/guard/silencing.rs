@@ -45,54 +45,76 @@ pub struct Silenced {
     pub failed: bool,
 }
 
+impl Silenced {
+    /// A silencing for a lease that ends at `until`, before its first step.
+    pub(super) fn begins(until: Time) -> Self {
+        let (began, left) = (now(), Vec::new());
+        let [addresses_gone, processes_gone] = [began; 2];
+        Self { until, began, addresses_gone, processes_gone, problems: Vec::new(), left, failed: false }
+    }
+
+    pub(super) fn remove_addresses(
+        &mut self,
+        targets: &[GuardTarget],
+        addresses: &mut AddressThread,
+        wanted: &Wanted,
+    ) {
+        let all = targets.iter().flat_map(|target| target.addresses.clone()).collect();
+        self.problems = addresses.remove(all, wanted, Duration::from_millis(ADDRESSES_WAIT_MS));
+        self.failed = !self.problems.is_empty();
+        if self.failed {
+            let with_addresses = targets.iter().filter(|target| !target.addresses.is_empty());
+            self.left.extend(with_addresses.map(|target| GuardTarget {
+                addresses: target.addresses.clone(),
+                ..GuardTarget::nothing_of(target.resource)
+            }));
+        }
+        self.addresses_gone = now();
+    }
+
+    pub(super) fn kill_processes(&mut self, targets: &[GuardTarget]) {
+        let of = |target: &GuardTarget| {
+            let resource = target.resource;
+            target.cgroups.clone().into_iter().map(move |cgroup| (resource, cgroup))
+        };
+        let cgroups: Vec<(ResourceId, PathBuf)> = targets.iter().flat_map(of).collect();
+        let mut there = BTreeSet::new();
+        for (resource, cgroup) in &cgroups {
+            if let Err(error) = kill_cgroup(cgroup) {
+                self.problems.push(format!("cgroup {}: {error}", cgroup.display()));
+                self.failed = true;
+                there.insert((resource, cgroup));
+            }
+        }
+        let end = self.addresses_gone.plus_ms(KILL_WAIT_MS);
+        for (resource, cgroup) in &cgroups {
+            while populated(cgroup) {
+                if now() >= end {
+                    self.problems.push(format!("cgroup {} still has processes", cgroup.display()));
+                    there.insert((resource, cgroup));
+                    break;
+                }
+                thread::sleep(KILL_POLL);
+            }
+        }
+        self.left.extend(there.into_iter().map(|(resource, cgroup)| GuardTarget {
+            cgroups: vec![cgroup.clone()],
+            ..GuardTarget::nothing_of(*resource)
+        }));
+        self.processes_gone = now();
+    }
+}
+
 pub(crate) fn silence(
     until: Time,
     targets: &[GuardTarget],
     addresses: &mut AddressThread,
     wanted: &Wanted,
 ) -> Silenced {
-    let began = now();
-    let mut left = Vec::new();
-    let all = targets.iter().flat_map(|target| target.addresses.clone()).collect();
-    let mut problems = addresses.remove(all, wanted, Duration::from_millis(ADDRESSES_WAIT_MS));
-    let mut failed = !problems.is_empty();
-    if failed {
-        let with_addresses = targets.iter().filter(|target| !target.addresses.is_empty());
-        left.extend(with_addresses.map(|target| GuardTarget {
-            addresses: target.addresses.clone(),
-            ..GuardTarget::nothing_of(target.resource)
-        }));
-    }
-    let addresses_gone = now();
-    let of = |target: &GuardTarget| {
-        let resource = target.resource;
-        target.cgroups.clone().into_iter().map(move |cgroup| (resource, cgroup))
-    };
-    let cgroups: Vec<(ResourceId, PathBuf)> = targets.iter().flat_map(of).collect();
-    let mut there = BTreeSet::new();
-    for (resource, cgroup) in &cgroups {
-        if let Err(error) = kill_cgroup(cgroup) {
-            problems.push(format!("cgroup {}: {error}", cgroup.display()));
-            failed = true;
-            there.insert((resource, cgroup));
-        }
-    }
-    let end = addresses_gone.plus_ms(KILL_WAIT_MS);
-    for (resource, cgroup) in &cgroups {
-        while populated(cgroup) {
-            if now() >= end {
-                problems.push(format!("cgroup {} still has processes", cgroup.display()));
-                there.insert((resource, cgroup));
-                break;
-            }
-            thread::sleep(KILL_POLL);
-        }
-    }
-    left.extend(there.into_iter().map(|(resource, cgroup)| GuardTarget {
-        cgroups: vec![cgroup.clone()],
-        ..GuardTarget::nothing_of(*resource)
-    }));
-    Silenced { until, began, addresses_gone, processes_gone: now(), problems, left, failed }
+    let mut silenced = Silenced::begins(until);
+    silenced.remove_addresses(targets, addresses, wanted);
+    silenced.kill_processes(targets);
+    silenced
 }
 
 /// Whether a cgroup, nested ones included, has live processes.

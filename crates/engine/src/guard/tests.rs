@@ -1,6 +1,7 @@
 use super::silencing::populated;
 use super::*;
 use mainstay_api::engine::{GuardAddress, GuardEntry};
+use mainstay_silence::guard_acts_at;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -74,7 +75,7 @@ fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
     let guard = Guard::start(told_by(tell)).expect("a guard");
     guard.set_lease(now().plus_ms(60_000)).expect("taken");
     // As if its thread had not run since that lease ended.
-    guard.shared.state().lease_until = Some(Time(1));
+    guard.shared.state().guard.lease(now(), Time(1));
     guard.set_lease(now().plus_ms(60_000)).expect("taken");
     // It may have acted by now; then this is a lease like another.
     let acted = guard.set_lease(now().plus_ms(60_000)).expect("taken") > Time(0);
@@ -167,12 +168,12 @@ fn nothing_is_tried_again_once_the_lease_is_renewed() {
     let ending = Ending::new("guard-renewed", now());
     ending.answers.send(vec!["the kernel does not list its addresses".into()]).expect("asked");
     assert!(ending.silenced().failed);
-    ending.wait_for("it has acted", |ending| !ending.guard.shared.state().acting);
+    ending.wait_for("it has acted", |ending| !ending.guard.shared.state().guard.acts());
     ending.guard.set_lease(now().plus_ms(60_000)).expect("taken");
     assert!(!ending.guard.fenced());
     ending.wait_for("the rest is the agent's", |ending| {
         let state = ending.guard.shared.state();
-        !state.acting && state.left.is_empty()
+        !state.guard.acts() && state.guard.left().is_empty()
     });
     assert_eq!(ending.silent(), Time(0));
 }
