@@ -2,16 +2,16 @@
 //! not. They are wanted on a client, and on a primary that serves unless the resource is attached
 //! elsewhere.
 
-mod failing;
-
 use crate::devices::{Device, DeviceJob, DeviceOutcome};
 use crate::frontend::nbd::Arrived;
-use crate::frontend::{self, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult};
+use crate::frontend::{
+    self, Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult,
+};
 use crate::open_replica::Shared;
 use crate::ring::Completion;
-use failing::{Failing, Free, Held};
 use mainstay_api::engine::DeviceStatus;
 use mainstay_codec::nbd::Export;
+use mainstay_silence::{Devices, Failing, Free, Wanted};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 
 /// Resource whose devices are offered.
@@ -24,11 +24,17 @@ pub struct Offered {
     pub leased: bool,
 }
 
+/// An answer that waits.
+struct Held {
+    frontend: FrontendId,
+    tag: u64,
+    errno: Errno,
+}
+
 /// Frontend and devices of one resource: all that stands between the resource and the kernel.
 pub struct Presence {
     of: Offered,
-    /// There are to be devices.
-    wanted: bool,
+    wanted: Wanted,
     /// Epoch in which this node is primary; `None` if it is a client.
     epoch: Option<Epoch>,
     /// Writes may be answered before they are durable, so users must flush.
@@ -41,24 +47,15 @@ pub struct Presence {
     failures: Vec<String>,
     failure: Option<String>,
     frontend: Option<Box<dyn Frontend>>,
+    /// The frontend is there unless this is [`Devices::None`].
+    state: Devices,
     devices: Vec<(VolumeId, Device)>,
     /// Sizes that the devices were made with, or were told since, in bytes.
     told_sizes: Vec<u64>,
     /// Answers with errors and withdrawals that wait until no service can see the devices fail.
-    failing: Failing,
-    /// Attach jobs that have not ended.
-    attaching: usize,
-    /// The frontend answers with errors for good, so its devices go as soon as none is being
-    /// attached.
-    withdrawn: bool,
-    /// The devices are being detached; the frontend goes after them.
-    detaching: bool,
+    failing: Failing<Held>,
     /// Frontends that the kernel has not let go of yet.
     closing: Vec<Box<dyn Frontend>>,
-    /// Becomes true when the devices are to be offered again once the old ones are gone.
-    again: bool,
-    /// The owner is to be dropped: no devices any more.
-    ended: bool,
     /// Kept to be filled again.
     requests: Vec<FrontendRequest>,
 }
@@ -68,7 +65,7 @@ impl Presence {
     pub fn new(of: Offered) -> Self {
         Self {
             of,
-            wanted: false,
+            wanted: Wanted::No,
             epoch: None,
             flushes_needed: false,
             sizes: Vec::new(),
@@ -76,15 +73,11 @@ impl Presence {
             failures: Vec::new(),
             failure: None,
             frontend: None,
+            state: Devices::None,
             devices: Vec::new(),
             told_sizes: Vec::new(),
             failing: Failing::default(),
-            attaching: 0,
-            withdrawn: false,
-            detaching: false,
             closing: Vec::new(),
-            again: false,
-            ended: false,
             requests: Vec::new(),
         }
     }
@@ -92,7 +85,7 @@ impl Presence {
     /// Whether there are to be devices. Nothing is done about it before [`offer`](Self::offer) or
     /// [`withdraw`](Self::withdraw).
     pub fn want(&mut self, wanted: bool, epoch: Option<Epoch>) {
-        self.wanted = wanted;
+        self.wanted.set(wanted);
         self.epoch = epoch;
     }
 
@@ -144,11 +137,7 @@ impl Presence {
 
     /// Makes the devices, unless they are there.
     pub fn offer(&mut self, shared: &mut Shared<'_>) {
-        if self.frontend.is_some() {
-            self.again = self.detaching;
-            return;
-        }
-        if self.fenced(shared) || self.ended || !self.wanted {
+        if !self.state.offer(self.wanted, self.fenced(shared)) {
             return;
         }
         let id = FrontendId(*shared.next_frontend);
@@ -166,11 +155,10 @@ impl Presence {
         for volume in (0..self.sizes.len()).map(|volume| VolumeId(volume as u16)) {
             let attachment = frontend.attachment(volume);
             shared.devices.submit(DeviceJob::Attach { resource, volume, attachment });
-            self.attaching += 1;
         }
         self.frontend = Some(frontend);
         self.told_sizes.clone_from(&self.sizes);
-        self.withdrawn = false;
+        self.state.made(self.sizes.len());
     }
 
     /// A volume has this size now. Its device follows as soon as it is there.
@@ -222,32 +210,30 @@ impl Presence {
     /// Takes the devices away, once no service can see it. The core or the frontend answers
     /// requests that are still in them with errors, so no user can hold this up (R20).
     pub fn withdraw(&mut self, shared: &mut Shared<'_>) {
-        self.again = false;
-        if self.frontend.is_none() || self.detaching {
+        if !self.state.withdraw() {
             return;
         }
         let free = self.failing.withdraw(|| unseen(shared, self.of.resource));
         self.fail(shared, free);
     }
 
-    fn fail(&mut self, shared: &mut Shared<'_>, free: Free) {
+    fn fail(&mut self, shared: &mut Shared<'_>, free: Free<Held>) {
         for Held { frontend, tag, errno } in free.answers {
             self.complete(shared, frontend, tag, Err(errno));
         }
-        if !free.withdraw || self.detaching {
+        if !free.withdraw || !self.state.fail() {
             return;
         }
-        let Some(frontend) = &mut self.frontend else { return };
-        frontend.fail_all(shared.ring, libc::EIO);
-        self.withdrawn = true;
+        if let Some(frontend) = &mut self.frontend {
+            frontend.fail_all(shared.ring, libc::EIO);
+        }
         self.changed = true;
-        if self.attaching == 0 {
+        if self.state.detach() {
             self.detach(shared);
         }
     }
 
     fn detach(&mut self, shared: &mut Shared<'_>) {
-        self.detaching = true;
         let devices = self.devices.drain(..).map(|(_, device)| device).collect();
         shared.devices.submit(DeviceJob::Detach { resource: self.of.resource, devices });
     }
@@ -258,11 +244,10 @@ impl Presence {
         self.changed = true;
         match outcome {
             DeviceOutcome::Attached { volume, device, .. } => {
-                self.attaching -= 1;
+                complete = self.state.attached();
                 self.devices.push((volume, device));
                 self.devices.sort_by_key(|(volume, _)| *volume);
                 self.resize_device(shared, volume);
-                complete = self.attaching == 0;
             }
             DeviceOutcome::Opened { volume, opened, .. } => {
                 // It is there: it stays until its attachments have ended.
@@ -271,25 +256,23 @@ impl Presence {
                 }
             }
             DeviceOutcome::AttachFailed { volume, error, .. } => {
-                self.attaching -= 1;
+                self.state.attached();
                 self.failed(format!("volume {} got no device: {error}", volume.0));
             }
             DeviceOutcome::Detached { errors, .. } => {
                 for error in errors {
                     tracing::warn!(resource = %self.of.resource, %error, "a device was left to its last user");
                 }
-                self.detaching = false;
+                self.state.detached();
                 if let Some(mut frontend) = self.frontend.take() {
                     frontend.detach();
                     self.closing.push(frontend);
                 }
                 self.sweep(shared);
-                if std::mem::take(&mut self.again) || self.wanted {
-                    self.offer(shared);
-                }
+                self.offer(shared);
             }
         }
-        if self.withdrawn || !self.wanted || self.fenced(shared) {
+        if self.state.is_to_go(self.wanted, self.fenced(shared)) {
             self.withdraw(shared);
         }
         complete
@@ -365,7 +348,7 @@ impl Presence {
     #[must_use]
     pub fn exports(&self) -> Vec<Export> {
         match &self.frontend {
-            Some(frontend) if self.wanted => frontend.exports(),
+            Some(frontend) if self.wanted == Wanted::Yes => frontend.exports(),
             _ => Vec::new(),
         }
     }
@@ -402,26 +385,26 @@ impl Presence {
 
     /// Gives up everything that the kernel knows, because the owner is to be dropped.
     pub fn close(&mut self, shared: &mut Shared<'_>) {
-        self.ended = true;
+        self.wanted = Wanted::Never;
         self.withdraw(shared);
     }
 
     /// Whether the kernel knows nothing any more.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.frontend.is_none() && self.closing.is_empty()
+        self.state.is_none() && self.closing.is_empty()
     }
 
     /// Whether there are no devices that anyone could use.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
-        self.frontend.is_none()
+        self.state.is_none()
     }
 
     /// One for each volume, once all are there.
     #[must_use]
     pub fn device_list(&self) -> Vec<DeviceStatus> {
-        if self.detaching || !self.wanted || self.attaching > 0 {
+        if !self.state.is_offered() || self.wanted != Wanted::Yes {
             return Vec::new();
         }
         let users =

@@ -4,11 +4,15 @@
 //! Pure: events in, effects out, time as a parameter. The engine carries the effects out with
 //! timers, netlink and kill; the simulator runs the same code.
 
+mod devices;
+mod failing;
 mod guard;
 mod silencer;
 
 use mainstay_types::Time;
 
+pub use devices::{Devices, Wanted};
+pub use failing::{Failing, Free};
 pub use guard::{Effect, EngineEnds, Guard, Silencing, Step, WHEN_THE_ENGINE_ENDS, WHEN_THE_LEASE_ENDS, Why};
 pub use silencer::{
     SILENCER_LOOKS_MS, SILENCER_MARGIN_MS, SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms,
