@@ -1,27 +1,14 @@
-//! Devices that an engine leaves behind when it dies, and what becomes of them. One place for all
-//! frontends whose kernel driver can keep a device without an engine.
+//! Devices that an engine leaves behind when it dies: what is noted of them, and how they are given
+//! up. One place for all frontends whose kernel driver can keep a device without an engine. What
+//! may be done with them is decided by `left.rs` of [`mainstay_silence`], whose head says why.
 //!
-//! The kernel holds everything that is asked of such a *left* device, and no user sees an error.
-//! The next engine of this node decides:
-//!
-//! ```text
-//!   live ── engine dies ──▶ left ── the resource is served here again ──▶ live    what was not answered is asked again
-//!                            └──── given up ───────────────────────────▶ gone     everything in it fails
-//! ```
-//!
-//! The engine takes it over only while every epoch since it was last served has named this node
-//! primary, and the resource was attached nowhere. Epochs rise by one, so a missing one shows, and
-//! no client is admitted before its record has come here. Otherwise another node may have written.
-//! The requests in the device, or a file system mounted on it, then belong to the past.
-//!
-//! The engine gives it up (R19, R20), after its users were killed ([`crate::users`]):
+//! The engine gives a device up (R19, R20), after its users were killed ([`crate::users`]):
 //! - when an epoch has another primary or is missing;
 //! - when the resource is attached;
 //! - when a service runs on it: the agent stops services after an engine's death, and this one
 //!   could not stop while its device hangs;
 //! - when this engine uses another frontend;
-//! - at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the
-//!   same time.
+//! - at the latest after [`LEFT_MS_MAX`].
 //!
 //! What this file guarantees: a device is known by a note in the run directory, which is there
 //! before the device can be used, and by a random number, the *cookie*, which the kernel keeps with
@@ -29,6 +16,7 @@
 //! the caller never got an answer, and no other node wrote.
 
 use crate::users::Users;
+use mainstay_silence::{Fate, LEFT_MS_MAX, fate};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -40,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How long a device of a dead engine keeps what is asked of it, in milliseconds.
-pub const LEFT_MS_MAX: u64 = 30_000;
 /// How long the kernel may take to notice that the engine before has ended.
 pub const DEATH_WAIT: Duration = Duration::from_secs(10);
 /// Between two looks whether it has.
@@ -123,15 +109,18 @@ impl<D: Display + FromStr> LeftDevices<D> {
         let of_resource = self.left.iter_mut().filter(|((owner, _), _)| *owner == resource);
         let mut past = false;
         for (_, left) in of_resource {
-            if own && epoch.0 == left.epoch.0 + 1 {
-                left.epoch = epoch;
-                // Should it not be written, the next engine finds an epoch missing and gives the
-                // device up.
-                if let Err(error) = left.write() {
-                    tracing::warn!(device = %left.device, %error, "cannot note the epoch of a left device");
+            match fate(left.epoch, epoch, own) {
+                Fate::Waits => {}
+                Fate::Past => past = true,
+                Fate::Follows => {
+                    left.epoch = epoch;
+                    // Should it not be written, the next engine finds an epoch missing and gives
+                    // the device up.
+                    if let Err(error) = left.write() {
+                        tracing::warn!(device = %left.device, %error, "cannot note the epoch of a left device");
+                    }
                 }
             }
-            past |= epoch > left.epoch || (!own && epoch == left.epoch);
         }
         past
     }

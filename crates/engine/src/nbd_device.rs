@@ -22,12 +22,11 @@
 //! source, from Linux 5.10 on.
 
 use crate::block_queue;
-use crate::left_devices::{
-    DEATH_WAIT, LEFT_MS_MAX, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie,
-};
+use crate::left_devices::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
 use crate::netlink::{Attributes, Message, Netlink};
 use crate::ring::Fd;
 use mainstay_codec::nbd::flags;
+use mainstay_silence::{LEFT_MS_MAX, may_take_over};
 use mainstay_types::{BLOCK_BYTES, Epoch, ResourceId, VolumeId};
 use std::fs::{File, TryLockError};
 use std::os::fd::AsRawFd;
@@ -356,7 +355,7 @@ fn make(driver: &Driver, plan: &NbdPlan, id: NbdId) -> Result<(u32, PathBuf), Nb
 }
 
 fn take_over(driver: &Driver, plan: &NbdPlan, left: &Left<NbdId>) -> Result<NbdDevice, NbdDeviceError> {
-    if left.epoch != plan.epoch {
+    if !may_take_over(left.epoch, plan.epoch) {
         return Err(NbdDeviceError::Unfit(
             "was served in another epoch, and somebody else may have written since",
         ));

@@ -11,6 +11,7 @@
 
 use crate::frontend::ublk::{Channel, Control, UblkError, abi};
 use crate::left_devices::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
+use mainstay_silence::may_take_over;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -165,7 +166,7 @@ impl UblkAdmin {
     ) -> Result<UblkDevice, TakeOver> {
         let UblkId { number, cookie } = left.device;
         let unfit = |what: &str| UblkError::Unfit { device: number, what: what.into() };
-        if left.epoch != plan.epoch {
+        if !may_take_over(left.epoch, plan.epoch) {
             return Err(unfit("was served in another epoch, and somebody else may have written since").into());
         }
         let control = self.control()?;

@@ -7,6 +7,7 @@
 mod devices;
 mod failing;
 mod guard;
+mod left;
 mod silencer;
 
 use mainstay_types::Time;
@@ -14,6 +15,7 @@ use mainstay_types::Time;
 pub use devices::{Devices, Wanted};
 pub use failing::{Failing, Free};
 pub use guard::{Effect, EngineEnds, Guard, Silencing, Step, WHEN_THE_ENGINE_ENDS, WHEN_THE_LEASE_ENDS, Why};
+pub use left::{Absence, Fate, IN_USE_MS_MAX, LEFT_MS_MAX, fate, may_take_over, no_other_primary};
 pub use silencer::{
     SILENCER_LOOKS_MS, SILENCER_MARGIN_MS, SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms,
 };

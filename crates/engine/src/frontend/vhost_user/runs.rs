@@ -14,6 +14,7 @@
 //! is left then that could be of the past.
 
 use crate::left_devices::new_cookie;
+use mainstay_silence::no_other_primary;
 use mainstay_types::{Epoch, ResourceId};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -39,7 +40,7 @@ pub fn current(directory: &Path, resource: ResourceId, epoch: Option<Epoch>) -> 
     };
     let path = path(directory, resource);
     let run = match read(&path) {
-        Some((run, last)) if epoch == last || Some(epoch.0) == last.0.checked_add(1) => run,
+        Some((run, last)) if no_other_primary(last, epoch) => run,
         _ => Run(new_cookie()),
     };
     write(&path, run, epoch)?;
