@@ -25,7 +25,7 @@ use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Effect, ServiceSpec};
 use mainstay_types::{Incarnation, NodeId, Proposal, ResourceId, ServicePhase, Time};
-use services::Runner;
+use services::Instance;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -242,7 +242,7 @@ pub struct Agent {
     /// So the answer to a step of an earlier agent process never looks like an answer to this
     /// process.
     last_step: u64,
-    runners: BTreeMap<String, Runner>,
+    instances: BTreeMap<String, Instance>,
     outs: VecDeque<Out>,
     wall_ms: u64,
     /// The pool has space.
@@ -275,7 +275,7 @@ impl Agent {
         let mut lease = LeaseMachine::new(node, session, suspects, now);
         lease.handle(now, lease::Event::View(lease::View::of(&state)));
         let mut outs = VecDeque::new();
-        let (runners, adopted) = services::load_all(&durable, &mut outs);
+        let (instances, adopted) = services::load_all(&durable, &mut outs);
         let core = Reconciler::new(node, now, durable.stored.clone(), adopted);
         let mut agent = Self {
             node,
@@ -291,7 +291,7 @@ impl Agent {
             clients: BTreeMap::new(),
             jobs: BTreeMap::new(),
             last_step: session,
-            runners,
+            instances,
             outs,
             wall_ms: 0,
             room: true,
@@ -442,8 +442,8 @@ impl Agent {
             }
             In::Swept(name) => self.tell(now, reconciler::Event::Swept { name }),
             In::StepDone { service, ticket, result } => {
-                if let Some(runner) = self.runners.get_mut(&service) {
-                    runner.step_done(ticket, &result);
+                if let Some(instance) = self.instances.get_mut(&service) {
+                    instance.step_done(ticket, &result);
                 }
                 let event = mainstay_ha::Event::StepDone { ticket, result };
                 self.tell(now, reconciler::Event::Service { name: service, event });

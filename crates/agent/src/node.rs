@@ -7,7 +7,7 @@
 //!   whenever it asks to. A lease that goes on as it was changes nothing, and comes with every
 //!   heartbeat. Otherwise an agent with a thousand resources would do little else.
 //! - The thread waits for nothing. Replicas are handled on threads of their own, services by their
-//!   runners, proposals by the log's thread. Another thread tells the engine (see
+//!   instances, proposals by the log's thread. Another thread tells the engine (see
 //!   [`crate::teller`]).
 
 mod clients;
@@ -18,7 +18,7 @@ use crate::left_devices::LeftDevices;
 use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
-use crate::service::runner::{Done, OnDone, Places, Runner, Volumes};
+use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::teller::Teller;
 use crate::threads::{lock, spawn};
@@ -118,8 +118,8 @@ struct Node {
     on_done: OnDone,
     view: View,
     core: Reconciler,
-    /// Runners, which carry out the steps of each service of which the core has a machine.
-    runners: BTreeMap<String, Runner>,
+    /// Instances, which carry out the steps of each service of which the core has a machine.
+    instances: BTreeMap<String, Instance>,
     teller: Teller,
     greeting: Option<Request>,
     peers: Vec<engine::Peer>,
@@ -141,7 +141,7 @@ impl Node {
     fn new(parts: NodeParts, queue: NodeHandle, on_done: OnDone) -> Self {
         let volumes: Arc<dyn Volumes> =
             Arc::new(ClusterVolumes { log: parts.log.clone(), engine: parts.engine.clone() });
-        let (runners, adopted) = Runner::load_all(&parts.places, &volumes, &on_done);
+        let (instances, adopted) = Instance::load_all(&parts.places, &volumes, &on_done);
         let answers = queue.clone();
         let answered = move |number, confirmed| answers.send(Input::Guarded { number, confirmed });
         let teller = Teller::start(parts.engine.clone(), answered);
@@ -154,7 +154,7 @@ impl Node {
             // Nothing is known, and nothing is done, until the first view comes.
             view: View::default(),
             core,
-            runners,
+            instances,
             teller,
             greeting: None,
             peers: Vec::new(),
@@ -211,7 +211,7 @@ impl Node {
             Input::Engine(EngineInput::Disconnected) => self.tell(Event::EngineDisconnected),
             Input::Engine(EngineInput::Event(event)) => self.engine_event(*event),
             Input::Service(Done { service, event }) => {
-                let stage = self.runners.get_mut(&service).and_then(|runner| runner.stage(&event));
+                let stage = self.instances.get_mut(&service).and_then(|instance| instance.stage(&event));
                 if let Some(stage) = stage {
                     let text = format!("{stage} on {}", self.name());
                     self.note(format!("service {service}"), text);
@@ -341,8 +341,10 @@ impl Node {
         if before.is_some_and(|before| before == status.volumes) || status.role != Role::Primary {
             return;
         }
-        for runner in self.runners.values().filter(|runner| runner.guard().resource == status.resource) {
-            runner.volumes_grew(status.volumes.clone());
+        for instance in
+            self.instances.values().filter(|instance| instance.guard().resource == status.resource)
+        {
+            instance.volumes_grew(status.volumes.clone());
         }
     }
 
@@ -385,34 +387,34 @@ impl Node {
             Wish::Job { resource, order } => self.job(resource, order),
             Wish::MakeService { name, spec, revision, edition, resource } => {
                 let (places, on_done) = (&self.parts.places, self.on_done.clone());
-                let runner =
-                    Runner::new(&spec, (revision, edition), resource, places, &self.volumes, on_done);
-                self.runners.insert(name, runner);
+                let instance =
+                    Instance::new(&spec, (revision, edition), resource, places, &self.volumes, on_done);
+                self.instances.insert(name, instance);
             }
             Wish::AmendService { name, spec, edition } => {
-                if let Some(runner) = self.runners.get_mut(&name) {
-                    runner.amend(spec, edition);
+                if let Some(instance) = self.instances.get_mut(&name) {
+                    instance.amend(spec, edition);
                 }
             }
             Wish::ForgetService { name } => {
-                if let Some(runner) = self.runners.remove(&name) {
-                    runner.forget();
+                if let Some(instance) = self.instances.remove(&name) {
+                    instance.forget();
                 }
             }
             Wish::Sweep { name, spec } => {
                 let (places, queue) = (self.parts.places.clone(), self.queue.clone());
                 spawn("agent-sweep", move || {
-                    Runner::sweep(&spec, &places);
+                    Instance::sweep(&spec, &places);
                     queue.send(Input::Swept { service: name });
                 });
             }
             Wish::Guard { number, services } => {
-                let runners = services.iter().filter_map(|name| self.runners.get(name));
-                self.teller.guard(number, runners.map(|runner| runner.guard().clone()).collect());
+                let instances = services.iter().filter_map(|name| self.instances.get(name));
+                self.teller.guard(number, instances.map(|instance| instance.guard().clone()).collect());
             }
             Wish::Service { name, effect } => {
-                if let Some(runner) = self.runners.get_mut(&name) {
-                    runner.carry_out(effect);
+                if let Some(instance) = self.instances.get_mut(&name) {
+                    instance.carry_out(effect);
                 }
             }
             Wish::Stopping { name, reason } => {

@@ -1,7 +1,7 @@
 //! Surroundings of the reconciler, as `agent/src/node.rs` has them: they tell it events, and carry
 //! out its wishes.
 
-use super::services::Runner;
+use super::services::Instance;
 use super::{Agent, EngineEvent, Out};
 use mainstay_control::reconciler::{Event, Seen, Wish};
 use mainstay_ha::Effect;
@@ -40,22 +40,22 @@ impl Agent {
             Wish::Submit(command) => self.outs.push_back(Out::Submit(command)),
             Wish::Job { resource, order } => self.start_job(now, resource, order),
             Wish::MakeService { name, spec, revision, edition, resource } => {
-                self.runners.insert(name, Runner::new(spec, (revision, edition), resource));
+                self.instances.insert(name, Instance::new(spec, (revision, edition), resource));
             }
             Wish::AmendService { name, spec, edition } => {
-                if let Some(runner) = self.runners.get_mut(&name) {
-                    runner.amend(spec, edition);
+                if let Some(instance) = self.instances.get_mut(&name) {
+                    instance.amend(spec, edition);
                 }
             }
             Wish::ForgetService { name } => {
-                self.runners.remove(&name);
+                self.instances.remove(&name);
                 self.durable.services.remove(&name);
             }
             Wish::Sweep { name, .. } => self.outs.push_back(Out::Sweep(name)),
             Wish::Guard { number, services } => self.outs.push_back(Out::Guard { number, services }),
             Wish::Service { name, effect } => {
-                if let Some(runner) = self.runners.get_mut(&name) {
-                    runner.carry_out(&name, effect, &mut self.durable, &mut self.outs);
+                if let Some(instance) = self.instances.get_mut(&name) {
+                    instance.carry_out(&name, effect, &mut self.durable, &mut self.outs);
                 }
             }
             // For the oracle: the report says in which epoch a start is, and which service came to

@@ -1,5 +1,5 @@
-//! One service on this node, as `agent/src/service/runner.rs` has it: the steps under way, and the
-//! saved state of its machine.
+//! One service on this node, as `agent/src/service/instance.rs` has it: the steps under way, and
+//! the saved state of its machine.
 
 use super::{Durable, Out, ServiceSpec};
 use mainstay_control::reconciler::Adopted;
@@ -28,7 +28,7 @@ enum Work {
 }
 
 #[derive(Debug)]
-pub(super) struct Runner {
+pub(super) struct Instance {
     resource: ResourceId,
     revision: u64,
     edition: u64,
@@ -43,7 +43,7 @@ pub(super) struct Runner {
 pub(super) fn load_all(
     durable: &Durable,
     outs: &mut VecDeque<Out>,
-) -> (BTreeMap<String, Runner>, BTreeMap<String, Adopted>) {
+) -> (BTreeMap<String, Instance>, BTreeMap<String, Adopted>) {
     let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
     for (name, file) in &durable.services {
         for &process in &file.running {
@@ -51,16 +51,16 @@ pub(super) fn load_all(
         }
         let SavedService { spec, revision, edition, resource, saved, .. } = file.clone();
         adopted.insert(name.clone(), Adopted { spec, revision, edition, resource, saved });
-        let runner = Runner {
+        let instance = Instance {
             running: file.running.clone(),
-            ..Runner::new(file.spec.clone(), (file.revision, file.edition), file.resource)
+            ..Instance::new(file.spec.clone(), (file.revision, file.edition), file.resource)
         };
-        found.insert(name.clone(), runner);
+        found.insert(name.clone(), instance);
     }
     (found, adopted)
 }
 
-impl Runner {
+impl Instance {
     /// A service of which nothing runs here.
     pub(super) fn new(spec: ServiceSpec, (revision, edition): (u64, u64), resource: ResourceId) -> Self {
         Self {

@@ -5,7 +5,7 @@ use crate::agent::Agent;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::service::holders;
-use crate::service::runner::FREEZE;
+use crate::service::instance::FREEZE;
 use mainstay_control::state::Resource;
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, ServicePhase};

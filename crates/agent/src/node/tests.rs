@@ -3,8 +3,8 @@
 use super::*;
 use crate::journals::Journals;
 use crate::raft::ProposeError;
+use crate::service::instance::{Disregarded, Neighbours};
 use crate::service::left::MountLanes;
-use crate::service::runner::{Disregarded, Neighbours};
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };

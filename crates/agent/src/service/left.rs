@@ -6,9 +6,9 @@
 //!   away as soon as no other mount goes with it (R27).
 //! - The mount stays while a process holds it, and once the service, or another one, uses it again.
 
+use super::instance::Places;
 use super::lane::{Haste, Lane};
 use super::mount::Place;
-use super::runner::Places;
 use crate::threads::{lock, spawn};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -716,7 +716,7 @@ mod tests {
     /// An administrator repairs it there while the service is halted.
     #[test]
     fn a_mount_by_hand_at_the_place_of_a_service_is_a_user_and_the_service_s_own_is_none() {
-        use super::super::runner::{Disregarded, Neighbours, Places, users_of};
+        use super::super::instance::{Disregarded, Neighbours, Places, users_of};
         let device = Device::new();
         let plan = device.plan();
         let places = Places {

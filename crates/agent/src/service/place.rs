@@ -7,9 +7,9 @@
 
 use super::bounded::Bounded;
 use super::holders::Held;
+use super::instance::{self, Places};
 use super::mount::Place;
 use super::mount_table::{DeviceId, MountTable};
-use super::runner::{self, Places};
 use mainstay_ha::{AtPath, ServiceSpec, system_directory};
 use std::ffi::OsString;
 use std::io;
@@ -111,7 +111,7 @@ pub fn unfit(spec: &ServiceSpec, places: &Places, others: &[ServiceSpec]) -> Opt
     let link = places.run_dir.join("dev").join(&spec.resource).join(mount.volume.to_string());
     let device = DeviceId::of(&link).unwrap_or_else(|_| DeviceId::from_number(0));
     // A mount that the service has left there goes before it comes again, if it can.
-    let left = runner::mounted_by(places, &spec.name).filter(|left| left.path == path);
+    let left = instance::mounted_by(places, &spec.name).filter(|left| left.path == path);
     let left = left.filter(|left| left.device != device);
     let held = left.as_ref().map_or(Held { device, number: None }, Place::held);
     match MountTable::read().ok()?.look(&path, held, true) {
@@ -155,8 +155,8 @@ mod tests {
             run_dir: directory.join("run"),
             journal_dir: None,
             hindrances: Default::default(),
-            neighbours: runner::Neighbours::default(),
-            disregarded: runner::Disregarded::default(),
+            neighbours: instance::Neighbours::default(),
+            disregarded: instance::Disregarded::default(),
             mount_lanes: super::super::left::MountLanes::default(),
             log_writer: Vec::new(),
         }

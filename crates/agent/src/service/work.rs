@@ -9,6 +9,7 @@ use super::filesystem;
 use super::footing::{self, Footing};
 use super::freeze::FreezeWatch;
 use super::hindrances::Part;
+use super::instance::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::left;
 use super::make::Volume;
@@ -17,7 +18,6 @@ use super::mount_table::{DeviceId, MountTable};
 use super::output::Output;
 use super::place;
 use super::process::{self, Identified, ProcessError, ProcessPlan, Role, Running, ServiceDirs};
-use super::runner::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::vip::{self, Vip};
 use crate::threads::{lock, spawn};
 use mainstay_control::stalls::Hindrance;
@@ -828,7 +828,7 @@ fn words<E: std::error::Error>(error: E) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::runner::Disregarded;
+    use super::super::instance::Disregarded;
     use super::*;
     use mainstay_api::engine;
     use mainstay_types::Time;
@@ -1170,7 +1170,7 @@ mod tests {
         let asked = path.clone();
         spawn("test", move || {
             let volumes: Arc<dyn Volumes> = Arc::new(NoVolumes);
-            let runner = super::super::runner::Runner::new(
+            let instance = super::super::instance::Instance::new(
                 &spec,
                 (1, 1),
                 ResourceId(1),
@@ -1178,7 +1178,7 @@ mod tests {
                 &volumes,
                 Arc::new(|_| ()),
             );
-            let _ = answer.send((runner.guard().mounts.clone(), place::resolve_soon(&asked)));
+            let _ = answer.send((instance.guard().mounts.clone(), place::resolve_soon(&asked)));
         });
         let answered = answers.recv_timeout(Duration::from_secs(5));
         drop(fuse);

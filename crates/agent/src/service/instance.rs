@@ -134,7 +134,7 @@ pub(super) struct StateFile {
     pub writers: BTreeMap<usize, Identified>,
 }
 
-pub struct Runner {
+pub struct Instance {
     work: Arc<Work>,
     on_done: OnDone,
     guard: GuardEntry,
@@ -142,7 +142,7 @@ pub struct Runner {
     steps: BTreeMap<u64, Step>,
 }
 
-impl Runner {
+impl Instance {
     /// A service of which nothing runs here.
     #[must_use]
     pub fn new(
@@ -215,14 +215,14 @@ impl Runner {
             adopted.insert(name.clone(), left);
             let about = (revision, edition, resource);
             let left = (file.running.clone(), file.mounted);
-            let runner = Self::with(file.spec, about, left, places, volumes, on_done.clone());
+            let instance = Self::with(file.spec, about, left, places, volumes, on_done.clone());
             for (&index, writer) in &file.writers {
-                runner.work.adopt_output(index, writer);
+                instance.work.adopt_output(index, writer);
             }
             for (&index, running) in &file.running {
-                runner.work.watch_process(index, running, on_done);
+                instance.work.watch_process(index, running, on_done);
             }
-            found.insert(name, runner);
+            found.insert(name, instance);
         }
         (found, adopted)
     }
