@@ -100,8 +100,9 @@ impl Footing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cgroup;
+    use super::super::command::{self, ProcessError, ProcessPlan, Role, ServiceDirs};
     use super::super::mount_table::DeviceId;
-    use super::super::process::{self, ProcessError, ProcessPlan, Role, ServiceDirs};
     use super::*;
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use std::collections::BTreeMap;
@@ -203,18 +204,18 @@ mod tests {
         };
         let footing = node.footing();
         node.bar(7);
-        let barred = process::begin(&dirs, &plan, Role::Main, footing).err();
+        let barred = command::begin(&dirs, &plan, Role::Main, footing).err();
         assert!(matches!(barred, Some(ProcessError::Barred)), "{barred:?}");
         node.bar(0);
         let footing = node.footing();
         umount2(&node.place.path, MntFlags::MNT_DETACH).expect("it goes");
-        let bare = process::begin(&dirs, &plan, Role::Main, footing).err();
+        let bare = command::begin(&dirs, &plan, Role::Main, footing).err();
         assert!(matches!(bare, Some(ProcessError::NoMount)), "{bare:?}");
         assert!(!mark.exists(), "nothing has begun");
         cover(&node.place.path);
-        let started = process::begin(&dirs, &plan, Role::Main, Footing::default()).expect("it begins");
-        process::finish(&dirs, &plan, started, Duration::from_secs(20), &|| true).expect("it ends well");
+        let started = command::begin(&dirs, &plan, Role::Main, Footing::default()).expect("it begins");
+        command::finish(&dirs, &plan, started, Duration::from_secs(20), &|| true).expect("it ends well");
         assert!(mark.exists());
-        process::remove_cgroups(&root);
+        cgroup::remove(&root);
     }
 }

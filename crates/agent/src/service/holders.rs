@@ -277,20 +277,6 @@ pub fn words(holders: &[String]) -> String {
     }
 }
 
-/// The processes in a cgroup, nested ones included.
-#[must_use]
-pub fn in_cgroup(cgroup: &Path) -> BTreeSet<u32> {
-    let mut found: BTreeSet<u32> = fs::read_to_string(cgroup.join("cgroup.procs"))
-        .map(|text| text.lines().filter_map(|line| line.parse().ok()).collect())
-        .unwrap_or_default();
-    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.append(&mut in_cgroup(&entry.path()));
-        }
-    }
-    found
-}
-
 fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

@@ -9,14 +9,15 @@
 //! - Effects get their turns in the order in which the machine gave them, however late their
 //!   threads are (see [`super::lane`]).
 
+use super::cgroup;
+use super::command::{Identified, Running, ServiceDirs};
 use super::hindrances::Hindrances;
-use super::holders::{self, Held, NotKnown, Search, in_cgroup};
+use super::holders::{self, Held, NotKnown, Search};
 use super::left::{self, MountLanes};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
 use super::place;
-use super::process::{self, Identified, Running, ServiceDirs};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
 use crate::threads::{lock, spawn};
@@ -300,7 +301,7 @@ impl Instance {
         {
             tracing::warn!(service = spec.name, %error, "cannot make sure that an address is off");
         }
-        if let Err(error) = process::kill_cgroup(&places.cgroup_root.join(&spec.name), KILL_PATIENCE) {
+        if let Err(error) = cgroup::kill(&[places.cgroup_root.join(&spec.name)], KILL_PATIENCE) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that no process is left");
         }
         // A mount there is the service's only if it is on the device of its volume.
@@ -319,7 +320,7 @@ impl Instance {
     /// Removes what the service left behind on this node.
     pub fn forget(self) {
         self.work.forget();
-        process::remove_cgroups(&self.work.dirs.cgroup);
+        cgroup::remove(&self.work.dirs.cgroup);
     }
 
     fn probe(&self, ticket: u64) {
@@ -361,7 +362,7 @@ pub fn users_of(
     service: Option<&ServiceSpec>,
     served: &[DeviceUser],
 ) -> Result<Vec<String>, NotKnown> {
-    let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
+    let except = service.map(|spec| cgroup::pids(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
     let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
     // If the service has mounted nothing, another program made the mount at its path. A mount that

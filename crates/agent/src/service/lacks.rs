@@ -5,8 +5,8 @@
 //! - Files on the service's own volume are not looked for: they are there only while it is mounted.
 //! - A need is told as lacking only when that was found out.
 
+use super::command;
 use super::mount::mount_data;
-use super::process;
 use super::vip::{self, Vip, VipError};
 use crate::sys::{self, Refusal};
 use mainstay_ha::{Process, Ready, ServiceSpec};
@@ -62,7 +62,7 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
     for (i, process) in spec.processes.iter().enumerate() {
         let field = |name: &str| format!("process[{i}].{name}");
         if let Some(user) = &process.user
-            && !process::user_exists(user)
+            && !command::user_exists(user)
         {
             note(field("user"), format!("there is no user {user}"), "make the user there");
         }
@@ -104,7 +104,7 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
 fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<String> {
     let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
     let on_volume = |path: &Path| mount.as_ref().is_some_and(|mount| follow(path).starts_with(mount));
-    let search = process.env.get("PATH").map_or(process::SEARCH_PATH, String::as_str);
+    let search = process.env.get("PATH").map_or(command::SEARCH_PATH, String::as_str);
     // A service starts in the root directory.
     let path = if program.contains('/') {
         Path::new("/").join(program)
@@ -159,7 +159,7 @@ fn find_program(name: &str, search: &str) -> Option<PathBuf> {
 }
 
 fn search_path_of_agent() -> String {
-    std::env::var("PATH").unwrap_or_else(|_| process::SEARCH_PATH.into())
+    std::env::var("PATH").unwrap_or_else(|_| command::SEARCH_PATH.into())
 }
 
 /// Returns the program that the first line of a script names.

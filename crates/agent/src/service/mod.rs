@@ -4,6 +4,8 @@
 //! carry out single steps. Every step may be repeated.
 
 mod bounded;
+pub mod cgroup;
+pub mod command;
 pub mod content;
 mod filesystem;
 pub mod footing;
@@ -19,6 +21,5 @@ pub mod mount;
 pub mod mount_table;
 pub mod output;
 pub mod place;
-pub mod process;
 pub mod vip;
 mod work;

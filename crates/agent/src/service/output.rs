@@ -12,8 +12,8 @@
 //! - The writer ends when the last process ends that can write to it. It is in a cgroup of its own,
 //!   so silencing a service does not wait for it.
 
+use super::command::{Identified, ProcessError, ServiceDirs, log_path};
 use super::footing::Footing;
-use super::process::{Identified, ProcessError, ServiceDirs, log_path};
 use crate::sys;
 use crate::threads::{lock, spawn};
 use std::collections::VecDeque;

@@ -14,12 +14,12 @@ mod tests;
 pub(super) use self::address::NoAddress;
 pub(super) use self::processes::KILL_PATIENCE;
 
+use super::command::{Role, Running, ServiceDirs};
 use super::footing;
 use super::instance::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::lane::{Haste, Lane};
 use super::mount::Place;
 use super::output::Output;
-use super::process::{Role, Running, ServiceDirs};
 use crate::threads::lock;
 use mainstay_ha::{Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;

@@ -231,10 +231,7 @@ impl Drop for TestNode {
         if root.join("cgroup.procs").exists() {
             drop(std::fs::write(root.join("cgroup.kill"), "1"));
             std::thread::sleep(Duration::from_millis(50));
-            for service in std::fs::read_dir(&root).into_iter().flatten().flatten() {
-                mainstay_agent::service::process::remove_cgroups(&service.path());
-            }
-            drop(std::fs::remove_dir(&root));
+            mainstay_agent::service::cgroup::remove(&root);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! - A mount that is not what it was is told at every look until it is taken away.
 
 use super::{KILL_PATIENCE, WATCH, Work, tell_loss, words};
+use crate::service::cgroup;
 use crate::service::filesystem;
 use crate::service::footing::Footing;
 use crate::service::freeze::FreezeWatch;
@@ -17,7 +18,6 @@ use crate::service::make::Volume;
 use crate::service::mount::{self, MountError, MountPlan, Place};
 use crate::service::mount_table::{DeviceId, MountTable};
 use crate::service::place;
-use crate::service::process;
 use crate::threads::{lock, spawn};
 use mainstay_control::stalls::Hindrance;
 use mainstay_ha::{Event, Step};
@@ -36,7 +36,7 @@ impl Work {
         self.places.disregarded.clear(&self.name);
         // After a restart of the agent they may run without their file system. They are ended
         // first.
-        let runs = || process::is_populated(&self.dirs.cgroup);
+        let runs = || cgroup::is_populated(&self.dirs.cgroup);
         let failed = |error: MountError| {
             // Another attempt here would find the same, and another node may have the place.
             if error.is_of_the_place() && !runs() && self.mount.is_newest(number) {

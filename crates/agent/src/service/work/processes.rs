@@ -6,10 +6,11 @@
 //!   or killed has not ended by itself.
 
 use super::{POLL, Work, tell_loss, words};
+use crate::service::cgroup;
+use crate::service::command::{self, Identified, ProcessError, ProcessPlan, Role, Running};
 use crate::service::instance::OnDone;
 use crate::service::lane::{CALLED_OFF, Haste};
 use crate::service::output::Output;
-use crate::service::process::{self, Identified, ProcessError, ProcessPlan, Role, Running};
 use crate::threads::{lock, spawn};
 use mainstay_ha::{Event, Ready, Step};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Work {
             self.kill_process(process)?;
             self.stands(Step::StartProcess { process }, on_done)?;
             let plan = self.plan(process)?;
-            let (running, mut child) = process::start(&self.dirs, &plan, self.footing()?).map_err(words)?;
+            let (running, mut child) = command::start(&self.dirs, &plan, self.footing()?).map_err(words)?;
             lock(&self.running).insert(process, running.clone());
             // The state file has to name the process before this agent may end and forget it.
             self.save(None);
@@ -64,8 +65,8 @@ impl Work {
     /// and the machine does not wait for it. Its end is told before the answer to the stop, or not
     /// at all.
     pub fn ended(&self, process: usize, ended: &Running, status: &str, on_done: &OnDone) {
-        let log = process::log_path(&self.dirs, &ended.name);
-        let status = format!("{status}{}; see {}", process::said(&log), log.display());
+        let log = command::log_path(&self.dirs, &ended.name);
+        let status = format!("{status}{}; see {}", command::said(&log), log.display());
         let running = lock(&self.running);
         if running.get(&process) == Some(ended) {
             let event = Event::ProcessExited { process, status };
@@ -104,16 +105,16 @@ impl Work {
             // counts.
             self.kill_role(process, role)?;
             self.stands(step, on_done)?;
-            process::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
+            command::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
         };
         let revoke = || self.warn_of_left(self.kill_role(process, role));
         let started = self.processes.make(number, begin, revoke)?;
         let wanted = || self.processes.is_newest(number);
-        process::finish(&self.dirs, plan, started, timeout, &wanted).map_err(|error| {
+        command::finish(&self.dirs, plan, started, timeout, &wanted).map_err(|error| {
             // A readiness test is repeated, and may fail often.
             let tells = role == Role::Prepare && matches!(error, ProcessError::Failed { .. });
-            let log = process::log_path(&self.dirs, &plan.name);
-            format!("{error}{}", if tells { process::said(&log) } else { String::new() })
+            let log = command::log_path(&self.dirs, &plan.name);
+            format!("{error}{}", if tells { command::said(&log) } else { String::new() })
         })
     }
 
@@ -134,7 +135,7 @@ impl Work {
                     let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
                     self.command(process, &plan, Role::Ready, number, READY_TEST_MAX, on_done).is_ok()
                 }
-                Ready::Tcp(address) => process::tcp_answers(address),
+                Ready::Tcp(address) => command::tcp_answers(address),
                 Ready::DelayS(seconds) => start.elapsed() >= Duration::from_secs(*seconds),
             };
             if is_ready {
@@ -148,7 +149,7 @@ impl Work {
     /// Ends every process of the service. `number` is the kill's on [`Work::processes`].
     pub fn kill(&self, number: u64) -> Result<(), String> {
         self.processes.undo(number, Haste::AtOnce, KILL_PATIENCE, || {
-            process::kill_cgroup(&self.dirs.cgroup, KILL_PATIENCE)
+            cgroup::kill(&[&self.dirs.cgroup], KILL_PATIENCE)
                 .map_err(|error| self.unless_frozen(words(error)))?;
             lock(&self.running).clear();
             Ok(())
@@ -162,7 +163,7 @@ impl Work {
         match running {
             Some(running) => {
                 let signal = if force { "SIGKILL" } else { &spec.stop_signal };
-                process::stop(&self.dirs, &running, signal, patience).map_err(words)?;
+                command::stop(&self.dirs, &running, signal, patience).map_err(words)?;
             }
             None => self.kill_process(process)?,
         }
@@ -175,18 +176,18 @@ impl Work {
     /// Ends all that belongs to a process, also what an earlier agent started.
     fn kill_process(&self, process: usize) -> Result<(), String> {
         let cgroup = self.dirs.process(&self.process(process)?.name);
-        process::kill_cgroup(&cgroup, KILL_PATIENCE).map_err(words)
+        cgroup::kill(&[cgroup], KILL_PATIENCE).map_err(words)
     }
 
     pub(super) fn kill_role(&self, process: usize, role: Role) -> Result<(), String> {
         let name = self.process(process)?.name;
-        process::kill_cgroup(&self.dirs.role(&name, role), KILL_PATIENCE).map_err(words)?;
+        cgroup::kill(&[self.dirs.role(&name, role)], KILL_PATIENCE).map_err(words)?;
         // An older agent may have used this other cgroup, which may belong to a process of today.
         let former = format!("{name}-{}", role.name());
         if self.spec().processes.iter().any(|other| other.name == former) {
             return Ok(());
         }
-        process::kill_cgroup(&self.dirs.process(&former), KILL_PATIENCE).map_err(words)
+        cgroup::kill(&[self.dirs.process(&former)], KILL_PATIENCE).map_err(words)
     }
 
     fn process(&self, index: usize) -> Result<mainstay_ha::Process, String> {

@@ -1,5 +1,7 @@
 use super::file_system::SEARCH;
 use super::*;
+use crate::service::cgroup;
+use crate::service::command::{self, ProcessError, ProcessPlan};
 use crate::service::footing::Footing;
 use crate::service::instance::{Disregarded, Instance};
 use crate::service::lane::CALLED_OFF;
@@ -8,7 +10,6 @@ use crate::service::make::Volume;
 use crate::service::mount;
 use crate::service::mount_table::{DeviceId, MountTable};
 use crate::service::place;
-use crate::service::process::{self, ProcessError, ProcessPlan};
 use crate::threads::spawn;
 use mainstay_api::engine;
 use mainstay_types::Time;
@@ -393,7 +394,7 @@ fn a_preparation_that_an_earlier_agent_left_is_ended_before_the_next_one() {
         env: BTreeMap::new(),
         output: None,
     };
-    let left = process::begin(&dirs, &plan, Role::Prepare, Footing::default()).unwrap();
+    let left = command::begin(&dirs, &plan, Role::Prepare, Footing::default()).unwrap();
     let spec = ServiceSpec::parse(
         "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nprepare=['/bin/true']\n",
     );
@@ -402,10 +403,10 @@ fn a_preparation_that_an_earlier_agent_left_is_ended_before_the_next_one() {
     let (work, nobody): (_, OnDone) = (Arc::new(work), Arc::new(|_| ()));
     let number = work.processes.number();
     assert_eq!(work.run(Step::Prepare { process: 0 }, Some(number), &nobody), Ok(()));
-    let ended = process::finish(&dirs, &plan, left, Duration::from_secs(20), &|| true);
+    let ended = command::finish(&dirs, &plan, left, Duration::from_secs(20), &|| true);
     assert!(matches!(ended, Err(ProcessError::Failed { .. })), "{ended:?}");
-    process::remove_cgroups(&cgroup);
-    process::remove_cgroups(&root);
+    cgroup::remove(&cgroup);
+    cgroup::remove(&root);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //!   taken for the process.
 //! - A process whose state cannot be found out counts as running (R19).
 
+use super::cgroup::{self, Unkillable};
 use super::footing::{self, Footing};
 use super::output::{self, Output};
 use crate::sys::{self, Identity};
@@ -62,8 +63,8 @@ pub enum ProcessError {
     Timeout { command: String, seconds: u64 },
     #[error("{command} ended with {status}; see {log}")]
     Failed { command: String, status: ExitStatus, log: PathBuf },
-    #[error("the processes in {0} could not be killed; they count as running")]
-    Unkillable(PathBuf),
+    #[error(transparent)]
+    Unkillable(#[from] Unkillable),
     #[error("{0} is not a signal name")]
     UnknownSignal(String),
     #[error(
@@ -241,7 +242,7 @@ pub fn finish(
             }
             Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
             Ok(None) | Err(_) => {
-                kill_cgroup(&dirs.role(&plan.name, role), Duration::from_secs(5))?;
+                cgroup::kill(&[dirs.role(&plan.name, role)], Duration::from_secs(5))?;
                 drop(child.wait());
                 return Err(ProcessError::Timeout { command, seconds: timeout.as_secs() });
             }
@@ -261,7 +262,6 @@ pub fn stop(
     timeout: Duration,
 ) -> Result<(), ProcessError> {
     let signal = parse_signal(signal)?;
-    let cgroup = dirs.process(&running.name);
     if running.is_alive() {
         let pid = Pid::from_raw(running.pid);
         // The process leads its own session and thereby its own process group. A database gets the
@@ -272,40 +272,7 @@ pub fn stop(
             std::thread::sleep(POLL);
         }
     }
-    if is_populated(&cgroup) {
-        kill_cgroup(&cgroup, Duration::from_secs(5))?;
-    }
-    Ok(())
-}
-
-/// Kills every process in `cgroup` and below, and waits until none is left.
-///
-/// # Errors
-/// When some process does not go away within `patience`.
-pub fn kill_cgroup(cgroup: &Path, patience: Duration) -> Result<(), ProcessError> {
-    let deadline = Instant::now() + patience;
-    while is_populated(cgroup) {
-        if fs::write(cgroup.join("cgroup.kill"), "1").is_err() {
-            // Kernels before 5.14 have no cgroup.kill.
-            for pid in pids(cgroup) {
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
-        }
-        if Instant::now() >= deadline {
-            return Err(ProcessError::Unkillable(cgroup.to_path_buf()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-/// Whether any process lives in `cgroup` or below. An unreadable one counts as populated.
-#[must_use]
-pub fn is_populated(cgroup: &Path) -> bool {
-    match fs::read_to_string(cgroup.join("cgroup.events")) {
-        Ok(events) => !events.lines().any(|line| line == "populated 0"),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
+    Ok(cgroup::kill(&[dirs.process(&running.name)], Duration::from_secs(5))?)
 }
 
 /// Whether `address` accepts a TCP connection now.
@@ -317,16 +284,6 @@ pub fn tcp_answers(address: &str) -> bool {
     addresses
         .into_iter()
         .any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
-}
-
-/// Removes a service's empty cgroups.
-pub fn remove_cgroups(cgroup: &Path) {
-    if let Ok(entries) = fs::read_dir(cgroup) {
-        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            remove_cgroups(&entry.path());
-        }
-    }
-    drop(fs::remove_dir(cgroup));
 }
 
 /// Readiness tests come often, and are not noted.
@@ -418,20 +375,6 @@ fn parse_signal(name: &str) -> Result<Signal, ProcessError> {
     Signal::from_str(&full).map_err(|_| ProcessError::UnknownSignal(name.to_owned()))
 }
 
-fn pids(cgroup: &Path) -> Vec<i32> {
-    let mut found: Vec<i32> = fs::read_to_string(cgroup.join("cgroup.procs"))
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.parse().ok())
-        .collect();
-    if let Ok(entries) = fs::read_dir(cgroup) {
-        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
-            found.extend(pids(&entry.path()));
-        }
-    }
-    found
-}
-
 /// State and start time of a process.
 fn stat_of(pid: i32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -480,10 +423,10 @@ mod tests {
             assert!(Instant::now() < deadline, "the process wrote no log");
             std::thread::sleep(POLL);
         }
-        assert!(running.is_alive() && is_populated(&dirs.cgroup));
+        assert!(running.is_alive() && cgroup::is_populated(&dirs.cgroup));
         stop(&dirs, &running, "TERM", Duration::from_millis(200)).unwrap();
         drop(child.wait());
-        assert!(!running.is_alive() && !is_populated(&dirs.cgroup));
+        assert!(!running.is_alive() && !cgroup::is_populated(&dirs.cgroup));
         let run = |script: &str, timeout_ms: u64| {
             let started = begin(&dirs, &plan(script), Role::Prepare, Footing::default())?;
             finish(&dirs, &plan(script), started, Duration::from_millis(timeout_ms), &|| true)
@@ -491,8 +434,8 @@ mod tests {
         assert!(run("exit 0", 5_000).is_ok());
         assert!(matches!(run("exit 3", 5_000), Err(ProcessError::Failed { .. })));
         assert!(matches!(run("sleep 1000", 100), Err(ProcessError::Timeout { .. })));
-        remove_cgroups(&dirs.cgroup);
-        remove_cgroups(dirs.cgroup.parent().unwrap());
+        cgroup::remove(&dirs.cgroup);
+        cgroup::remove(dirs.cgroup.parent().unwrap());
     }
 
     /// `p-ready` was the cgroup of the readiness test of `p` once, and is a process here.
@@ -522,7 +465,7 @@ mod tests {
                 assert!(other.is_alive(), "{} died with {}", other.name, running.name);
             }
         }
-        remove_cgroups(&dirs.cgroup);
+        cgroup::remove(&dirs.cgroup);
         assert!(!dirs.cgroup.exists());
     }
 
