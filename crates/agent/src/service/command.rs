@@ -1,31 +1,26 @@
-//! Processes of services.
+//! Commands of services: programs that this node starts for a service, with the cgroup, the user,
+//! the environment and the log of their process.
 //!
 //! Guarantees
-//! - A process is in the cgroup `<root>/<service>/<process>/main` from its first instruction on.
-//!   Its preparation is in `prepare` and its readiness test in `ready` beside that. Their children
-//!   stay there. So killing a cgroup leaves no process of it behind, and ends no other process,
-//!   whatever their names are.
-//! - Processes survive the agent. A restarted agent finds them by process id and start
-//!   time, from the state file, checked against the cgroup. So a reused id is never
-//!   taken for the process.
-//! - A process whose state cannot be found out counts as running (R19).
+//! - A program is in the cgroup `<root>/<service>/<process>/main` from its first instruction on.
+//!   The preparation of a process is in `prepare` and its readiness test in `ready` beside that.
+//!   Their children stay there. So killing a cgroup leaves no process of it behind, and ends no
+//!   other process, whatever their names are.
+//! - A reused process id is never taken for the process: it is told by its start time as well.
 
 use super::cgroup::{self, Unkillable};
 use super::footing::{self, Footing};
 use super::output::{self, Output};
 use crate::sys::{self, Identity};
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Group, Pid, User, fchown};
+use nix::unistd::{Group, User, fchown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,7 +139,7 @@ pub struct ProcessPlan {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identified {
     pub pid: i32,
-    /// Start time of the process, as [`Running::start_ticks`].
+    /// Clock ticks from the boot to the start of the process, from `/proc/<pid>/stat`.
     pub start_ticks: u64,
 }
 
@@ -163,44 +158,13 @@ impl Identified {
     }
 }
 
-/// A process that was started, by this agent or by its predecessor.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Running {
-    pub name: String,
-    pub pid: i32,
-    /// Clock ticks since boot, from `/proc/<pid>/stat`: with the id the identity of a process.
-    pub start_ticks: u64,
-}
-
-impl Running {
-    /// Whether it still runs. A zombie does not.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        Identified { pid: self.pid, start_ticks: self.start_ticks }.is_alive()
-    }
-}
-
-/// Starts a process in its cgroup and does not wait for it.
-///
-/// # Errors
-/// See [`ProcessError`].
-pub fn start(
-    dirs: &ServiceDirs,
-    plan: &ProcessPlan,
-    footing: Footing,
-) -> Result<(Running, Child), ProcessError> {
-    let child = spawn(dirs, plan, Role::Main, footing)?;
-    let Identified { pid, start_ticks } = Identified::of(&child);
-    Ok((Running { name: plan.name.clone(), pid, start_ticks }, child))
-}
-
-/// A command that was started and is expected to end: a preparation or a check.
-pub struct Started {
+/// A command that was begun and is expected to end: a preparation or a readiness test.
+pub struct Begun {
     child: Child,
     role: Role,
 }
 
-/// Starts a command in a cgroup of its own beside that of the process; [`finish`] waits for its
+/// Begins a command in a cgroup of its own beside that of the process; [`finish`] waits for its
 /// end.
 ///
 /// # Errors
@@ -210,8 +174,8 @@ pub fn begin(
     plan: &ProcessPlan,
     role: Role,
     footing: Footing,
-) -> Result<Started, ProcessError> {
-    Ok(Started { child: spawn(dirs, plan, role, footing)?, role })
+) -> Result<Begun, ProcessError> {
+    Ok(Begun { child: spawn(dirs, plan, role, footing)?, role })
 }
 
 /// Waits for the end of a command. If the command is not `wanted` any more, the undo that called it
@@ -222,7 +186,7 @@ pub fn begin(
 pub fn finish(
     dirs: &ServiceDirs,
     plan: &ProcessPlan,
-    Started { mut child, role }: Started,
+    Begun { mut child, role }: Begun,
     timeout: Duration,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), ProcessError> {
@@ -250,42 +214,6 @@ pub fn finish(
     }
 }
 
-/// Stops a process: the signal to its process group, then, after `timeout`, the end of its whole
-/// cgroup.
-///
-/// # Errors
-/// When something survived, which then counts as running (R19).
-pub fn stop(
-    dirs: &ServiceDirs,
-    running: &Running,
-    signal: &str,
-    timeout: Duration,
-) -> Result<(), ProcessError> {
-    let signal = parse_signal(signal)?;
-    if running.is_alive() {
-        let pid = Pid::from_raw(running.pid);
-        // The process leads its own session and thereby its own process group. A database gets the
-        // signal once, from here. The process may have ended by itself just now.
-        let _ = kill(pid, signal);
-        let deadline = Instant::now() + timeout;
-        while running.is_alive() && Instant::now() < deadline {
-            std::thread::sleep(POLL);
-        }
-    }
-    Ok(cgroup::kill(&[dirs.process(&running.name)], Duration::from_secs(5))?)
-}
-
-/// Whether `address` accepts a TCP connection now.
-#[must_use]
-pub fn tcp_answers(address: &str) -> bool {
-    let Ok(addresses) = address.to_socket_addrs() else {
-        return false;
-    };
-    addresses
-        .into_iter()
-        .any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
-}
-
 /// Readiness tests come often, and are not noted.
 fn note_start(plan: &ProcessPlan, role: Role) {
     if let Some(output) = plan.output.as_ref().filter(|_| role != Role::Ready) {
@@ -293,7 +221,11 @@ fn note_start(plan: &ProcessPlan, role: Role) {
     }
 }
 
-fn spawn(
+/// Starts a program and does not wait for it.
+///
+/// # Errors
+/// See [`ProcessError`].
+pub fn spawn(
     dirs: &ServiceDirs,
     plan: &ProcessPlan,
     role: Role,
@@ -369,12 +301,6 @@ fn identity_of(user: &User) -> Identity {
     Identity { uid: user.uid, gid: user.gid, groups }
 }
 
-fn parse_signal(name: &str) -> Result<Signal, ProcessError> {
-    let upper = name.to_uppercase();
-    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-    Signal::from_str(&full).map_err(|_| ProcessError::UnknownSignal(name.to_owned()))
-}
-
 /// State and start time of a process.
 fn stat_of(pid: i32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -387,101 +313,12 @@ fn stat_of(pid: i32) -> Option<(char, u64)> {
 mod tests {
     use super::*;
 
-    fn dirs(dir: &Path) -> Option<ServiceDirs> {
-        let root =
-            crate::service::mount::cgroup2_mount()?.join(format!("mainstay-test-{}", std::process::id()));
-        fs::create_dir_all(&root).ok()?;
-        Some(ServiceDirs { cgroup: root.join("svc"), logs: dir.join("logs"), log_writer: Vec::new() })
-    }
-
-    fn plan(script: &str) -> ProcessPlan {
-        ProcessPlan {
-            name: "p".into(),
-            command: vec!["sh".into(), "-c".into(), script.into()],
-            user: None,
-            env: BTreeMap::from([("WORD".to_owned(), "hello".to_owned())]),
-            output: None,
-        }
-    }
-
-    #[test]
-    fn a_process_and_all_that_it_started_are_stopped() {
-        let dir = tempfile::tempdir().unwrap();
-        let Some(dirs) = dirs(dir.path()) else {
-            eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
-            return;
-        };
-        // The shell ignores the signal, and has a child in a session of its own.
-        let (running, mut child) = start(
-            &dirs,
-            &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done"),
-            Footing::default(),
-        )
-        .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while fs::read_to_string(dirs.logs.join("p.log")).unwrap() != "hello\n" {
-            assert!(Instant::now() < deadline, "the process wrote no log");
-            std::thread::sleep(POLL);
-        }
-        assert!(running.is_alive() && cgroup::is_populated(&dirs.cgroup));
-        stop(&dirs, &running, "TERM", Duration::from_millis(200)).unwrap();
-        drop(child.wait());
-        assert!(!running.is_alive() && !cgroup::is_populated(&dirs.cgroup));
-        let run = |script: &str, timeout_ms: u64| {
-            let started = begin(&dirs, &plan(script), Role::Prepare, Footing::default())?;
-            finish(&dirs, &plan(script), started, Duration::from_millis(timeout_ms), &|| true)
-        };
-        assert!(run("exit 0", 5_000).is_ok());
-        assert!(matches!(run("exit 3", 5_000), Err(ProcessError::Failed { .. })));
-        assert!(matches!(run("sleep 1000", 100), Err(ProcessError::Timeout { .. })));
-        cgroup::remove(&dirs.cgroup);
-        cgroup::remove(dirs.cgroup.parent().unwrap());
-    }
-
-    /// `p-ready` was the cgroup of the readiness test of `p` once, and is a process here.
-    #[test]
-    fn processes_whose_names_meet_are_stopped_one_by_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let Some(dirs) = dirs(dir.path()) else {
-            eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
-            return;
-        };
-        let dirs = ServiceDirs { cgroup: dirs.cgroup.with_file_name("meet"), ..dirs };
-        let named = |name: &str| ProcessPlan { name: name.into(), ..plan("exec sleep 1000") };
-        let mut started: Vec<(Running, Child)> = ["p", "p-ready", "p-prepare", "ready", "main"]
-            .map(|name| start(&dirs, &named(name), Footing::default()).unwrap())
-            .into_iter()
-            .collect();
-        let test = ProcessPlan { name: "p".into(), ..plan("exit 0") };
-        for role in [Role::Ready, Role::Prepare] {
-            let run = begin(&dirs, &test, role, Footing::default()).unwrap();
-            finish(&dirs, &test, run, Duration::from_secs(5), &|| true).unwrap();
-        }
-        while let Some((running, mut child)) = (!started.is_empty()).then(|| started.remove(0)) {
-            stop(&dirs, &running, "TERM", Duration::from_secs(5)).unwrap();
-            drop(child.wait());
-            assert!(!running.is_alive());
-            for (other, _) in &started {
-                assert!(other.is_alive(), "{} died with {}", other.name, running.name);
-            }
-        }
-        cgroup::remove(&dirs.cgroup);
-        assert!(!dirs.cgroup.exists());
-    }
-
     #[test]
     fn a_reused_process_id_is_not_taken_for_the_process() {
         let pid = i32::try_from(std::process::id()).unwrap();
-        let (_, ticks) = stat_of(pid).unwrap();
-        let me = Running { name: "me".into(), pid, start_ticks: ticks };
+        let (_, start_ticks) = stat_of(pid).unwrap();
+        let me = Identified { pid, start_ticks };
         assert!(me.is_alive());
-        assert!(!Running { start_ticks: ticks + 1, ..me }.is_alive());
-    }
-
-    #[test]
-    fn signals_have_names() {
-        assert_eq!(parse_signal("quit").unwrap(), Signal::SIGQUIT);
-        assert_eq!(parse_signal("SIGINT").unwrap(), Signal::SIGINT);
-        assert!(parse_signal("BANG").is_err());
+        assert!(!Identified { start_ticks: start_ticks + 1, ..me }.is_alive());
     }
 }

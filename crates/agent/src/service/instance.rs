@@ -10,14 +10,16 @@
 //!   threads are (see [`super::lane`]).
 
 use super::cgroup;
-use super::command::{Identified, Running, ServiceDirs};
+use super::command::{Identified, ServiceDirs};
 use super::hindrances::Hindrances;
 use super::holders::{self, Held, NotKnown, Search};
 use super::left::{self, MountLanes};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
+use super::output::Outputs;
 use super::place;
+use super::runners::{self, Note};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
 use crate::threads::{lock, spawn};
@@ -97,6 +99,15 @@ impl Neighbours {
 }
 
 impl Places {
+    /// Where the processes of a service live.
+    fn dirs(&self, service: &str) -> ServiceDirs {
+        ServiceDirs {
+            cgroup: self.cgroup_root.join(service),
+            logs: self.state_dir.join("services").join(service),
+            log_writer: self.log_writer.clone(),
+        }
+    }
+
     /// Returns the mounts of all services but this one on this node, as agents have noted them.
     /// Some may not be there.
     #[must_use]
@@ -126,7 +137,8 @@ pub(super) struct StateFile {
     pub edition: u64,
     pub spec: ServiceSpec,
     pub saved: Saved,
-    pub running: BTreeMap<usize, Running>,
+    /// The processes that were started and not stopped.
+    pub running: BTreeMap<usize, Note>,
     /// The place that the service has mounted, or may have.
     #[serde(default)]
     pub mounted: Option<Place>,
@@ -167,16 +179,12 @@ impl Instance {
     fn with(
         spec: ServiceSpec,
         about: (u64, u64, ResourceId),
-        left: (BTreeMap<usize, Running>, Option<Place>),
+        left: (BTreeMap<usize, Note>, Option<Place>),
         places: &Places,
         volumes: &Arc<dyn Volumes>,
         on_done: OnDone,
     ) -> Self {
-        let dirs = ServiceDirs {
-            cgroup: places.cgroup_root.join(&spec.name),
-            logs: places.state_dir.join("services").join(&spec.name),
-            log_writer: places.log_writer.clone(),
-        };
+        let dirs = places.dirs(&spec.name);
         let guard = guard_of(&spec, about.2, &dirs, places, left.1.as_ref());
         let file = state_file(places, &spec.name);
         Self {
@@ -220,8 +228,8 @@ impl Instance {
             for (&index, writer) in &file.writers {
                 instance.work.adopt_output(index, writer);
             }
-            for (&index, running) in &file.running {
-                instance.work.watch_process(index, running, on_done);
+            for (index, note) in file.running {
+                instance.work.adopt_process(index, note, on_done);
             }
             found.insert(name, instance);
         }
@@ -301,7 +309,8 @@ impl Instance {
         {
             tracing::warn!(service = spec.name, %error, "cannot make sure that an address is off");
         }
-        if let Err(error) = cgroup::kill(&[places.cgroup_root.join(&spec.name)], KILL_PATIENCE) {
+        let dirs = places.dirs(&spec.name);
+        if let Err(error) = runners::kill(spec, &dirs, &Outputs::default(), KILL_PATIENCE) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that no process is left");
         }
         // A mount there is the service's only if it is on the device of its volume.
@@ -362,7 +371,8 @@ pub fn users_of(
     service: Option<&ServiceSpec>,
     served: &[DeviceUser],
 ) -> Result<Vec<String>, NotKnown> {
-    let except = service.map(|spec| cgroup::pids(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
+    let cgroups = service.map(|spec| runners::cgroups(spec, &places.dirs(&spec.name))).unwrap_or_default();
+    let except: BTreeSet<u32> = cgroups.iter().flat_map(|cgroup| cgroup::pids(cgroup)).collect();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
     let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
     // If the service has mounted nothing, another program made the mount at its path. A mount that
@@ -435,7 +445,10 @@ fn guard_of(
     });
     GuardEntry {
         resource,
-        cgroups: vec![dirs.cgroup.to_string_lossy().into_owned()],
+        cgroups: runners::cgroups(spec, dirs)
+            .iter()
+            .map(|cgroup| cgroup.to_string_lossy().into_owned())
+            .collect(),
         addresses: address.into_iter().collect(),
         mounts: mounts.collect(),
         devices: spec

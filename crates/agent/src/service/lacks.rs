@@ -7,6 +7,7 @@
 
 use super::command;
 use super::mount::mount_data;
+use super::runners;
 use super::vip::{self, Vip, VipError};
 use crate::sys::{self, Refusal};
 use mainstay_ha::{Process, Ready, ServiceSpec};
@@ -66,15 +67,19 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
         {
             note(field("user"), format!("there is no user {user}"), "make the user there");
         }
-        let test = match &process.ready {
-            Some(Ready::Command(command)) => command.as_slice(),
-            _ => &[],
-        };
-        let commands = [("command", &process.command[..]), ("prepare", &process.prepare), ("ready", test)];
-        for (name, command) in commands {
-            if let Some(problem) = command.first().and_then(|program| lacking(program, process, spec)) {
-                note(field(name), problem, "install it there, or correct the path");
+        let mut lacks = match runners::of(process) {
+            Ok(runner) => runner.lacks(process, spec),
+            Err(problem) => {
+                note(format!("process[{i}]"), problem, "upgrade Mainstay there");
+                continue;
             }
+        };
+        lacks.extend(program_lacks("prepare", &process.prepare, process, spec));
+        if let Some(Ready::Command(command)) = &process.ready {
+            lacks.extend(program_lacks("ready", command, process, spec));
+        }
+        for Lack { field: name, problem, remedy } in lacks {
+            note(field(&name), problem, &remedy);
         }
     }
     if let Some(named) = &spec.vip
@@ -98,6 +103,17 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
         }
     }
     found
+}
+
+/// Returns what this node lacks for a command of `process`; `field` within the process's entry.
+pub(super) fn program_lacks(
+    field: &str,
+    command: &[String],
+    process: &Process,
+    spec: &ServiceSpec,
+) -> Option<Lack> {
+    let problem = lacking(command.first()?, process, spec)?;
+    Some(Lack { field: field.into(), problem, remedy: "install it there, or correct the path".into() })
 }
 
 /// Why `program` cannot be started, if it is known.

@@ -16,7 +16,7 @@ use super::command::{Identified, ProcessError, ServiceDirs, log_path};
 use super::footing::Footing;
 use crate::sys;
 use crate::threads::{lock, spawn};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -54,6 +54,48 @@ const CGROUP: &str = ".output";
 const _: () = assert!(PIECE_BYTES < WAITING_BYTES_MAX && (WAITING_BYTES_MAX as u64) < BURST_BYTES);
 const _: () = assert!(BURST_BYTES < PART_BYTES_MAX);
 
+/// The outputs of the processes of one service, by their places in its specification.
+#[derive(Debug, Default)]
+pub struct Outputs(Mutex<BTreeMap<usize, Arc<Output>>>);
+
+impl Outputs {
+    /// Returns the output of a process, whose writer is started if there is none. `None` if
+    /// processes write their logs themselves.
+    ///
+    /// # Errors
+    /// When the writer cannot be started.
+    pub fn of(
+        &self,
+        index: usize,
+        process: &str,
+        dirs: &ServiceDirs,
+    ) -> Result<Option<Arc<Output>>, ProcessError> {
+        if dirs.log_writer.is_empty() {
+            return Ok(None);
+        }
+        let mut outputs = lock(&self.0);
+        if let Some(output) = outputs.get(&index) {
+            return Ok(Some(output.clone()));
+        }
+        let output = Arc::new(Output::open(dirs, process)?);
+        outputs.insert(index, output.clone());
+        Ok(Some(output))
+    }
+
+    /// Goes on with the writer of a log that an earlier agent started.
+    pub fn adopt(&self, index: usize, process: &str, dirs: &ServiceDirs, writer: &Identified) {
+        if let Some(output) = Output::adopt(dirs, process, writer) {
+            lock(&self.0).insert(index, Arc::new(output));
+        }
+    }
+
+    /// Returns the processes that write the logs now.
+    #[must_use]
+    pub fn writers(&self) -> BTreeMap<usize, Identified> {
+        lock(&self.0).iter().map(|(index, output)| (*index, output.writer())).collect()
+    }
+}
+
 /// Where the output of one process goes.
 #[derive(Debug)]
 pub struct Output {
@@ -73,12 +115,8 @@ impl Output {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn open(dirs: &ServiceDirs, process: &str, program: &[String]) -> Result<Self, ProcessError> {
-        let start = Start {
-            program: program.to_vec(),
-            log: log_path(dirs, process),
-            cgroup: dirs.cgroup.with_file_name(CGROUP),
-        };
+    fn open(dirs: &ServiceDirs, process: &str) -> Result<Self, ProcessError> {
+        let start = Start::of(dirs, process);
         let failed = |source| ProcessError::Log { path: start.log.clone(), source };
         let (read, write) = io::pipe().map_err(failed)?;
         let read = OwnedFd::from(read);
@@ -90,8 +128,7 @@ impl Output {
     }
 
     /// The output of a process that an earlier agent started, if its writer still runs.
-    #[must_use]
-    pub fn adopt(dirs: &ServiceDirs, process: &str, program: &[String], writer: &Identified) -> Option<Self> {
+    fn adopt(dirs: &ServiceDirs, process: &str, writer: &Identified) -> Option<Self> {
         let pipe = format!("/proc/{}/fd/0", writer.pid);
         let read = OpenOptions::new().read(true).open(&pipe).ok()?;
         let end = OpenOptions::new().write(true).open(&pipe).ok()?;
@@ -99,11 +136,7 @@ impl Output {
         if !writer.is_alive() {
             return None;
         }
-        let start = Start {
-            program: program.to_vec(),
-            log: log_path(dirs, process),
-            cgroup: dirs.cgroup.with_file_name(CGROUP),
-        };
+        let start = Start::of(dirs, process);
         let writer = Arc::new(Mutex::new(writer.clone()));
         let output = Self { end: end.into(), writer, closed: Arc::default() };
         output.keep(start, read.into(), None);
@@ -131,8 +164,7 @@ impl Output {
     }
 
     /// The process that writes the log now.
-    #[must_use]
-    pub fn writer(&self) -> Identified {
+    fn writer(&self) -> Identified {
         lock(&self.writer).clone()
     }
 
@@ -177,6 +209,11 @@ struct Start {
 }
 
 impl Start {
+    fn of(dirs: &ServiceDirs, process: &str) -> Self {
+        let (program, cgroup) = (dirs.log_writer.clone(), dirs.cgroup.with_file_name(CGROUP));
+        Self { program, log: log_path(dirs, process), cgroup }
+    }
+
     fn run(&self, read: &OwnedFd) -> io::Result<Child> {
         let (program, arguments) =
             self.program.split_first().ok_or_else(|| io::Error::other("no program writes logs"))?;

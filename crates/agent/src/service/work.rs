@@ -14,12 +14,13 @@ mod tests;
 pub(super) use self::address::NoAddress;
 pub(super) use self::processes::KILL_PATIENCE;
 
-use super::command::{Role, Running, ServiceDirs};
+use super::command::{Role, ServiceDirs};
 use super::footing;
 use super::instance::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::lane::{Haste, Lane};
 use super::mount::Place;
-use super::output::Output;
+use super::output::Outputs;
+use super::runners::Note;
 use crate::threads::lock;
 use mainstay_ha::{Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
@@ -49,7 +50,8 @@ pub(super) struct Work {
     /// The state that the machine wants to be noted; `None` before it has said so. Locked while the
     /// file is written.
     saved: Mutex<Option<Saved>>,
-    running: Mutex<BTreeMap<usize, Running>>,
+    /// The processes that were started and not stopped, as their runners know them.
+    running: Mutex<BTreeMap<usize, Note>>,
     /// The place that the service has mounted, or may have. Noted before the mount is made, and
     /// until it is gone.
     mounted: Mutex<Option<Place>>,
@@ -59,7 +61,7 @@ pub(super) struct Work {
     /// its device.
     killed: AtomicBool,
     /// Where the output of each process goes, once one was started.
-    outputs: Mutex<BTreeMap<usize, Arc<Output>>>,
+    outputs: Outputs,
     /// The three things that are taken away without waiting for one another (R19).
     address: Arc<Lane>,
     pub processes: Lane,
@@ -75,7 +77,7 @@ impl Work {
         places: &Places,
         volumes: Arc<dyn Volumes>,
         file: PathBuf,
-        (running, mounted): (BTreeMap<usize, Running>, Option<Place>),
+        (running, mounted): (BTreeMap<usize, Note>, Option<Place>),
     ) -> Self {
         let mount = places.mount_lanes.of(&spec.name);
         Self {
@@ -94,7 +96,7 @@ impl Work {
             killed: AtomicBool::new(false),
             address: Arc::default(),
             neighbours: places.neighbours.clone(),
-            outputs: Mutex::default(),
+            outputs: Outputs::default(),
             processes: Lane::default(),
             mount,
         }
@@ -133,7 +135,7 @@ impl Work {
             saved,
             running: lock(&self.running).clone(),
             mounted: lock(&self.mounted).clone(),
-            writers: lock(&self.outputs).iter().map(|(index, output)| (*index, output.writer())).collect(),
+            writers: self.outputs.writers(),
         };
         // The run directory does not outlive a reboot, and neither do the processes: a rename is
         // enough.
@@ -221,7 +223,7 @@ impl Work {
                 self.processes.undo(number, Haste::AtOnce, patience, || self.kill_role(process, Role::Ready))
             }
             Step::StartProcess { process } => self.processes.undo(number, haste, patience, || {
-                self.stop_process(process, force).map_err(|why| self.unless_frozen(why))
+                self.stop_process(process, haste).map_err(|why| self.unless_frozen(why))
             }),
             Step::AddAddress => self.undo_address(number, patience),
         }

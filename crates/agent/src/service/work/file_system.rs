@@ -18,6 +18,7 @@ use crate::service::make::Volume;
 use crate::service::mount::{self, MountError, MountPlan, Place};
 use crate::service::mount_table::{DeviceId, MountTable};
 use crate::service::place;
+use crate::service::runners;
 use crate::threads::{lock, spawn};
 use mainstay_control::stalls::Hindrance;
 use mainstay_ha::{Event, Step};
@@ -36,7 +37,8 @@ impl Work {
         self.places.disregarded.clear(&self.name);
         // After a restart of the agent they may run without their file system. They are ended
         // first.
-        let runs = || cgroup::is_populated(&self.dirs.cgroup);
+        let runs =
+            || runners::cgroups(&self.spec(), &self.dirs).iter().any(|cgroup| cgroup::is_populated(cgroup));
         let failed = |error: MountError| {
             // Another attempt here would find the same, and another node may have the place.
             if error.is_of_the_place() && !runs() && self.mount.is_newest(number) {

@@ -1,18 +1,21 @@
-//! The processes of a service, their preparations and their readiness tests.
+//! The processes of a service, their preparations and their readiness tests: when their runners and
+//! their commands are called, and on what footing.
 //!
 //! Guarantees
 //! - A process that was started is noted before any later effect.
 //! - A process that ends by itself is told, whatever else is being done. A process that was stopped
 //!   or killed has not ended by itself.
+//! - Nothing begins before its footing was found in place (see [`Work::stands`]), nor beside
+//!   another start or stop of the service (see `service::lane`).
 
 use super::{POLL, Work, tell_loss, words};
 use crate::service::cgroup;
-use crate::service::command::{self, Identified, ProcessError, ProcessPlan, Role, Running};
+use crate::service::command::{self, Identified, ProcessError, ProcessPlan, Role};
 use crate::service::instance::OnDone;
 use crate::service::lane::{CALLED_OFF, Haste};
-use crate::service::output::Output;
+use crate::service::runners::{self, Note, ProcessHere, Readiness, Started, Watch};
 use crate::threads::{lock, spawn};
-use mainstay_ha::{Event, Ready, Step};
+use mainstay_ha::{Event, ServiceSpec, Step};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,13 +25,18 @@ const READY_TEST_MAX: Duration = Duration::from_secs(10);
 pub(in crate::service) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
 impl Work {
+    fn here<'a>(&'a self, spec: &'a ServiceSpec, process: usize) -> Result<ProcessHere<'a>, String> {
+        ProcessHere::of(spec, process, &self.dirs, &self.outputs)
+    }
+
     pub(super) fn prepare(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
-        let spec = self.process(process)?;
-        if spec.prepare.is_empty() {
+        let spec = self.spec();
+        let here = self.here(&spec, process)?;
+        if here.process.prepare.is_empty() {
             return Ok(());
         }
-        let plan = ProcessPlan { command: spec.prepare.clone(), ..self.plan(process)? };
-        let limit = Duration::from_secs(spec.start_timeout_s);
+        let plan = here.plan(&here.process.prepare)?;
+        let limit = Duration::from_secs(here.process.start_timeout_s);
         self.command(process, &plan, Role::Prepare, number, limit, on_done)
     }
 
@@ -39,34 +47,42 @@ impl Work {
         on_done: &OnDone,
     ) -> Result<(), String> {
         let start = || {
-            if lock(&self.running).get(&process).is_some_and(Running::is_alive) {
+            let spec = self.spec();
+            let here = self.here(&spec, process)?;
+            let noted = lock(&self.running).get(&process).cloned();
+            if noted.is_some_and(|note| here.runner.runs(&here, &note)) {
                 return Ok(());
             }
             // A forgotten instance may have left processes that are in the way of a new one (R19).
-            self.kill_process(process)?;
+            here.runner.kill(&here, KILL_PATIENCE)?;
             self.stands(Step::StartProcess { process }, on_done)?;
-            let plan = self.plan(process)?;
-            let (running, mut child) = command::start(&self.dirs, &plan, self.footing()?).map_err(words)?;
-            lock(&self.running).insert(process, running.clone());
+            let Started { note, watch } = here.runner.start(&here, self.footing()?)?;
+            lock(&self.running).insert(process, note.clone());
             // The state file has to name the process before this agent may end and forget it.
             self.save(None);
-            let (work, on_done) = (Arc::clone(self), on_done.clone());
-            spawn("agent-child", move || {
-                let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-                work.ended(process, &running, &status, &on_done);
-            });
+            self.watch_process(process, note, watch, on_done);
             Ok(())
         };
-        let revoke = || self.warn_of_left(self.kill_process(process));
+        let revoke = || {
+            let spec = self.spec();
+            let killed = self.here(&spec, process).and_then(|here| here.runner.kill(&here, KILL_PATIENCE));
+            self.warn_of_left(killed);
+        };
         self.processes.make(number, start, revoke)
+    }
+
+    fn watch_process(self: &Arc<Self>, process: usize, note: Note, watch: Watch, on_done: &OnDone) {
+        let (work, on_done) = (Arc::clone(self), on_done.clone());
+        spawn("agent-child", move || {
+            let status = watch(&|| lock(&work.running).get(&process) == Some(&note));
+            work.ended(process, &note, status, &on_done);
+        });
     }
 
     /// Takes in the end of a process. A process that was stopped or killed has not ended by itself,
     /// and the machine does not wait for it. Its end is told before the answer to the stop, or not
     /// at all.
-    pub fn ended(&self, process: usize, ended: &Running, status: &str, on_done: &OnDone) {
-        let log = command::log_path(&self.dirs, &ended.name);
-        let status = format!("{status}{}; see {}", command::said(&log), log.display());
+    pub fn ended(&self, process: usize, ended: &Note, status: String, on_done: &OnDone) {
         let running = lock(&self.running);
         if running.get(&process) == Some(ended) {
             let event = Event::ProcessExited { process, status };
@@ -75,15 +91,19 @@ impl Work {
     }
 
     /// Watches a process that an earlier agent started.
-    pub fn watch_process(self: &Arc<Self>, process: usize, running: &Running, on_done: &OnDone) {
-        let (work, running, on_done) = (Arc::clone(self), running.clone(), on_done.clone());
-        spawn("agent-adopted", move || {
-            while running.is_alive() {
-                std::thread::sleep(POLL);
-            }
-            let status = "its exit status is not known, because the agent was restarted meanwhile";
-            work.ended(process, &running, status, &on_done);
-        });
+    pub fn adopt_process(self: &Arc<Self>, process: usize, note: Note, on_done: &OnDone) {
+        let spec = self.spec();
+        match self.here(&spec, process).map(|here| here.runner.adopt(&here, &note)) {
+            Ok(watch) => self.watch_process(process, note, watch, on_done),
+            Err(error) => tracing::error!(service = self.name, error, "a process cannot be watched"),
+        }
+    }
+
+    /// Goes on with the writer of a log that an earlier agent started.
+    pub fn adopt_output(&self, process: usize, writer: &Identified) {
+        if let Some(named) = self.spec().processes.get(process) {
+            self.outputs.adopt(process, &named.name, &self.dirs, writer);
+        }
     }
 
     /// Runs a command of a process to its end.
@@ -129,14 +149,14 @@ impl Work {
         // The machine's own time limit ends this, through an undo of the process.
         while self.processes.is_newest(number) {
             // An operator may mend the test while it is repeated.
-            let Some(ready) = self.process(process)?.ready else { return Ok(()) };
-            let is_ready = match &ready {
-                Ready::Command(command) => {
-                    let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
+            let spec = self.spec();
+            let here = self.here(&spec, process)?;
+            let is_ready = match here.runner.ready(&here, start.elapsed())? {
+                Readiness::Ready => true,
+                Readiness::NotYet => false,
+                Readiness::Ask(plan) => {
                     self.command(process, &plan, Role::Ready, number, READY_TEST_MAX, on_done).is_ok()
                 }
-                Ready::Tcp(address) => command::tcp_answers(address),
-                Ready::DelayS(seconds) => start.elapsed() >= Duration::from_secs(*seconds),
             };
             if is_ready {
                 return Ok(());
@@ -149,23 +169,20 @@ impl Work {
     /// Ends every process of the service. `number` is the kill's on [`Work::processes`].
     pub fn kill(&self, number: u64) -> Result<(), String> {
         self.processes.undo(number, Haste::AtOnce, KILL_PATIENCE, || {
-            cgroup::kill(&[&self.dirs.cgroup], KILL_PATIENCE)
-                .map_err(|error| self.unless_frozen(words(error)))?;
+            runners::kill(&self.spec(), &self.dirs, &self.outputs, KILL_PATIENCE)
+                .map_err(|why| self.unless_frozen(why))?;
             lock(&self.running).clear();
             Ok(())
         })
     }
 
-    pub(super) fn stop_process(&self, process: usize, force: bool) -> Result<(), String> {
-        let spec = self.process(process)?;
-        let running = lock(&self.running).get(&process).cloned();
-        let patience = if force { Duration::ZERO } else { Duration::from_secs(spec.stop_timeout_s) };
-        match running {
-            Some(running) => {
-                let signal = if force { "SIGKILL" } else { &spec.stop_signal };
-                command::stop(&self.dirs, &running, signal, patience).map_err(words)?;
-            }
-            None => self.kill_process(process)?,
+    pub(super) fn stop_process(&self, process: usize, haste: Haste) -> Result<(), String> {
+        let spec = self.spec();
+        let here = self.here(&spec, process)?;
+        let noted = lock(&self.running).get(&process).cloned();
+        match noted {
+            Some(note) => here.runner.stop(&here, &note, haste)?,
+            None => here.runner.kill(&here, KILL_PATIENCE)?,
         }
         // A readiness test ends with the process that it tests.
         self.kill_role(process, Role::Ready)?;
@@ -173,55 +190,15 @@ impl Work {
         Ok(())
     }
 
-    /// Ends all that belongs to a process, also what an earlier agent started.
-    fn kill_process(&self, process: usize) -> Result<(), String> {
-        let cgroup = self.dirs.process(&self.process(process)?.name);
-        cgroup::kill(&[cgroup], KILL_PATIENCE).map_err(words)
-    }
-
     pub(super) fn kill_role(&self, process: usize, role: Role) -> Result<(), String> {
-        let name = self.process(process)?.name;
-        cgroup::kill(&[self.dirs.role(&name, role)], KILL_PATIENCE).map_err(words)?;
+        let spec = self.spec();
+        let name = &self.here(&spec, process)?.process.name;
+        let mut cgroups = vec![self.dirs.role(name, role)];
         // An older agent may have used this other cgroup, which may belong to a process of today.
         let former = format!("{name}-{}", role.name());
-        if self.spec().processes.iter().any(|other| other.name == former) {
-            return Ok(());
+        if spec.processes.iter().all(|other| other.name != former) {
+            cgroups.push(self.dirs.process(&former));
         }
-        cgroup::kill(&[self.dirs.process(&former)], KILL_PATIENCE).map_err(words)
-    }
-
-    fn process(&self, index: usize) -> Result<mainstay_ha::Process, String> {
-        let found = self.spec().processes.get(index).cloned();
-        found.ok_or_else(|| format!("the service has no process {index}"))
-    }
-
-    /// Where the output of a process goes; a writer is started if there is none.
-    fn output(&self, index: usize, name: &str) -> Result<Option<Arc<Output>>, String> {
-        if self.dirs.log_writer.is_empty() {
-            return Ok(None);
-        }
-        let mut outputs = lock(&self.outputs);
-        if let Some(output) = outputs.get(&index) {
-            return Ok(Some(output.clone()));
-        }
-        let output = Output::open(&self.dirs, name, &self.dirs.log_writer).map_err(words)?;
-        let output = Arc::new(output);
-        outputs.insert(index, output.clone());
-        Ok(Some(output))
-    }
-
-    /// Goes on with the writer of a log that an earlier agent started.
-    pub fn adopt_output(&self, index: usize, writer: &Identified) {
-        let Ok(process) = self.process(index) else { return };
-        if let Some(output) = Output::adopt(&self.dirs, &process.name, &self.dirs.log_writer, writer) {
-            lock(&self.outputs).insert(index, Arc::new(output));
-        }
-    }
-
-    fn plan(&self, index: usize) -> Result<ProcessPlan, String> {
-        let spec = self.process(index)?;
-        let output = self.output(index, &spec.name)?;
-        let mainstay_ha::Process { name, command, user, env, .. } = spec;
-        Ok(ProcessPlan { name, command, user, env, output })
+        cgroup::kill(&cgroups, KILL_PATIENCE).map_err(words)
     }
 }

@@ -119,12 +119,12 @@ fn a_mount_that_is_lost_is_told_again_until_it_is_taken_away() {
 fn a_process_that_the_silencer_killed_is_told_as_silenced_and_not_as_ended_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let work = work(dir.path());
-    let running = Running { name: "p".into(), pid: i32::MAX, start_ticks: 1 };
+    let running = Note::of(&"the process");
     lock(&work.running).insert(0, running.clone());
     let (told, tells) = channel();
     let on_done: OnDone = Arc::new(move |done: Done| told.send(done.event).unwrap_or_default());
     let ended = || {
-        work.ended(0, &running, "signal: 9 (SIGKILL)", &on_done);
+        work.ended(0, &running, "signal: 9 (SIGKILL)".into(), &on_done);
         tells.try_iter().collect::<Vec<_>>()
     };
     let exited = |event: &Event| matches!(event, Event::ProcessExited { process: 0, .. });
