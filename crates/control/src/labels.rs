@@ -14,37 +14,12 @@
 //!   is out of use ([`stands`]): the next start would not find what it acknowledges. Mainstay never
 //!   calls a directory unused while the engine has its files open.
 
+pub use mainstay_types::label::{Found, Label, Look, directory_name};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, ResourceId, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-
-/// Says in a replica's directory whose it is.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Label {
-    pub resource: ResourceId,
-    /// The resource's.
-    pub name: String,
-    pub incarnation: Incarnation,
-}
-
-/// Name of a replica's directory. The id is part of it because names are used again and ids never
-/// are.
-#[must_use]
-pub fn directory_name(resource: ResourceId, name: &str) -> String {
-    format!("{name}-{}", resource.0)
-}
-
-/// The contents of a directory's label.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    Label(Label),
-    /// The directory has the files of a replica and no label.
-    NoLabel,
-    /// Why the label cannot be read.
-    Unreadable(String),
-}
 
 /// Why a directory in the pool is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -127,20 +102,6 @@ pub fn move_out(pool: &str, own: &str, aside: &str) -> String {
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
-}
-
-/// Observation of the files that the engine has open for a replica, made through the paths of the
-/// pool.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// Files that the replica's own directory does not have as the engine has them open.
-    pub missing: Vec<String>,
-    /// Something has the name of the replica's own directory.
-    pub taken: bool,
-    /// Label in the replica's own directory.
-    pub label: Found,
-    /// Another directory of the pool that has the files.
-    pub elsewhere: Option<String>,
 }
 
 /// Where a replica stands whose files the engine has open.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
+pub use mainstay_types::Area;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
@@ -9,34 +10,8 @@ use mainstay_types::{
     VolumeId, reach,
 };
 use smallvec::SmallVec;
-use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// One of the areas in which a replica keeps its bytes. Each starts at offset 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Area {
-    /// Superblock copies and version tables.
-    Meta,
-    /// The ring of batches.
-    Journal,
-    /// The backing store of one volume.
-    Volume(VolumeId),
-    /// The sums of the blocks of one volume, if the replica has sums. As large as the largest
-    /// volume asks for.
-    Sums(VolumeId),
-}
-
-impl fmt::Display for Area {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Meta => write!(f, "the metadata"),
-            Self::Journal => write!(f, "the journal"),
-            Self::Volume(volume) => write!(f, "volume {}", volume.0),
-            Self::Sums(volume) => write!(f, "the checksums of volume {}", volume.0),
-        }
-    }
-}
 
 /// Parameters with which a replica is formatted. The superblock keeps them.
 #[derive(Clone, PartialEq, Eq, Debug)]
