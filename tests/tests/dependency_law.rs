@@ -1,5 +1,5 @@
 //! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ silence ◁ ha ◁ control;
-//! only engine and agent touch the operating system. A list names the crates that a pure crate may
+//! only engine, agent and pool touch the operating system. A list names the crates that a pure crate may
 //! use; every other crate needs an argument. The other half is `clippy.toml` in each pure crate: it
 //! limits the calls of the standard library.
 //!
@@ -22,7 +22,8 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-ha", &["mainstay-types", "mainstay-silence"]),
     ("mainstay-api", &["mainstay-types"]),
     ("mainstay-client", &["mainstay-types", "mainstay-api"]),
-    ("mainstay-cli", &["mainstay-api", "mainstay-client"]),
+    ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
+    ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
     (
         "mainstay-engine",
         &[
@@ -33,11 +34,19 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-host",
             "mainstay-silence",
             "mainstay-api",
+            "mainstay-pool",
         ],
     ),
     (
         "mainstay-agent",
-        &["mainstay-types", "mainstay-silence", "mainstay-control", "mainstay-ha", "mainstay-api"],
+        &[
+            "mainstay-types",
+            "mainstay-silence",
+            "mainstay-control",
+            "mainstay-ha",
+            "mainstay-api",
+            "mainstay-pool",
+        ],
     ),
     (
         "mainstay",
@@ -48,11 +57,19 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-cli",
             "mainstay-agent",
             "mainstay-engine",
+            "mainstay-pool",
         ],
     ),
     (
         "mainstay-lab",
-        &["mainstay-api", "mainstay-client", "mainstay-cli", "mainstay-agent", "mainstay-bench"],
+        &[
+            "mainstay-types",
+            "mainstay-api",
+            "mainstay-client",
+            "mainstay-cli",
+            "mainstay-agent",
+            "mainstay-bench",
+        ],
     ),
     ("mainstay-tests", &["mainstay-types", "mainstay-api", "mainstay-client", "mainstay-bench"]),
     // It measures from outside, whatever it measures.

@@ -6,8 +6,8 @@
 //!   else.
 //! - A copy of a snapshot goes into a directory that is new or empty.
 
-use crate::pool;
 use crate::service::place::{needed, resolve};
+use mainstay_pool::directory as pool;
 use std::io;
 use std::path::{Path, PathBuf};
 

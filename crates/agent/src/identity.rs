@@ -1,11 +1,12 @@
 //! Identity of this node, in `<state>/identity.json`. The agent writes it once, durably, when the
 //! node becomes a member.
 
+pub use mainstay_pool::durable::write_durable;
 use mainstay_types::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 pub(crate) const FILE: &str = "identity.json";
@@ -72,21 +73,6 @@ impl Identity {
         let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
         write_durable(&state_dir.join(FILE), &bytes)
     }
-}
-
-/// Replaces a file as a whole: after a crash it has the old content or the new.
-///
-/// # Errors
-/// When the new content may not survive a power cut.
-pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]

@@ -17,9 +17,7 @@
 use crate::engine_link::EngineLink;
 use crate::held::{self, Held};
 use crate::identity::write_durable;
-use crate::journals::{self, Journals};
 use crate::messages::random_u64;
-use crate::pool;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{ContentSource, FileId, Reply, Request};
 use mainstay_control::labels::{self, Found, Label, Look, Notice, Stands};
@@ -28,6 +26,8 @@ use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
+use mainstay_pool::directory as pool;
+use mainstay_pool::journals::{self, Journals};
 use mainstay_types::{Code, Incarnation, Index, Opening, Problem, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;

@@ -6,9 +6,9 @@ use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
-use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
+use mainstay_pool::journals::Journals;
 use tracing_subscriber::EnvFilter;
 
 const FORBIDDEN: &str =

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::agent::Agent;
 use crate::extents;
-use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::{Path, State as Shared};
@@ -17,6 +16,7 @@ use mainstay_api::rest::{
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::BEFORE_COPY;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
+use mainstay_pool::directory as pool;
 use mainstay_types::{Code, NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(

@@ -4,9 +4,9 @@
 use super::Gathered;
 use super::families as f;
 use super::text::{Page, seconds};
-use crate::pool;
 use mainstay_control::State;
 use mainstay_control::state::{Resource, Service};
+use mainstay_pool::directory as pool;
 use mainstay_types::{Mode, NodeId, NodeStatus, ServicePhase};
 
 /// The node and the control plane.

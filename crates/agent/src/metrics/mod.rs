@@ -23,11 +23,11 @@ pub mod text;
 
 use crate::agent::Agent;
 use crate::clock::{boot_now, wall_ms};
-use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
 use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
+use mainstay_pool::directory as pool;
 use mainstay_types::{Code, FrontendKind, NodeId, Problem, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;

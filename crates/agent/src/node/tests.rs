@@ -1,7 +1,6 @@
 //! The reconciler with a log and an engine that say what the test wants.
 
 use super::*;
-use crate::journals::Journals;
 use crate::raft::ProposeError;
 use crate::service::instance::{Disregarded, Neighbours};
 use crate::service::left::MountLanes;
@@ -10,6 +9,7 @@ use mainstay_api::engine::{
 };
 use mainstay_control::state::{Entry, Outcome, ResourceSpec, Settings};
 use mainstay_ha::ServiceSpec;
+use mainstay_pool::journals::Journals;
 use mainstay_types::{Choices, ConfigVersion, Incarnation, Role, ServicePhase, VolumeId};
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -127,7 +127,7 @@ impl Lab {
                 serve(stream, &status, &engine_hangs);
             }
         });
-        let directory = crate::pool::replica_directory(dir.path(), R, "db");
+        let directory = mainstay_pool::directory::replica_directory(dir.path(), R, "db");
         std::fs::create_dir_all(&directory).unwrap();
         let label = serde_json::json!({"resource": R, "name": "db", "incarnation": INCARNATION});
         std::fs::write(directory.join("replica.json"), label.to_string()).unwrap();

@@ -40,7 +40,7 @@ fn agent_process() {
         metrics_listen: Some(metrics_address(listen)),
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
-        journals: mainstay_agent::journals::Journals::default(),
+        journals: mainstay_pool::journals::Journals::default(),
         fail_left_devices: |_| (),
         keep_devices: |_| Ok(()),
     };

@@ -1,8 +1,8 @@
 //! The pool of this node: a directory on a file system, `<state>/pools/default`.
 
-use mainstay_control::labels::{Found, Label, directory_name};
+use mainstay_types::label::{Found, Label, directory_name};
 use mainstay_types::{EXTENT_BYTES, ResourceId};
-use nix::sys::statvfs::statvfs;
+use rustix::fs::statvfs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -248,9 +248,9 @@ pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
 /// # Errors
 /// When there is no pool, or it cannot be asked.
 pub fn size_bytes(state_dir: &Path) -> io::Result<(u64, u64)> {
-    let stat = statvfs(&directory(state_dir))?;
-    let free = (stat.blocks_available() * stat.fragment_size()).saturating_sub(HEADROOM_BYTES);
-    Ok((stat.blocks() * stat.fragment_size(), free))
+    let stat = statvfs(directory(state_dir))?;
+    let free = (stat.f_bavail * stat.f_frsize).saturating_sub(HEADROOM_BYTES);
+    Ok((stat.f_blocks * stat.f_frsize, free))
 }
 
 /// Bytes of the pool's file system that any user may take.
@@ -258,8 +258,8 @@ pub fn size_bytes(state_dir: &Path) -> io::Result<(u64, u64)> {
 /// # Errors
 /// When there is no pool, or it cannot be asked.
 pub fn available_bytes(state_dir: &Path) -> io::Result<u64> {
-    let stat = statvfs(&directory(state_dir))?;
-    Ok(stat.blocks_available() * stat.fragment_size())
+    let stat = statvfs(directory(state_dir))?;
+    Ok(stat.f_bavail * stat.f_frsize)
 }
 
 /// Bytes that a replica takes at most: volumes, journal, and the store's own areas.

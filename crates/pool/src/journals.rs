@@ -7,7 +7,7 @@
 //! - The journal is removed before the link that names it. If its directory is not there because
 //!   its device is not mounted, link and directory stay.
 
-use crate::pool;
+use crate::directory as pool;
 use mainstay_api::engine::JournalPlace;
 use mainstay_types::Incarnation;
 use std::collections::BTreeSet;

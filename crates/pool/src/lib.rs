@@ -1,0 +1,5 @@
+//! Where a node keeps its replicas.
+
+pub mod directory;
+pub mod durable;
+pub mod journals;
