@@ -27,7 +27,6 @@ use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
 use mainstay_ha::ServiceSpec;
-use mainstay_pool::directory as pool;
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
 use std::fs;
@@ -582,8 +581,10 @@ impl Inbound for Agent {
                 let mut notices = replicas.map(|replicas| replicas.notices()).unwrap_or_default();
                 notices.extend(held::unreadable(&self.options.state_dir));
                 let lacks = self.lacks();
-                match pool::free_bytes(&self.options.state_dir) {
-                    Ok(free_bytes) => {
+                let pool = mainstay_pool::of_node(&self.options.state_dir);
+                match pool.make().and_then(|()| pool.space()) {
+                    Ok(space) => {
+                        let free_bytes = space.for_replicas();
                         CallReply::Pool { free_bytes, failures, lacks, left: BTreeMap::new(), notices }
                     }
                     Err(error) => CallReply::Error(Problem::new(

@@ -7,7 +7,6 @@
 //! - A copy of a snapshot goes into a directory that is new or empty.
 
 use crate::service::place::{needed, resolve};
-use mainstay_pool::directory as pool;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +66,7 @@ pub fn check_node(of: OfNode) -> Result<(), Unfit> {
             format!("lies in the run directory {}, which a restart of the machine empties", run.display());
         return Err(unfit("--state-dir", &state, why));
     }
-    let pool = pool::directory(&state);
+    let pool = mainstay_pool::place(&state);
     if run.starts_with(&pool) || pool.starts_with(&run) {
         return Err(unfit("--run-dir", &run, format!("lies in or over the pool {}", pool.display())));
     }
@@ -127,7 +126,7 @@ pub fn check_clone(directory: &Path, own: &[PathBuf], pool: &Path) -> Result<(),
     let in_pool = path.strip_prefix(&pool).ok().filter(|_| pool.is_absolute());
     let beside = in_pool.and_then(|rest| rest.iter().next()).map(|first| pool.join(first));
     let why = match beside {
-        Some(beside) if is_of_replica(&beside) => {
+        Some(beside) if mainstay_pool::replica_at(&beside).is_taken() => {
             Some(format!("lies in {}, which is, or may become, a directory of a replica", beside.display()))
         }
         Some(_) => None,
@@ -152,11 +151,6 @@ pub fn check_clone(directory: &Path, own: &[PathBuf], pool: &Path) -> Result<(),
         }
     }
     Ok(())
-}
-
-fn is_of_replica(directory: &Path) -> bool {
-    let labelled = [pool::LABEL, pool::REMOVED_LABEL].iter().any(|label| directory.join(label).exists());
-    labelled || pool::replica_name(directory).is_some()
 }
 
 #[cfg(test)]
@@ -221,7 +215,7 @@ mod tests {
             std::fs::create_dir_all(pool.join(path)).unwrap();
         }
         std::fs::write(pool.join("half/vol0.part"), "").unwrap();
-        std::fs::write(pool.join("odd").join(pool::LABEL), "{}").unwrap();
+        std::fs::write(pool.join("odd/replica.json"), "{}").unwrap();
         std::fs::write(pool.join("full/notes"), "").unwrap();
         std::fs::write(top.join("file"), "").unwrap();
         symlink(pool.join("db-1"), top.join("link")).unwrap();

@@ -3,11 +3,12 @@
 #![allow(unsafe_code)]
 
 use mainstay_api::rest::SnapshotSpace;
+use mainstay_pool::Replica;
+use mainstay_types::SnapshotId;
 use nix::errno::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 
 /// Extents asked for at once.
 const AT_ONCE: usize = 256;
@@ -84,24 +85,21 @@ fn add(file: &File, space: &mut SnapshotSpace) -> io::Result<()> {
     }
 }
 
-/// Returns the space of the files in a directory whose names begin with `prefix`.
+/// Returns the space of the parts of a snapshot of a replica.
 ///
 /// # Errors
 /// If a file cannot be read, or its file system does not tell.
-pub fn space(directory: &Path, prefix: &str) -> io::Result<SnapshotSpace> {
+pub fn space(replica: &dyn Replica, snapshot: SnapshotId) -> io::Result<SnapshotSpace> {
     let mut space = SnapshotSpace::default();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            add(&File::open(entry.path())?, &mut space)?;
-        }
+    for entry in replica.parts()?.iter().filter(|entry| entry.part.snapshot() == Some(snapshot)) {
+        add(&File::open(&entry.path)?, &mut space)?;
     }
     Ok(space)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::space;
+    use super::{SnapshotId, space};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
@@ -118,7 +116,8 @@ mod tests {
         }
         file.sync_all().expect("a sync");
         std::fs::write(directory.path().join("snap10-vol0"), [7; 4096]).expect("another snapshot");
-        let found = match space(directory.path(), "snap1-") {
+        let replica = mainstay_pool::replica_at(directory.path());
+        let found = match space(&*replica, SnapshotId(1)) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 return eprintln!("not tried: the file system of temporary files does not tell");
             }
@@ -126,6 +125,6 @@ mod tests {
         };
         assert!(found.bytes >= 600 * 4096 && found.bytes < 64 * MIB, "{found:?}");
         assert_eq!(found.own_bytes, found.bytes, "nobody shares it");
-        assert_eq!(space(directory.path(), "snap2-").expect("there is none").bytes, 0);
+        assert_eq!(space(&*replica, SnapshotId(2)).expect("there is none").bytes, 0);
     }
 }

@@ -36,7 +36,7 @@ use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
-use mainstay_pool::directory as pool;
+use mainstay_pool::replica_bytes;
 use mainstay_types::{Code, NodeId, Problem, ResourceId, ServicePhase, VolumeId, size_words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -439,7 +439,7 @@ async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreat
 /// Chooses the nodes, and refuses what their pools cannot hold.
 fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, Problem> {
     let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
-    let needed = pool::replica_bytes(&request.volumes, journal_bytes);
+    let needed = replica_bytes(&request.volumes, journal_bytes);
     let mut replicas = nodes_named(&view.state, &request.replicas)?;
     if replicas.is_empty() {
         let free = roomiest(live);
@@ -525,7 +525,7 @@ fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -
     let node = find_node(view, name)?;
     if !resource.spec.replicas.contains(&node) {
         let live = agent.ask_all(&*agent.member()?, view);
-        let needed = pool::replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes);
+        let needed = replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes);
         check_room(view, &live, node, needed)?;
     }
     Ok(node)

@@ -5,10 +5,10 @@
 //! Guarantees
 //! - A directory named as a replica holds a whole one with its label. It gets that name when both
 //!   are durable, and loses it before anything in it is removed. So the remains of a making or a
-//!   removing after a crash have names of their own ([`pool::rest_of`]). Only by these names does
+//!   removing after a crash have names of their own ([`mainstay_pool`]). Only by these names does
 //!   the agent remove files when it starts.
 //! - A journal that lies elsewhere exists only while a directory in the pool names it, and is
-//!   removed before that directory ([`journals`]).
+//!   removed before that directory ([`mainstay_pool::journals`]).
 //! - Mainstay did not leave a replica's directory without a label. It neither uses, writes nor
 //!   removes it. The same holds for a replica that was copied or renamed ([`labels`]), and for one
 //!   that this node has not made ([`held`]).
@@ -16,22 +16,20 @@
 
 use crate::engine_link::EngineLink;
 use crate::held::{self, Held};
-use crate::identity::write_durable;
 use crate::messages::random_u64;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{ContentSource, FileId, Reply, Request};
-use mainstay_control::labels::{self, Found, Label, Look, Notice, Stands};
+use mainstay_control::labels::{self, Found, Label, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_pool::directory as pool;
-use mainstay_pool::journals::{self, Journals};
+use mainstay_pool::journals::Journals;
+use mainstay_pool::{Pool, ROOM_BYTES_MIN, Replica};
 use mainstay_types::{Code, Incarnation, Index, Opening, Problem, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,6 +46,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Replicas that are stored on this node, shared between the reconciler and the jobs.
 pub struct Replicas {
     state_dir: PathBuf,
+    pool: Arc<dyn Pool>,
     room: Arc<Room>,
     journals: Journals,
     engine: EngineLink,
@@ -59,8 +58,8 @@ pub struct Replicas {
     gone: Mutex<BTreeMap<ResourceId, (Incarnation, String)>>,
     /// Held while a label is written again, and while one is taken away.
     labelling: Mutex<()>,
-    /// Device number of the pool's file system when the agent started.
-    pool_dev: Option<u64>,
+    /// Number of the pool's storage when the agent started.
+    storage: Option<u64>,
     /// Events for the cluster that the reconciler has not taken yet: resource and text.
     events: Mutex<Vec<(String, String)>>,
 }
@@ -85,29 +84,20 @@ impl Replicas {
     /// # Errors
     /// When the pool cannot be read.
     pub fn open(state_dir: &Path, journals: Journals, engine: EngineLink) -> io::Result<Self> {
-        let pool = pool::directory(state_dir);
-        std::fs::create_dir_all(&pool)?;
+        let pool = mainstay_pool::of_node(state_dir);
+        pool.make()?;
         let held = Held::load(state_dir);
-        let mut found = labels::sort(pool::scan(&pool)?, &held.incarnations());
+        let mut found = labels::sort(pool.scan()?, &held.incarnations());
         held.adopt(found.replicas.iter().map(|(resource, (_, label))| (*resource, label.incarnation)));
         drop(held.save());
         found.keep(|resource, incarnation| held.has(resource, incarnation));
         for (directory, why) in &found.left {
-            tracing::warn!(directory = %pool.join(directory).display(), "{why}; it is left alone");
+            tracing::warn!(directory = %pool.place().join(directory).display(), "{why}; it is left alone");
         }
-        for rest in pool::rests(&pool)? {
-            tracing::info!(directory = %rest.display(), "removing what is left of a replica that was being made or removed");
-            match journals::remove_of(&rest) {
-                Ok(()) => remove(&rest)?,
-                // The next start, or the next job of the replica, tries again.
-                Err(error) => {
-                    tracing::error!(directory = %rest.display(), %error, "it stays until the next attempt")
-                }
-            }
-        }
-        journals.look(&pool);
+        pool.clear()?;
+        journals.look(&*pool);
         let place = |(resource, (directory, label)): (ResourceId, (String, Label))| {
-            (resource, (label, pool.join(directory)))
+            (resource, (label, pool.place().join(directory)))
         };
         Ok(Self {
             state_dir: state_dir.to_path_buf(),
@@ -119,8 +109,9 @@ impl Replicas {
             held,
             gone: Mutex::default(),
             labelling: Mutex::default(),
-            pool_dev: device(&pool),
+            storage: pool.storage(),
             events: Mutex::default(),
+            pool,
         })
     }
 
@@ -169,10 +160,9 @@ impl Replicas {
     #[must_use]
     pub fn has_room(&self) -> bool {
         if !self.room.asked.swap(true, Ordering::AcqRel) {
-            let (room, state_dir) = (Arc::clone(&self.room), self.state_dir.clone());
+            let (room, pool) = (Arc::clone(&self.room), Arc::clone(&self.pool));
             spawn("agent-room", move || {
-                let found =
-                    pool::available_bytes(&state_dir).is_ok_and(|bytes| bytes >= pool::ROOM_BYTES_MIN);
+                let found = pool.space().is_ok_and(|space| space.available >= ROOM_BYTES_MIN);
                 room.is_there.store(found, Ordering::Release);
                 room.asked.store(false, Ordering::Release);
             });
@@ -183,15 +173,15 @@ impl Replicas {
     /// Compares the files that the engine has open with those in the pool, and writes a label again
     /// that was lost under a running replica.
     fn look_at_places(&self) {
-        let pool = pool::directory(&self.state_dir);
+        let pool = self.pool.place().to_string_lossy();
         let mut gone = BTreeMap::new();
         for (label, stands) in self.places() {
             let own = labels::directory_name(label.resource, &label.name);
-            if let Some(why) = stands.failure(&pool.to_string_lossy(), &own) {
+            if let Some(why) = stands.failure(&pool, &own) {
                 gone.insert(label.resource, (label.incarnation, why));
             }
             if stands == Stands::Unlabelled {
-                self.label_again(&pool.join(own), &label);
+                self.label_again(&label);
             }
         }
         let mut known = lock(&self.gone);
@@ -201,17 +191,15 @@ impl Replicas {
         *known = gone;
     }
 
-    fn label_again(&self, directory: &Path, label: &Label) {
+    fn label_again(&self, label: &Label) {
         let _one = lock(&self.labelling);
         // A replica is closed before its label is taken away, so such a label stays away.
         if !self.places().contains(&(label.clone(), Stands::Unlabelled)) {
             return;
         }
-        let file = directory.join(pool::LABEL);
-        let written = serde_json::to_vec(label)
-            .map_err(io::Error::other)
-            .and_then(|bytes| write_durable(&file, &bytes));
-        match written {
+        let replica = self.pool.replica_of(label.resource, &label.name);
+        let file = replica.label_place();
+        match replica.relabel(label) {
             Ok(()) => {
                 let text =
                     format!("{} was lost under the running replica, and is written again", file.display());
@@ -224,7 +212,6 @@ impl Replicas {
 
     /// Where each replica stands that the engine has open and this node has stored.
     fn places(&self) -> Vec<(Label, Stands)> {
-        let pool = pool::directory(&self.state_dir);
         let open = self.engine.replicas(|status| Open {
             label: Label {
                 resource: status.resource,
@@ -236,7 +223,8 @@ impl Replicas {
         let stored = self.stored();
         let ours = |open: &Open| stored.get(&open.label.resource) == Some(&open.label.incarnation);
         let open = open.into_values().filter(|open| !open.files.is_empty() && ours(open));
-        open.map(|open| (open.label.clone(), labels::stands(&open.label, &look(&pool, &open)))).collect()
+        let look = |open: &Open| self.pool.look(&open.label, &open.files);
+        open.map(|open| (open.label.clone(), labels::stands(&open.label, &look(&open)))).collect()
     }
 
     /// Why open replicas are not in their place any more.
@@ -258,8 +246,8 @@ impl Replicas {
     /// Paths of this node that are not as they should be, with what to do. They are looked at now.
     #[must_use]
     pub fn notices(&self) -> BTreeMap<String, Notice> {
-        let pool = pool::directory(&self.state_dir);
-        let Ok(found) = pool::scan(&pool) else { return BTreeMap::new() };
+        let Ok(found) = self.pool.scan() else { return BTreeMap::new() };
+        let pool = self.pool.place();
         let root = pool.to_string_lossy();
         let of_running = self.places().into_iter().filter_map(|(label, stands)| {
             let own = labels::directory_name(label.resource, &label.name);
@@ -273,8 +261,7 @@ impl Replicas {
 
     /// Directories in the pool that are not used, by name.
     fn left(&self, found: Vec<(String, Found)>) -> BTreeMap<String, Notice> {
-        let pool = pool::directory(&self.state_dir);
-        let root = pool.to_string_lossy();
+        let root = self.pool.place().to_string_lossy();
         let mut found = labels::sort(found, &self.held.incarnations());
         found.keep(|resource, incarnation| self.held.has(resource, incarnation));
         let stored = lock(&self.stored);
@@ -343,8 +330,8 @@ impl Replicas {
         match (stored, wanted) {
             // The record names it, whatever labels say.
             (_, Some(wanted)) => {
-                let directory = pool::replica_directory(&self.state_dir, resource, &wanted.name);
-                Some(place(wanted.name.clone(), directory))
+                let replica = self.pool.replica_of(resource, &wanted.name);
+                Some(place(wanted.name.clone(), replica.place().to_owned()))
             }
             (Some((label, directory)), None) => Some(place(label.name, directory)),
             (None, None) => None,
@@ -396,13 +383,14 @@ impl Replicas {
     fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, Problem> {
         let Place { resource, name, directory, label } = place;
         let resource = *resource;
+        let replica = self.pool.replica(directory);
         let dir = || directory.to_string_lossy().into_owned();
         let files = |result: io::Result<()>| {
             result.map(|()| Answer::Done).map_err(|error| file_error(directory, &error))
         };
         match step {
-            Step::RemoveFiles => files(remove_rests(directory)),
-            Step::MakeFiles(..) if directory.exists() => match pool::label(directory) {
+            Step::RemoveFiles => files(replica.remove_rests()),
+            Step::MakeFiles(..) if replica.is_there() => match replica.label() {
                 Found::Label(found) if self.is_own(&found, resource, name) => {
                     Ok(Answer::Holds(found.incarnation))
                 }
@@ -418,7 +406,7 @@ impl Replicas {
                     volumes: wanted.first_sizes().to_vec(),
                     journal_bytes: wanted.spec.journal_bytes,
                     incarnation,
-                    dir: pool::making(directory).to_string_lossy().into_owned(),
+                    dir: replica.making().to_string_lossy().into_owned(),
                     journal: self.journals.place(directory, incarnation),
                     content,
                 };
@@ -428,17 +416,17 @@ impl Replicas {
                 let label = Label { resource, name: name.clone(), incarnation };
                 // The replica is on record before it can be found (R27).
                 self.held.note(resource, incarnation, Index(0));
-                files(self.held.save().and_then(|()| publish(directory, &label)))
+                files(self.held.save().and_then(|()| replica.publish(&label)))
             }
             Step::RemoveLabel => {
                 let _one = lock(&self.labelling);
-                files(self.withdraw(resource, directory, *label))
+                files(self.withdraw(resource, &*replica, *label))
             }
-            Step::Look if was_removed(directory) => {
-                let pool = pool::directory(&self.state_dir);
-                if device(&pool) == self.pool_dev { Ok(Answer::Gone) } else { Err(other_pool(&pool)) }
+            Step::Look if replica.was_removed() => {
+                let same = self.pool.storage() == self.storage;
+                if same { Ok(Answer::Gone) } else { Err(other_pool(self.pool.place())) }
             }
-            Step::Look => match pool::label(directory) {
+            Step::Look => match replica.label() {
                 Found::Label(found) if self.is_own(&found, resource, name) => {
                     Ok(if Some(found.incarnation) == *label {
                         Answer::Done
@@ -492,19 +480,24 @@ impl Replicas {
 
     /// Takes a replica's name from it, durably. A replica that no longer has its name is success.
     /// So is a directory that this node has not made, which is left as it is (R27).
-    fn withdraw(&self, resource: ResourceId, directory: &Path, label: Option<Incarnation>) -> io::Result<()> {
+    fn withdraw(
+        &self,
+        resource: ResourceId,
+        replica: &dyn Replica,
+        label: Option<Incarnation>,
+    ) -> io::Result<()> {
         let ours = |found: &Label| {
             found.resource == resource
                 && Some(found.incarnation) == label
                 && self.held.has(resource, found.incarnation)
         };
-        match pool::label(directory) {
+        match replica.label() {
             Found::Label(found) if !ours(&found) => {}
             Found::Unreadable(_) => {}
-            Found::NoLabel if !pool::is_left_by_us(directory) => return sync_parent(directory),
-            Found::Label(_) | Found::NoLabel => return withdraw(directory),
+            Found::NoLabel if !replica.is_left() => return replica.settle(),
+            Found::Label(_) | Found::NoLabel => return replica.withdraw(),
         }
-        tracing::warn!(directory = %directory.display(), "this node did not make this directory, and leaves it alone");
+        tracing::warn!(directory = %replica.place().display(), "this node did not make this directory, and leaves it alone");
         Ok(())
     }
 
@@ -521,14 +514,14 @@ impl Replicas {
 
     /// Why no new replica is made in the place of one that is missed.
     fn missed(&self, place: &Place) -> Problem {
-        let pool = pool::directory(&self.state_dir);
         let own = labels::directory_name(place.resource, &place.name);
-        let renamed = pool::scan(&pool).unwrap_or_default().into_iter().find_map(|(name, found)| {
+        let renamed = self.pool.scan().unwrap_or_default().into_iter().find_map(|(name, found)| {
             let Found::Label(label) = found else { return None };
             (self.is_own(&label, place.resource, &place.name) && name != own).then_some(name)
         });
         let back = renamed.map_or_else(String::new, |name| {
-            format!("; to put it back, run {}", labels::move_back(&pool.to_string_lossy(), &name, &own))
+            let pool = self.pool.place().to_string_lossy();
+            format!("; to put it back, run {}", labels::move_back(&pool, &name, &own))
         });
         Problem::new(
             Code::DirectoryGone,
@@ -545,7 +538,8 @@ impl Replicas {
     fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> Problem {
         let Place { resource, name, directory, .. } = place;
         let path = directory.display();
-        let root = pool::directory(&self.state_dir).to_string_lossy().into_owned();
+        let root = self.pool.place().to_string_lossy();
+        let label_place = self.pool.replica(directory).label_place();
         let own = directory.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.state_dir.to_string_lossy();
         let again = format!(
@@ -584,10 +578,11 @@ impl Replicas {
                 label.name, label.resource
             ),
             Found::NoLabel => {
-                format!("{path} is named like a replica and has lost its label, {}. {}", pool::LABEL, back())
+                let label = label_place.file_name().unwrap_or_default().to_string_lossy();
+                format!("{path} is named like a replica and has lost its label, {label}. {}", back())
             }
             Found::Unreadable(why) => {
-                format!("{} cannot be read: {why}. {}", directory.join(pool::LABEL).display(), back())
+                format!("{} cannot be read: {why}. {}", label_place.display(), back())
             }
         };
         Problem::new(
@@ -606,36 +601,12 @@ impl Replicas {
     }
 }
 
-/// Device number of the file system that holds a path.
-fn device(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|found| found.dev())
-}
-
 fn other_pool(pool: &Path) -> Problem {
     Problem::new(
         Code::PoolFiles,
         format!("{} is on another file system than when the agent started", pool.display()),
         "Mount the pool's file system again, or restart the agent if this one is the pool now.",
     )
-}
-
-/// Looks for the files that the engine has open, in the replica's own directory and, if they are
-/// not there, in the others of the pool.
-fn look(pool: &Path, open: &Open) -> Look {
-    let own = pool.join(labels::directory_name(open.label.resource, &open.label.name));
-    let has = |directory: &Path, file: &str, id: &FileId| {
-        std::fs::metadata(directory.join(file))
-            .is_ok_and(|found| found.dev() == id.dev && found.ino() == id.ino)
-    };
-    let missing: Vec<String> =
-        open.files.iter().filter(|(file, id)| !has(&own, file, id)).map(|(file, _)| file.clone()).collect();
-    let elsewhere =
-        open.files.get("meta").filter(|_| missing.iter().any(|file| file == "meta")).and_then(|id| {
-            let entries = std::fs::read_dir(pool).ok()?.flatten();
-            let mut holds = entries.filter(|entry| has(&entry.path(), "meta", id));
-            holds.next().map(|entry| entry.file_name().to_string_lossy().into_owned())
-        });
-    Look { missing, taken: own.symlink_metadata().is_ok(), label: pool::label(&own), elsewhere }
 }
 
 /// Where the files of one replica are.
@@ -680,59 +651,6 @@ pub fn stays_unusable(error: &Problem) -> bool {
     )
 }
 
-/// Gives a replica that was made its label and its name, durably.
-fn publish(directory: &Path, label: &Label) -> io::Result<()> {
-    let making = pool::making(directory);
-    let bytes = serde_json::to_vec(label).map_err(io::Error::other)?;
-    write_durable(&making.join(pool::LABEL), &bytes)?;
-    std::fs::rename(&making, directory)?;
-    sync_parent(directory)
-}
-
-/// Ends a replica, durably: first its label says that it is being removed, then it loses its name.
-/// If other files have that other name, the label alone says it.
-fn withdraw(directory: &Path) -> io::Result<()> {
-    let removed = pool::removed(directory);
-    if pool::is_left_by_us(&removed) {
-        remove(&removed)?;
-    }
-    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    match std::fs::rename(directory.join(pool::LABEL), directory.join(pool::REMOVED_LABEL)) {
-        Err(error) if !gone(&error) => return Err(error),
-        Err(_) => {}
-        Ok(()) => std::fs::File::open(directory)?.sync_all()?,
-    }
-    if removed.exists() {
-        return sync_parent(directory);
-    }
-    match std::fs::rename(directory, &removed) {
-        Err(error) if !gone(&error) => Err(error),
-        _ => sync_parent(directory),
-    }
-}
-
-/// Removes the remains of making or removing a replica. Files of others with such a name stay.
-fn remove_rests(directory: &Path) -> io::Result<()> {
-    let rests = pool::rest_of(directory);
-    let own = rests.iter().map(PathBuf::as_path).chain([directory]);
-    own.filter(|rest| pool::is_left_by_us(rest)).try_for_each(remove)
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
-}
-
-/// Whether an operator has removed the directory to have the replica copied again. A pool that is
-/// not there was not emptied.
-fn was_removed(directory: &Path) -> bool {
-    matches!(directory.try_exists(), Ok(false)) && directory.parent().is_some_and(Path::is_dir)
-}
-
-fn remove(directory: &Path) -> io::Result<()> {
-    journals::remove_of(directory)?;
-    pool::remove_files(directory)
-}
-
 fn file_error(path: &Path, error: &io::Error) -> Problem {
     Problem::new(Code::PoolFiles, format!("{}: {error}", path.display()), "Look at the pool's file system.")
 }
@@ -742,7 +660,9 @@ mod tests {
     use super::*;
     use mainstay_api::engine::ReplicaStatus;
     use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
+    use mainstay_pool::replica_at as at;
     use mainstay_types::{Epoch, Member, NodeId};
+    use std::os::unix::fs::MetadataExt;
 
     /// An engine that is not ready, or does not answer, says nothing about a disk.
     #[test]
@@ -759,6 +679,8 @@ mod tests {
         assert!(!passes.into_iter().any(stays));
     }
 
+    /// Name of a label in a directory of the pool.
+    const LABEL: &str = "replica.json";
     const R: ResourceId = ResourceId(1);
     const A: Incarnation = Incarnation(9);
 
@@ -773,7 +695,7 @@ mod tests {
 
     /// A replica's directory as it is between the engine's answer and the label.
     fn made(directory: &Path) {
-        let making = pool::making(directory);
+        let making = at(directory).making();
         std::fs::create_dir_all(&making).unwrap();
         std::fs::write(making.join("journal"), b"").unwrap();
     }
@@ -798,7 +720,7 @@ mod tests {
     #[test]
     fn a_replica_is_there_from_its_label_on_until_it_is_withdrawn() {
         let root = tempfile::tempdir().unwrap();
-        let pool = pool::directory(root.path());
+        let pool = mainstay_pool::place(root.path());
         let directory = pool.join("db-1");
         std::fs::create_dir_all(pool.join("db-1.making.creating")).unwrap();
         made(&directory);
@@ -806,20 +728,19 @@ mod tests {
         assert_eq!(names(&pool), [""; 0]);
 
         made(&directory);
-        write_durable(&pool::making(&directory).join(pool::LABEL), &serde_json::to_vec(&labelled()).unwrap())
-            .unwrap();
+        at(&at(&directory).making()).relabel(&labelled()).unwrap();
         assert!(opened(root.path()).stored().is_empty());
         assert_eq!(names(&pool), [""; 0]);
 
         made(&directory);
-        publish(&directory, &labelled()).unwrap();
+        at(&directory).publish(&labelled()).unwrap();
         without_record(root.path());
         assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, A)]));
         assert_eq!(names(&pool), ["db-1"]);
 
         std::fs::create_dir_all(pool.join("db-1.removed")).unwrap();
-        withdraw(&directory).unwrap();
-        withdraw(&directory).unwrap();
+        at(&directory).withdraw().unwrap();
+        at(&directory).withdraw().unwrap();
         assert_eq!(
             names(&pool),
             [""; 0],
@@ -832,8 +753,8 @@ mod tests {
 
     fn publish_again_and_crash(directory: &Path) {
         made(directory);
-        publish(directory, &labelled()).unwrap();
-        withdraw(directory).unwrap();
+        at(directory).publish(&labelled()).unwrap();
+        at(directory).withdraw().unwrap();
         assert_eq!(names(directory.parent().unwrap()), ["db-1.removed"]);
     }
 
@@ -851,7 +772,7 @@ mod tests {
     #[test]
     fn a_journal_elsewhere_comes_and_goes_with_its_replica() {
         let root = tempfile::tempdir().unwrap();
-        let (pool, fast) = (pool::directory(root.path()), root.path().join("fast"));
+        let (pool, fast) = (mainstay_pool::place(root.path()), root.path().join("fast"));
         std::fs::create_dir_all(&fast).unwrap();
         let directory = pool.join("db-1");
         let journal = fast.join("db-1.0000000000000009.journal");
@@ -871,15 +792,15 @@ mod tests {
             linked(&pool.join(rest), &journal, exists);
             assert_eq!(state(), nothing(), "{rest}, its journal there: {exists}");
         }
-        linked(&pool::making(&directory), &journal, true);
-        publish(&directory, &labelled()).unwrap();
+        linked(&at(&directory).making(), &journal, true);
+        at(&directory).publish(&labelled()).unwrap();
         without_record(root.path());
         assert_eq!(state(), whole());
 
         // Its device is not mounted while it is removed, and is mounted again.
         let away = root.path().join("away");
         std::fs::rename(&fast, &away).unwrap();
-        withdraw(&directory).unwrap();
+        at(&directory).withdraw().unwrap();
         assert_eq!(opened(root.path()).stored().len(), 0);
         assert_eq!(names(&pool), ["db-1.removed"]);
         let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
@@ -896,7 +817,7 @@ mod tests {
     #[test]
     fn files_that_this_program_did_not_leave_stay() {
         let root = tempfile::tempdir().unwrap();
-        let pool = pool::directory(root.path());
+        let pool = mainstay_pool::place(root.path());
         let foreign = ["db-1", "db-2024", "notes.removed", "old-7.removed"].map(|name| pool.join(name));
         for directory in &foreign {
             std::fs::create_dir_all(directory).unwrap();
@@ -916,7 +837,7 @@ mod tests {
 
     fn whole(directory: &Path, label: &Label) {
         made(directory);
-        publish(directory, label).unwrap();
+        at(directory).publish(label).unwrap();
     }
 
     /// R9: a copy, a renamed directory, and a label that cannot be read cost no other replica
@@ -924,13 +845,13 @@ mod tests {
     #[test]
     fn only_the_replicas_own_directory_is_used() {
         let root = tempfile::tempdir().unwrap();
-        let pool = pool::directory(root.path());
+        let pool = mainstay_pool::place(root.path());
         whole(&pool.join("db-1"), &labelled());
         for copy in ["db-copy", "db-1.removed", "db-10"] {
             whole(&pool.join(copy), &labelled());
         }
         whole(&pool.join("logs-2"), &Label { resource: ResourceId(2), name: "logs".into(), ..labelled() });
-        std::fs::write(pool.join("logs-2").join(pool::LABEL), b"").unwrap();
+        std::fs::write(pool.join("logs-2").join(LABEL), b"").unwrap();
         let replicas = opened(root.path());
         assert_eq!(replicas.stored(), BTreeMap::from([(R, A)]));
         assert_eq!(names(&pool), ["db-1", "db-1.removed", "db-10", "db-copy", "logs-2"]);
@@ -950,7 +871,7 @@ mod tests {
     #[test]
     fn only_what_this_node_made_is_removed() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         whole(&directory, &labelled());
         let replicas = opened(root.path());
         let place = |label| Place {
@@ -960,26 +881,26 @@ mod tests {
             label: Some(label),
         };
         let other = Label { incarnation: Incarnation(8), ..labelled() };
-        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
+        std::fs::write(directory.join(LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
         for (label, stays) in [(A, true), (Incarnation(8), true)] {
             assert_eq!(replicas.step(&place(label), None, Step::RemoveLabel), Ok(Answer::Done));
             assert_eq!(directory.exists(), stays, "{label}");
         }
         let refused = replicas.step(&place(A), None, Step::Look).unwrap_err();
         assert!(refused.message.contains("has not made"), "{refused:?}");
-        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
+        std::fs::write(directory.join(LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
         std::fs::write(directory.join("notes.txt"), b"of an operator").unwrap();
         assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Done));
         assert_eq!(replicas.step(&place(A), None, Step::RemoveLabel), Ok(Answer::Done));
         assert_eq!(replicas.step(&place(A), None, Step::RemoveFiles), Ok(Answer::Done));
         assert!(!directory.exists());
-        assert_eq!(names(&pool::removed(&directory)), ["notes.txt"], "files of others stay");
+        assert_eq!(names(&directory.with_extension("removed")), ["notes.txt"], "files of others stay");
     }
 
     /// The engine has the replica in this directory open, and goes on with these files wherever
     /// they are moved.
     fn running(root: &Path) -> (Replicas, PathBuf) {
-        let directory = pool::directory(root).join("db-1");
+        let directory = mainstay_pool::place(root).join("db-1");
         whole(&directory, &labelled());
         std::fs::write(directory.join("meta"), b"meta").unwrap();
         let replicas = opened(root);
@@ -998,7 +919,7 @@ mod tests {
     fn a_label_that_is_lost_under_a_running_replica_is_written_again() {
         let root = tempfile::tempdir().unwrap();
         let (replicas, directory) = running(root.path());
-        let label = directory.join(pool::LABEL);
+        let label = directory.join(LABEL);
         std::fs::remove_file(&label).unwrap();
         let notice = replicas.notices().remove(&directory.display().to_string()).unwrap();
         assert!(notice.what.starts_with("is in use") && notice.remedy.contains("put it back"), "{notice:?}");
@@ -1006,7 +927,7 @@ mod tests {
         std::fs::write(&elsewhere, b"").unwrap();
         std::os::unix::fs::symlink(&elsewhere, &label).unwrap();
         replicas.look_at_places();
-        assert_eq!(pool::label(&directory), Found::Label(labelled()));
+        assert_eq!(at(&directory).label(), Found::Label(labelled()));
         assert_eq!(std::fs::read(&elsewhere).unwrap(), b"", "a link is not followed");
         assert_eq!(replicas.take_events().len(), 1);
         assert!(replicas.notices().is_empty() && replicas.gone().is_empty());
@@ -1014,7 +935,7 @@ mod tests {
         replicas.engine.forget(R);
         std::fs::remove_file(&label).unwrap();
         replicas.look_at_places();
-        assert_eq!(pool::label(&directory), Found::NoLabel, "the replica is closed");
+        assert_eq!(at(&directory).label(), Found::NoLabel, "the replica is closed");
     }
 
     /// An operator renames the directory of a running replica, puts a copy in its place, and moves
@@ -1023,7 +944,8 @@ mod tests {
     fn the_directory_of_a_running_replica_is_missed_where_it_is_not() {
         let root = tempfile::tempdir().unwrap();
         let (replicas, directory) = running(root.path());
-        let (pool, renamed) = (pool::directory(root.path()), pool::directory(root.path()).join("db-1.new"));
+        let (pool, renamed) =
+            (mainstay_pool::place(root.path()), mainstay_pool::place(root.path()).join("db-1.new"));
         let said = |path: &Path| replicas.notices().remove(&path.display().to_string());
         std::fs::rename(&directory, &renamed).unwrap();
         replicas.look_at_places();
@@ -1033,7 +955,7 @@ mod tests {
 
         std::fs::create_dir(&directory).unwrap();
         std::fs::write(directory.join("meta"), b"meta").unwrap();
-        std::fs::copy(renamed.join(pool::LABEL), directory.join(pool::LABEL)).unwrap();
+        std::fs::copy(renamed.join(LABEL), directory.join(LABEL)).unwrap();
         replicas.look_at_places();
         assert!(replicas.gone()[&R].contains("is another one"), "{:?}", replicas.gone());
         assert!(said(&renamed).unwrap().what.starts_with("is in use"));
@@ -1054,7 +976,7 @@ mod tests {
     #[test]
     fn a_replica_that_this_node_did_not_make_is_not_used() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         drop(opened(root.path()).held.save());
         let replicas = opened(root.path());
         let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: None };
@@ -1091,7 +1013,7 @@ mod tests {
     fn no_new_replica_is_made_in_the_place_of_one_that_is_missed() {
         let root = tempfile::tempdir().unwrap();
         let (directory, away) =
-            (pool::directory(root.path()).join("db-1"), pool::directory(root.path()).join("away"));
+            (mainstay_pool::place(root.path()).join("db-1"), mainstay_pool::place(root.path()).join("away"));
         drop(opened(root.path()).held.save());
         let replicas = opened(root.path());
         let place = Place { directory: directory.clone(), ..of_db() };
@@ -1151,11 +1073,11 @@ mod tests {
     #[test]
     fn the_label_of_another_resource_stays() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         whole(&directory, &labelled());
         let replicas = opened(root.path());
         let other = Label { resource: ResourceId(2), name: "logs".into(), incarnation: A };
-        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
+        std::fs::write(directory.join(LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
         let place = Place { directory, label: Some(A), ..of_db() };
         for step in [Step::Look, Step::MakeFiles(Incarnation(3), None)] {
             let refused = replicas.step(&place, None, step).unwrap_err();
@@ -1170,7 +1092,7 @@ mod tests {
     #[test]
     fn without_a_record_every_replica_counts_as_it_is() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         whole(&directory, &labelled());
         let replicas = opened(root.path());
         replicas.held.note(R, A, Index(7));
@@ -1187,9 +1109,9 @@ mod tests {
     #[test]
     fn a_removal_that_was_interrupted_goes_on() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         whole(&directory, &labelled());
-        std::fs::rename(directory.join(pool::LABEL), directory.join(pool::REMOVED_LABEL)).unwrap();
+        std::fs::rename(directory.join(LABEL), directory.join("removed.json")).unwrap();
         assert!(opened(root.path()).stored().is_empty());
         assert!(!directory.exists());
     }
@@ -1199,11 +1121,11 @@ mod tests {
     #[test]
     fn a_copy_is_not_in_the_way_of_a_removal() {
         let root = tempfile::tempdir().unwrap();
-        let pool = pool::directory(root.path());
+        let pool = mainstay_pool::place(root.path());
         let directory = pool.join("db-1");
         whole(&directory, &labelled());
         whole(&pool.join("copy"), &labelled());
-        std::fs::rename(pool.join("copy"), pool::removed(&directory)).unwrap();
+        std::fs::rename(pool.join("copy"), directory.with_extension("removed")).unwrap();
         let replicas = opened(root.path());
         let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
         assert_eq!(replicas.step(&place, None, Step::RemoveLabel), Ok(Answer::Done));
@@ -1220,32 +1142,21 @@ mod tests {
     #[test]
     fn a_label_that_is_lost_is_said_with_what_to_do() {
         let root = tempfile::tempdir().unwrap();
-        let directory = pool::directory(root.path()).join("db-1");
+        let directory = mainstay_pool::place(root.path()).join("db-1");
         whole(&directory, &labelled());
         let replicas = opened(root.path());
         let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
         for (found, says) in [(None, "has lost its label"), (Some("{"), "cannot be read")] {
             match found {
-                None => std::fs::remove_file(directory.join(pool::LABEL)).unwrap(),
-                Some(bytes) => std::fs::write(directory.join(pool::LABEL), bytes).unwrap(),
+                None => std::fs::remove_file(directory.join(LABEL)).unwrap(),
+                Some(bytes) => std::fs::write(directory.join(LABEL), bytes).unwrap(),
             }
             for step in [Step::Look, Step::MakeFiles(Incarnation(3), None)] {
                 let refused = replicas.step(&place, None, step).unwrap_err();
                 assert!(stays_unusable(&refused) && refused.message.contains(says), "{refused:?}");
             }
         }
-        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
+        std::fs::write(directory.join(LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
         assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(Answer::Holds(A)));
-    }
-
-    #[test]
-    fn only_a_directory_that_is_gone_from_a_pool_that_is_there_was_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let replica = root.path().join("pool/db-1");
-        assert!(!was_removed(&replica), "the pool is not mounted");
-        std::fs::create_dir_all(&replica).unwrap();
-        assert!(!was_removed(&replica));
-        std::fs::remove_dir(&replica).unwrap();
-        assert!(was_removed(&replica));
     }
 }

@@ -18,3 +18,13 @@ pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&fresh, path)?;
     File::open(directory)?.sync_all()
 }
+
+/// Makes durable which names the directory of a path has.
+///
+/// # Errors
+/// When they may not survive a power cut.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent =
+        path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+    parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}

@@ -7,15 +7,13 @@
 //! - The journal is removed before the link that names it. If its directory is not there because
 //!   its device is not mounted, link and directory stay.
 
-use crate::directory as pool;
+use crate::directory::replica_name;
+use crate::{Part, Pool};
 use mainstay_api::engine::JournalPlace;
-use mainstay_types::Incarnation;
-use std::collections::BTreeSet;
+use mainstay_types::{Area, Incarnation};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Name of the link in a replica's directory.
-const LINK: &str = "journal";
 const SUFFIX: &str = ".journal";
 /// Hexadecimal digits of an incarnation in a name.
 const DIGITS: usize = 16;
@@ -34,13 +32,13 @@ impl Journals {
     /// latter.
     #[must_use]
     pub fn place(&self, replica: &Path, incarnation: Incarnation) -> Option<JournalPlace> {
-        let name = format!("{}.{:016x}{SUFFIX}", pool::replica_name(replica)?, incarnation.0);
+        let name = format!("{}.{:016x}{SUFFIX}", replica_name(replica)?, incarnation.0);
         let path = self.directory.as_ref()?.join(name);
         Some(JournalPlace { path: path.to_string_lossy().into_owned(), volatile: self.volatile })
     }
 
     /// Says what an operator should know about the directory when the agent starts.
-    pub fn look(&self, pool: &Path) {
+    pub fn look(&self, pool: &dyn Pool) {
         let Some(directory) = &self.directory else { return };
         if !directory.is_dir() {
             tracing::warn!(
@@ -72,12 +70,19 @@ fn is_journal_of(file: &str, replica: &str) -> bool {
     incarnation.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
+/// Link to the journal of the replica in a directory.
+fn link(directory: &Path) -> PathBuf {
+    directory.join(Part::Area(Area::Journal).to_string())
+}
+
+/// Where that leads.
+pub(crate) fn link_of(directory: &Path) -> io::Result<PathBuf> {
+    std::fs::read_link(link(directory))
+}
+
 /// Journals in the directory that no link in the pool names.
-fn forgotten(pool: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut named = BTreeSet::new();
-    for entry in std::fs::read_dir(pool)? {
-        named.extend(std::fs::read_link(entry?.path().join(LINK)));
-    }
+fn forgotten(pool: &dyn Pool, directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let named = pool.journals()?;
     let mut forgotten = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
@@ -96,11 +101,11 @@ fn forgotten(pool: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// When it could not be removed; the directory must stay then.
-pub fn remove_of(directory: &Path) -> io::Result<()> {
+pub(crate) fn remove_of(directory: &Path) -> io::Result<()> {
     // No link: the journal is in the directory, or there is none.
-    let Ok(journal) = std::fs::read_link(directory.join(LINK)) else { return Ok(()) };
+    let Ok(journal) = link_of(directory) else { return Ok(()) };
     let name = journal.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if !pool::replica_name(directory).is_some_and(|replica| is_journal_of(name, replica)) {
+    if !replica_name(directory).is_some_and(|replica| is_journal_of(name, replica)) {
         tracing::warn!(directory = %directory.display(), journal = %journal.display(), "the link leads to no journal of this replica; what is there stays");
         return Ok(());
     }
@@ -129,7 +134,7 @@ fn other_with(directory: &Path, journal: &Path) -> io::Result<Option<PathBuf>> {
     let Some(pool) = directory.parent() else { return Ok(None) };
     for entry in std::fs::read_dir(pool)? {
         let path = entry?.path();
-        if path != directory && std::fs::read_link(path.join(LINK)).is_ok_and(|link| link == journal) {
+        if path != directory && link_of(&path).is_ok_and(|link| link == journal) {
             return Ok(Some(path));
         }
     }
@@ -173,16 +178,16 @@ mod tests {
         remove_of(&rest).unwrap();
 
         touch(&foreign);
-        symlink(&foreign, rest.join(LINK)).unwrap();
+        symlink(&foreign, link(&rest)).unwrap();
         remove_of(&rest).unwrap();
         assert!(foreign.exists(), "named as nobody's journal");
 
-        std::fs::remove_file(rest.join(LINK)).unwrap();
-        symlink(&journal, rest.join(LINK)).unwrap();
+        std::fs::remove_file(link(&rest)).unwrap();
+        symlink(&journal, link(&rest)).unwrap();
         remove_of(&rest).unwrap();
         touch(&journal);
         remove_of(&rest).unwrap();
-        assert!(!journal.exists() && foreign.exists() && rest.join(LINK).is_symlink());
+        assert!(!journal.exists() && foreign.exists() && link(&rest).is_symlink());
 
         std::fs::remove_dir_all(journal.parent().unwrap()).unwrap();
         let error = remove_of(&rest).unwrap_err();
@@ -200,7 +205,7 @@ mod tests {
         for file in [&named, &left, &fast.join("notes.txt"), &pool.join("db-1/meta")] {
             touch(file);
         }
-        symlink(&named, pool.join("db-1").join(LINK)).unwrap();
-        assert_eq!(forgotten(&pool, &fast).unwrap(), [left]);
+        symlink(&named, link(&pool.join("db-1"))).unwrap();
+        assert_eq!(forgotten(&*crate::at(&pool), &fast).unwrap(), [left]);
     }
 }

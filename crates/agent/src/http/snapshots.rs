@@ -9,15 +9,14 @@ use crate::extents;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::{Path, State as Shared};
-use mainstay_api::engine::{snapshot_file, snapshot_map_file, snapshot_prefix};
 use mainstay_api::rest::{
     Accepted, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace, SnapshotTake,
 };
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::BEFORE_COPY;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
-use mainstay_pool::directory as pool;
-use mainstay_types::{Code, NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
+use mainstay_pool::{Part, replica_bytes};
+use mainstay_types::{Area, Code, NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,
@@ -116,12 +115,7 @@ pub(super) fn clone_spec(
     }
     for &node in &replicas {
         let shared = found.holders.contains(&node);
-        check_room(
-            view,
-            live,
-            node,
-            pool::replica_bytes(if shared { &[] } else { &volumes }, journal_bytes),
-        )?;
+        check_room(view, live, node, replica_bytes(if shared { &[] } else { &volumes }, journal_bytes))?;
     }
     let preferred = nodes_named(&view.state, &request.preferred)?;
     Ok(ResourceSpec { volumes, journal_bytes, replicas, preferred })
@@ -160,15 +154,17 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
         None => (resource.before_copy.contains_key(&node), views::before_copy(&view.state, resource)),
     };
     let Some(shown) = shown else { return Err(unknown_snapshot(name, snapshot)) };
-    let directory = pool::replica_directory(agent.state_dir(), resource.id, &resource.name);
+    let pool = mainstay_pool::of_node(agent.state_dir());
+    let replica = pool.replica_of(resource.id, &resource.name);
     let volumes = (0..resource.spec.volumes.len()).map(|n| VolumeId(n as u16));
-    let in_layers = directory.join(snapshot_map_file(id, VolumeId(0))).exists();
-    let name = |volume| if in_layers { snapshot_map_file(id, volume) } else { snapshot_file(id, volume) };
-    let path = |volume| directory.join(name(volume)).to_string_lossy().into_owned();
+    let in_layers = replica.has(Part::map(id, VolumeId(0)));
+    let part =
+        |volume| if in_layers { Part::map(id, volume) } else { Part::Snapshot(id, Area::Volume(volume)) };
+    let path = |volume| replica.part(part(volume)).to_string_lossy().into_owned();
     let files = if held { volumes.map(path).collect() } else { Vec::new() };
-    let mut space = held.then(|| extents::space(&directory, &snapshot_prefix(id)).ok()).flatten();
+    let mut space = held.then(|| extents::space(&*replica, id).ok()).flatten();
     // An older snapshot also needs the extents that this one has put aside.
-    let older = |other: &SnapshotId| directory.join(snapshot_map_file(*other, VolumeId(0))).exists();
+    let older = |other: &SnapshotId| replica.has(Part::map(*other, VolumeId(0)));
     if in_layers && resource.snapshots.range(..id).map(|(other, _)| other).any(older) {
         space = space.map(|space| SnapshotSpace { own_bytes: 0, ..space });
     }
@@ -180,6 +176,6 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
         files,
         space,
         own: own.into_iter().flatten().map(text).collect(),
-        pool: text(&pool::directory(agent.state_dir())),
+        pool: text(pool.place()),
     })
 }

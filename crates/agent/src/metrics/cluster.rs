@@ -6,7 +6,7 @@ use super::families as f;
 use super::text::{Page, seconds};
 use mainstay_control::State;
 use mainstay_control::state::{Resource, Service};
-use mainstay_pool::directory as pool;
+use mainstay_pool::replica_bytes;
 use mainstay_types::{Mode, NodeId, NodeStatus, ServicePhase};
 
 /// The node and the control plane.
@@ -54,7 +54,7 @@ pub fn node(page: &mut Page, seen: &Gathered) {
 /// Bytes that the replicas on a node take at most.
 fn promised(state: &State, own: NodeId) -> u64 {
     let here = state.resources.values().filter(|resource| resource.spec.replicas.contains(&own));
-    here.map(|resource| pool::replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes)).sum()
+    here.map(|resource| replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes)).sum()
 }
 
 /// The records of resources with a replica on this node, and promotions to here.

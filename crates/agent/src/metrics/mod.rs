@@ -27,7 +27,6 @@ use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
 use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
-use mainstay_pool::directory as pool;
 use mainstay_types::{Code, FrontendKind, NodeId, Problem, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;
@@ -181,7 +180,8 @@ fn gather(agent: &Agent) -> Gathered {
     let began = Instant::now();
     let mut seen = Gathered { engine: ask_engine(agent), ..Gathered::default() };
     seen.frontend = agent.engine.frontend().and_then(|frontend| frontend.kind);
-    seen.pool = pool::size_bytes(&agent.options.state_dir).ok();
+    let space = mainstay_pool::of_node(&agent.options.state_dir).space();
+    seen.pool = space.ok().map(|space| (space.size, space.for_replicas()));
     let pids = [("agent", Some(std::process::id())), ("engine", agent.engine.pid())];
     for (name, pid) in pids {
         seen.processes.extend(pid.and_then(process::look).map(|found| (name, found)));

@@ -127,7 +127,7 @@ impl Lab {
                 serve(stream, &status, &engine_hangs);
             }
         });
-        let directory = mainstay_pool::directory::replica_directory(dir.path(), R, "db");
+        let directory = mainstay_pool::of_node(dir.path()).replica_of(R, "db").place().to_owned();
         std::fs::create_dir_all(&directory).unwrap();
         let label = serde_json::json!({"resource": R, "name": "db", "incarnation": INCARNATION});
         std::fs::write(directory.join("replica.json"), label.to_string()).unwrap();
