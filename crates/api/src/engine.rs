@@ -526,36 +526,6 @@ pub struct ReplicaStatus {
     pub proposal: Option<ProposalEvent>,
 }
 
-/// Returns the name of the file, in a replica's directory, that holds a volume's content as of a
-/// snapshot.
-#[must_use]
-pub fn snapshot_file(snapshot: SnapshotId, volume: VolumeId) -> String {
-    format!("{}vol{}", snapshot_prefix(snapshot), volume.0)
-}
-
-/// Returns the name of a snapshot's map of a volume, in a pool that cannot clone files. Content
-/// that was written over since lies beside the map.
-#[must_use]
-pub fn snapshot_map_file(snapshot: SnapshotId, volume: VolumeId) -> String {
-    format!("{}map{}", snapshot_prefix(snapshot), volume.0)
-}
-
-/// Returns the snapshot and the volume of a map, by the name of its file.
-#[must_use]
-pub fn snapshot_of_map(file: &str) -> Option<(SnapshotId, VolumeId)> {
-    let (number, volume) = file.strip_prefix("snap")?.split_once("-map")?;
-    Some((SnapshotId(number.parse().ok()?), VolumeId(volume.parse().ok()?)))
-}
-
-/// Returns the prefix of the names of all files of a snapshot, those of its sums included.
-#[must_use]
-pub fn snapshot_prefix(snapshot: SnapshotId) -> String {
-    if snapshot == SnapshotId::BEFORE_COPY {
-        return "before-copy-".into();
-    }
-    format!("snap{}-", snapshot.0)
-}
-
 /// A snapshot as one replica has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotStatus {

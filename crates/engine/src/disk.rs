@@ -32,7 +32,7 @@ pub use cow::copy_out;
 pub use create::NewReplica;
 pub use error::DiskError;
 pub use files::{FileMedia, Layout, ReplicaFiles};
-pub use journal::{NewJournal, check_owner, elsewhere};
+pub use journal::{NewJournal, check_owner};
 pub use snapshots::{Content, SnapshotAction, SnapshotDone, SnapshotJob};
 
 use crate::buffer::BufferPool;

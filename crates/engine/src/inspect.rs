@@ -1,10 +1,11 @@
 //! A look at the files of a replica that no engine has open. Nothing is written, not even a lock is
 //! left.
 
-use crate::disk::{check_owner, elsewhere};
+use crate::disk::check_owner;
 use bytes::Bytes;
 use mainstay_api::inspect::{BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, VoidView};
 use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock, UnfinishedCopy};
+use mainstay_pool::{Part, replica_at};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
 use mainstay_types::{Index, Position};
 use std::fs::{File, TryLockError};
@@ -40,16 +41,17 @@ struct Files {
 
 impl Media for Files {
     fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
-        let (file, name) = match area {
-            Area::Meta => (&self.meta, "meta"),
-            Area::Journal => (&self.journal, "journal"),
+        let file = match area {
+            Area::Meta => &self.meta,
+            Area::Journal => &self.journal,
             Area::Volume(_) | Area::Sums(_) => {
                 return Err(MediaError { detail: "volumes are not looked at".into() });
             }
         };
         let mut bytes = vec![0; len];
-        file.read_exact_at(&mut bytes, offset)
-            .map_err(|error| MediaError { detail: format!("reading {name} at {offset}: {error}") })?;
+        file.read_exact_at(&mut bytes, offset).map_err(|error| MediaError {
+            detail: format!("reading {} at {offset}: {error}", Part::Area(area)),
+        })?;
         Ok(bytes.into())
     }
 
@@ -70,9 +72,11 @@ impl Media for Files {
 /// When the replica is in use, cannot be read, or `path` holds no replica.
 pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, InspectError> {
     let open = |path: PathBuf| File::open(&path).map_err(|source| InspectError::Open { path, source });
-    let elsewhere = journal.map(Path::to_owned).or_else(|| elsewhere(path));
-    let at = elsewhere.clone().unwrap_or_else(|| path.join("journal"));
-    let mut files = Files { meta: open(path.join("meta"))?, journal: open(at.clone())? };
+    let replica = replica_at(path);
+    let elsewhere = journal.map(Path::to_owned).or_else(|| replica.journal_elsewhere());
+    let at = elsewhere.clone().unwrap_or_else(|| replica.part(Part::Area(Area::Journal)));
+    let meta = open(replica.part(Part::Area(Area::Meta)))?;
+    let mut files = Files { meta, journal: open(at.clone())? };
     for (file, path) in [(&files.meta, path), (&files.journal, at.as_path())] {
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => return Err(InspectError::InUse { path: path.to_owned() }),

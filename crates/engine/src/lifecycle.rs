@@ -231,7 +231,7 @@ fn create(
     pool: &BufferPool,
 ) -> Result<Made, LifecycleError> {
     check_sizes(&config)?;
-    if dir.exists() {
+    if mainstay_pool::replica_at(dir).is_there() {
         let (store, _) = open(dir, None, pool)?;
         let found = store.config();
         if found.resource == config.resource && found.incarnation == config.incarnation {

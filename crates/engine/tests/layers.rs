@@ -6,11 +6,11 @@
 mod support;
 
 use bytes::Bytes;
-use mainstay_api::engine::snapshot_map_file;
 use mainstay_engine::disk::{
     Disk, DiskDone, DiskTag, Layout, NewReplica, ReplicaFiles, SnapshotDone, copy_out,
 };
 use mainstay_engine::ring::Ring;
+use mainstay_pool::Part;
 use mainstay_store::{Area, OpId, Output};
 use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -250,7 +250,7 @@ fn fills(bytes: &[u8]) -> Vec<u8> {
 
 /// Content of a snapshot, as a copy of it has it.
 fn content(replica: &Path, snapshot: SnapshotId, volume: VolumeId) -> Vec<u8> {
-    let map = replica.join(snapshot_map_file(snapshot, volume));
+    let map = replica.join(Part::map(snapshot, volume).to_string());
     if !map.exists() {
         let clone = replica.join(format!("snap{}-vol{}", snapshot.0, volume.0));
         return fills(&fs::read(clone).expect("a clone"));

@@ -1,5 +1,6 @@
 //! Why the files of a replica cannot be made or used.
 
+use mainstay_pool::Failed;
 use mainstay_types::{BLOCK_BYTES, size_words};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,12 @@ impl DiskError {
     pub fn is_no_space(&self) -> bool {
         let Self::System { source, .. } = self else { return false };
         matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
+impl From<Failed> for DiskError {
+    fn from(Failed { what, path, source }: Failed) -> Self {
+        Self::System { what, path, source }
     }
 }
 

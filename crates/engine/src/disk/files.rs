@@ -1,6 +1,5 @@
-//! The files of a replica: `meta`, `journal`, `vol0`, `vol1`, … and the sums of their blocks,
-//! `sums0`, `sums1`, …, in a directory of their own. `journal` may be a link to a file elsewhere,
-//! see `journal.rs`.
+//! The files of a replica: metadata, journal, volumes and the sums of their blocks. The pool knows
+//! where each is. The journal may be elsewhere, see `journal.rs`.
 //!
 //! What this file guarantees: one process at a time has the files open. A process that finds them
 //! taken waits for a moment.
@@ -12,9 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::cow::Standing;
-use super::create::{beside, remove_all, sync_parent};
 use super::error::{DiskError, failed};
-use super::journal::elsewhere;
 use super::memory::Memory;
 use crate::buffer::{BUFFER_BYTES_MAX, BufferPool};
 use crate::ring::Fd;
@@ -22,15 +19,17 @@ use bytes::Bytes;
 use mainstay_api::engine::FileId;
 use mainstay_codec::JOURNAL_LABEL_BYTES;
 use mainstay_codec::sums::sums_bytes;
+use mainstay_pool::{Part, Replica, replica_at};
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
 use rustix::fs::SeekFrom;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -81,15 +80,6 @@ impl Layout {
     }
 }
 
-pub(super) fn name(area: Area) -> String {
-    match area {
-        Area::Meta => "meta".to_owned(),
-        Area::Journal => "journal".to_owned(),
-        Area::Volume(volume) => format!("vol{}", volume.0),
-        Area::Sums(volume) => format!("sums{}", volume.0),
-    }
-}
-
 /// One open file of a replica.
 #[derive(Debug)]
 pub(super) struct AreaFile {
@@ -107,7 +97,7 @@ pub(super) struct AreaFile {
 /// The open files of a replica.
 #[derive(Debug)]
 pub struct ReplicaFiles {
-    pub(super) path: PathBuf,
+    pub(super) at: Arc<dyn Replica>,
     meta: AreaFile,
     journal: AreaFile,
     volumes: Vec<AreaFile>,
@@ -121,29 +111,34 @@ impl ReplicaFiles {
     /// Opens the files of the replica in `path`. Their sizes are to be compared with what the
     /// superblock says, see [`check`](Self::check).
     pub fn open(path: &Path) -> Result<Self, DiskError> {
-        if !path.join(name(Area::Meta)).exists() {
+        Self::open_at(replica_at(path))
+    }
+
+    pub(super) fn open_at(at: Arc<dyn Replica>) -> Result<Self, DiskError> {
+        let path = at.place();
+        if !at.has(Part::Area(Area::Meta)) {
             return Err(DiskError::Missing { path: path.to_owned() });
         }
-        let meta = open_area(path, Area::Meta, true)?;
+        let meta = open_area(&*at, Area::Meta, true)?;
         lock(&meta, path)?;
-        let (volumes, sums) = (numbered(path, Area::Volume)?, numbered(path, Area::Sums)?);
-        let elsewhere = elsewhere(path);
+        let (volumes, sums) = (numbered(&*at, Area::Volume)?, numbered(&*at, Area::Sums)?);
+        let elsewhere = at.journal_elsewhere();
         if let Some(journal) = elsewhere.as_ref().filter(|journal| !journal.exists()) {
             return Err(DiskError::JournalMissing { path: path.to_owned(), journal: journal.clone() });
         }
-        let journal = open_area(path, Area::Journal, elsewhere.is_none())?;
+        let journal = open_area(&*at, Area::Journal, elsewhere.is_none())?;
         if let Some(path) = elsewhere {
             // A copy of the directory leads to the same journal.
             lock(&journal, &path)?;
         }
-        Ok(Self { path: path.to_owned(), meta, journal, volumes, sums, layers: Default::default() })
+        Ok(Self { at, meta, journal, volumes, sums, layers: Default::default() })
     }
 
     /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. All
     /// files but the journal may be larger: the engine may have ended while they grew.
     pub fn check(&self, layout: &Layout) -> Result<(), DiskError> {
         for (area, expected) in layout.files() {
-            let path = self.path.join(name(area));
+            let path = self.at.part(Part::Area(area));
             let Some(file) = self.area(area) else { return Err(DiskError::Missing { path }) };
             let label = if area == Area::Journal { JOURNAL_LABEL_BYTES as u64 } else { 0 };
             let larger = area != Area::Journal && file.bytes > expected;
@@ -157,19 +152,13 @@ impl ReplicaFiles {
     /// Where the files are.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.at.place()
     }
 
     /// Removes the replica in `path`; its name is free at once, whatever happens meanwhile. It must
     /// not be open, and a journal elsewhere stays.
     pub fn remove(path: &Path) -> Result<(), DiskError> {
-        let doomed = beside(path, "deleting");
-        remove_all(&doomed)?;
-        if path.exists() {
-            failed("cannot rename", path, fs::rename(path, &doomed))?;
-            sync_parent(path)?;
-        }
-        remove_all(&doomed)
+        Ok(replica_at(path).discard()?)
     }
 
     /// Whether each volume has a file of sums.
@@ -225,7 +214,7 @@ impl ReplicaFiles {
         let areas = [Area::Meta, Area::Journal].into_iter().chain(volumes).chain(sums);
         let of = |area: Area| {
             let stat = rustix::fs::fstat(&self.area(area)?.file).ok()?;
-            Some((name(area), FileId { dev: stat.st_dev, ino: stat.st_ino }))
+            Some((Part::Area(area).to_string(), FileId { dev: stat.st_dev, ino: stat.st_ino }))
         };
         areas.filter_map(of).collect()
     }
@@ -273,14 +262,14 @@ pub(super) fn open_file(
 }
 
 /// The files of an area that each volume has, as many as there are.
-fn numbered(path: &Path, area: fn(VolumeId) -> Area) -> Result<Vec<AreaFile>, DiskError> {
+fn numbered(at: &dyn Replica, area: fn(VolumeId) -> Area) -> Result<Vec<AreaFile>, DiskError> {
     let areas = (0..VOLUMES_MAX).map(|number| area(VolumeId(number as u16)));
-    let there = areas.take_while(|&area| path.join(name(area)).exists());
-    there.map(|area| open_area(path, area, true)).collect()
+    let there = areas.take_while(|&area| at.has(Part::Area(area)));
+    there.map(|area| open_area(at, area, true)).collect()
 }
 
-fn open_area(path: &Path, area: Area, direct: bool) -> Result<AreaFile, DiskError> {
-    let path = path.join(name(area));
+fn open_area(at: &dyn Replica, area: Area, direct: bool) -> Result<AreaFile, DiskError> {
+    let path = at.part(Part::Area(area));
     let (file, is_direct) = open_file(&path, direct, |_| {})?;
     let bytes = failed("cannot look at", &path, file.metadata())?.len();
     let mem_align = match failed("cannot look at", &path, direct_alignment(&file))? {
@@ -341,7 +330,7 @@ pub struct FileMedia<'a> {
 
 impl FileMedia<'_> {
     fn file(&self, area: Area, offset: u64, len: usize) -> Result<File, MediaError> {
-        let detail = |text: String| MediaError { detail: format!("{}: {text}", name(area)) };
+        let detail = |text: String| MediaError { detail: format!("{}: {text}", Part::Area(area)) };
         let file = self.files.area(area).ok_or_else(|| detail("no such file".to_owned()))?;
         if offset.checked_add(len as u64).is_none_or(|end| end > file.bytes) {
             return Err(detail(format!("{len} bytes at {offset} of a file of {} bytes", file.bytes)));
@@ -359,8 +348,9 @@ impl Media for FileMedia<'_> {
         let skip = (offset - start) as usize;
         let read = |at: u64, bytes: usize| {
             let mut buffer = self.pool.get(bytes);
-            file.read_exact_at(&mut buffer.as_mut_slice()[..bytes], at)
-                .map_err(|error| MediaError { detail: format!("reading {} at {at}: {error}", name(area)) })?;
+            file.read_exact_at(&mut buffer.as_mut_slice()[..bytes], at).map_err(|error| MediaError {
+                detail: format!("reading {} at {at}: {error}", Part::Area(area)),
+            })?;
             Ok(buffer.freeze(bytes))
         };
         let whole = (end - start) as usize;
@@ -377,8 +367,9 @@ impl Media for FileMedia<'_> {
 
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
         let file = self.file(area, offset, data.len())?;
-        let failed =
-            |detail: String| MediaError { detail: format!("writing {} at {offset}: {detail}", name(area)) };
+        let failed = |detail: String| MediaError {
+            detail: format!("writing {} at {offset}: {detail}", Part::Area(area)),
+        };
         if !offset.is_multiple_of(BLOCK_BYTES) || !(data.len() as u64).is_multiple_of(BLOCK_BYTES) {
             return Err(failed(format!("{} bytes are not whole blocks", data.len())));
         }
@@ -392,7 +383,7 @@ impl Media for FileMedia<'_> {
 
     fn flush(&mut self, area: Area) -> Result<(), MediaError> {
         let failed =
-            |error: std::io::Error| MediaError { detail: format!("flushing {}: {error}", name(area)) };
+            |error: std::io::Error| MediaError { detail: format!("flushing {}: {error}", Part::Area(area)) };
         self.file(area, 0, 0)?.sync_data().map_err(failed)
     }
 }
@@ -400,6 +391,7 @@ impl Media for FileMedia<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::fd::OwnedFd;
 
     fn area(path: &Path) -> AreaFile {

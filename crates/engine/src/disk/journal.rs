@@ -8,12 +8,13 @@
 //!   its device, too.
 //! - A journal that would not survive a power cut is used only if it was made for that.
 
-use super::create::sync_parent;
 use super::error::{DiskError, failed};
-use super::files::{AreaFile, ReplicaFiles, name};
+use super::files::{AreaFile, ReplicaFiles};
 use super::memory::Memory;
 use crate::buffer::BufferPool;
 use mainstay_codec::{JOURNAL_LABEL_BYTES, JournalLabel};
+use mainstay_pool::Part;
+use mainstay_pool::durable::sync_parent;
 use mainstay_store::{Area, Media, StoreConfig};
 use mainstay_types::{Incarnation, ResourceId};
 use rustix::fs::{FsWord, statfs};
@@ -58,29 +59,14 @@ impl NewJournal {
         Ok(())
     }
 
-    /// Lets the directory of a replica in the making name the journal, durably: before it exists.
-    pub(super) fn link(&self, replica: &Path) -> Result<(), DiskError> {
-        let link = replica.join(name(Area::Journal));
-        failed("cannot make", &link, std::os::unix::fs::symlink(&self.path, &link))?;
-        failed("cannot flush", replica, File::open(replica).and_then(|dir| dir.sync_all()))?;
-        sync_parent(replica)
-    }
-
     /// Takes back what was made of it.
     pub(crate) fn remove(&self) -> Result<(), DiskError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => failed("cannot remove", &self.path, result)?,
         }
-        sync_parent(&self.path)
+        failed("cannot flush the directory of", &self.path, sync_parent(&self.path))
     }
-}
-
-/// Where the link to the journal of the replica in `replica` leads; `None` when the journal is in
-/// the directory itself.
-pub fn elsewhere(replica: &Path) -> Option<PathBuf> {
-    // A link of an operator may be relative.
-    fs::read_link(replica.join(name(Area::Journal))).ok().map(|journal| replica.join(journal))
 }
 
 /// Whether a power cut empties the file system of `path`.
@@ -98,7 +84,7 @@ impl ReplicaFiles {
         let volatile = self.check_label(config, pool)?;
         for area in [Area::Journal, Area::Meta] {
             let volatile = volatile && area == Area::Journal;
-            let path = self.path.join(name(area));
+            let path = self.at.part(Part::Area(area));
             let Some(file) = self.area_mut(area) else { continue };
             let handle = failed("cannot map", &path, file.file.try_clone().map(File::from))?;
             file.memory = failed("cannot map", &path, Memory::map(&handle, file.bytes, volatile))?;
@@ -117,7 +103,7 @@ impl ReplicaFiles {
 
     /// Whether the journal may be volatile, and is.
     fn check_label(&self, config: &StoreConfig, pool: &BufferPool) -> Result<bool, DiskError> {
-        let Some(journal) = elsewhere(&self.path) else { return Ok(false) };
+        let Some(journal) = self.at.journal_elsewhere() else { return Ok(false) };
         let wrong = |what: String| DiskError::WrongJournal { path: journal.clone(), what };
         let AreaFile { bytes, .. } = self.area(Area::Journal).expect("opened with the others");
         if *bytes != config.journal_bytes + JOURNAL_LABEL_BYTES as u64 {

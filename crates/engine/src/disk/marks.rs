@@ -19,10 +19,10 @@
 //! A copy of the directory as a whole keeps its stamps. If only `marks` is lost the files are taken
 //! as they are: so do replicas of earlier versions, and so may an operator who knows better.
 
-use super::create::beside;
 use super::error::{DiskError, failed};
-use super::files::{ReplicaFiles, SUMS_BYTES, name};
+use super::files::{ReplicaFiles, SUMS_BYTES};
 use crate::buffer::BufferPool;
+use mainstay_pool::Part;
 use mainstay_store::{Area, Media};
 use mainstay_types::{BLOCK_BYTES, ResourceId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -33,8 +33,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Name of the file that knows the stamps, in the replica's directory.
-const MARKS: &str = "marks";
 /// A mark is a line of text within one sector of a disk, which is written whole or not at all.
 const MARK_BYTES_MAX: usize = 512;
 
@@ -94,7 +92,7 @@ impl ReplicaFiles {
         }
         match self.mark(known, resource, pool) {
             Err(error) if error.is_no_space() => {
-                tracing::info!(path = %self.path.display(), "the pool has no space for new marks; the old ones stay");
+                tracing::info!(path = %self.path().display(), "the pool has no space for new marks; the old ones stay");
                 Ok(())
             }
             marked => marked,
@@ -102,7 +100,7 @@ impl ReplicaFiles {
     }
 
     fn marks(&self) -> Result<Option<Marks>, DiskError> {
-        let path = self.path.join(MARKS);
+        let path = self.at.part(Part::Marks);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => failed("cannot read", &path, text)?,
@@ -113,9 +111,9 @@ impl ReplicaFiles {
     }
 
     fn compare(&self, known: &Marks, resource: ResourceId, pool: &BufferPool) -> Result<(), DiskError> {
-        let in_place = inode(&self.path.join(MARKS))? == known.inode;
+        let in_place = inode(&self.at.part(Part::Marks))? == known.inode;
         for volume in self.sums_of() {
-            let path = self.path.join(name(Area::Sums(volume)));
+            let path = self.at.part(Part::Area(Area::Sums(volume)));
             let foreign = |what: String| Err(DiskError::Foreign { path: path.clone(), what });
             let here = inode(&path)?;
             if in_place && known.sums.get(usize::from(volume.0)).is_some_and(|inode| *inode != here) {
@@ -165,7 +163,7 @@ impl ReplicaFiles {
         };
         for volume in self.sums_of() {
             let area = Area::Sums(volume);
-            let path = self.path.join(name(area));
+            let path = self.at.part(Part::Area(area));
             let end = SUMS_BYTES + BLOCK_BYTES;
             let block = pool.copy_of(&Mark { resource, volume, stamp }.encode());
             let Some(file) = self.area(area) else { continue };
@@ -182,12 +180,11 @@ impl ReplicaFiles {
 
     /// Writes the stamps durably, with the inodes that the files have now.
     fn write_marks(&self, marks: &Marks, next: Option<u64>) -> Result<(), DiskError> {
-        let path = self.path.join(MARKS);
-        let half = beside(&path, "new");
+        let half = self.at.half(Part::Marks);
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = failed("cannot make", &half, options.open(&half))?;
-        let sums = self.sums_of().map(|volume| inode(&self.path.join(name(Area::Sums(volume)))));
+        let sums = self.sums_of().map(|volume| inode(&self.at.part(Part::Area(Area::Sums(volume)))));
         let marks = Marks {
             stamp: marks.stamp,
             next,
@@ -196,8 +193,8 @@ impl ReplicaFiles {
         };
         let text = serde_json::to_string(&marks).expect("numbers are encoded") + "\n";
         failed("cannot write", &half, file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))?;
-        failed("cannot rename", &half, fs::rename(&half, &path))?;
-        failed("cannot flush", &self.path, File::open(&self.path).and_then(|dir| dir.sync_all()))
+        self.at.complete(Part::Marks)?;
+        Ok(self.at.flush()?)
     }
 
     fn sums_of(&self) -> impl Iterator<Item = VolumeId> + use<> {
@@ -223,6 +220,8 @@ mod tests {
     use mainstay_store::{Store, StoreConfig};
     use mainstay_types::Incarnation;
     use std::path::PathBuf;
+
+    const MARKS: &str = "marks";
 
     /// A directory with replicas of two volumes that goes with the test.
     struct Lab(PathBuf, BufferPool);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     fn swap(one: &Path, other: &Path) {
-        let away = beside(one, "away");
+        let away = one.with_extension("away");
         fs::rename(one, &away)
             .and_then(|()| fs::rename(other, one))
             .and_then(|()| fs::rename(&away, other))

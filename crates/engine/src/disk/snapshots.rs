@@ -12,17 +12,18 @@
 
 use super::cow::{self, Layer, Standing};
 use super::error::{DiskError, failed};
-use super::files::{ReplicaFiles, SUMS_BYTES, name};
+use super::files::{ReplicaFiles, SUMS_BYTES};
 use super::freeing;
 use crate::ring::Fd;
-use mainstay_api::engine::{ContentSource, snapshot_file, snapshot_map_file, snapshot_prefix};
+use mainstay_api::engine::ContentSource;
 use mainstay_codec::sums::SUM_BYTES;
+use mainstay_pool::{Part, Replica, replica_at};
 use mainstay_store::{Area, IoFailure, OpId};
 use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -80,10 +81,10 @@ pub struct SnapshotDone {
 /// that is being made is in the set before it has a file.
 pub(super) type Held = Arc<Mutex<BTreeSet<SnapshotId>>>;
 
-/// The directory of a replica and the open files of its volumes and sums. While one exists, no
+/// The place of a replica and the open files of its volumes and sums. While one exists, no
 /// other process can open the replica.
 pub(super) struct Clones {
-    path: PathBuf,
+    at: Arc<dyn Replica>,
     files: Vec<(Area, Fd)>,
     held: Held,
     /// Lock that is held while space is freed or layers are written.
@@ -100,26 +101,6 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn areas(volumes: usize, sums: bool) -> impl Iterator<Item = Area> {
     let numbers = move || (0..volumes).map(|n| VolumeId(n as u16));
     numbers().map(Area::Volume).chain(numbers().filter(move |_| sums).map(Area::Sums))
-}
-
-/// The name of the clone of an area.
-pub(super) fn clone_name(snapshot: SnapshotId, area: Area) -> String {
-    match area {
-        Area::Volume(volume) => snapshot_file(snapshot, volume),
-        _ => snapshot_prefix(snapshot) + &name(area),
-    }
-}
-
-/// The snapshot that a file is of, if it is of one; half-made ones included.
-fn snapshot_of(file: &str) -> Option<SnapshotId> {
-    let (id, of) = match file.strip_prefix(&snapshot_prefix(SnapshotId::BEFORE_COPY)) {
-        Some(of) => (SnapshotId::BEFORE_COPY, of),
-        None => {
-            let (number, of) = file.strip_prefix("snap")?.split_once('-')?;
-            (SnapshotId(number.parse().ok()?), of)
-        }
-    };
-    (of.starts_with("vol") || of.starts_with("sums")).then_some(id)
 }
 
 /// Cuts the clone of an area for a volume of `bytes` bytes, or makes it as large. The rest of it is
@@ -200,23 +181,24 @@ impl From<ContentSource> for Content {
 impl Content {
     /// Whether the sums of its blocks are known.
     pub fn has_sums(&self) -> bool {
-        self.dir.join(clone_name(self.snapshot, Area::Sums(VolumeId(0)))).exists()
+        replica_at(&self.dir).has(Part::Snapshot(self.snapshot, Area::Sums(VolumeId(0))))
     }
 
-    /// Clones its files into the directory of a new replica, durably but for their names.
-    pub(super) fn clone_to(&self, path: &Path, files: &ReplicaFiles) -> Result<(), DiskError> {
+    /// Clones its files into a replica in the making, durably but for their names.
+    pub(super) fn clone_to(&self, new: &dyn Replica, files: &ReplicaFiles) -> Result<(), DiskError> {
+        let source = replica_at(&self.dir);
         let volumes = (0..).take_while(|n| files.area(Area::Volume(VolumeId(*n))).is_some()).count();
         for area in areas(volumes, files.has_sums()) {
-            let (from, to) =
-                (self.dir.join(clone_name(self.snapshot, area)), path.join(clone_name(self.name, area)));
+            let from = source.part(Part::Snapshot(self.snapshot, area));
+            let to = new.part(Part::Snapshot(self.name, area));
             if let Area::Volume(volume) = area
-                && cow::is_here(&self.dir, self.snapshot)
+                && cow::is_here(&*source, self.snapshot)
             {
-                cow::copy_out(&self.dir.join(snapshot_map_file(self.snapshot, volume)), &new_file(&to)?)?;
+                cow::copy_out(&source.part(Part::map(self.snapshot, volume)), &new_file(&to)?)?;
                 continue;
             }
-            let source = failed("cannot open what the replica is made of,", &from, File::open(&from))?;
-            match clone_file(&source, &to, |_| Ok(())) {
+            let file = failed("cannot open what the replica is made of,", &from, File::open(&from))?;
+            match clone_file(new, file.as_fd(), &to, |_| Ok(())) {
                 Err(DiskError::NoClones { .. }) => copy_file(&from, &to, u64::MAX, |_| Ok(()))?,
                 cloned => _ = cloned?,
             }
@@ -231,20 +213,16 @@ fn new_file(path: &Path) -> Result<File, DiskError> {
     failed("cannot make", path, options.open(path))
 }
 
-/// Makes `path` a clone of `source`, durably but for its name.
+/// Makes `path`, of a replica, a clone of `source`, durably but for its name.
 fn clone_file(
-    source: impl AsFd,
+    at: &dyn Replica,
+    source: BorrowedFd<'_>,
     path: &Path,
     fit: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<File, DiskError> {
-    let file = new_file(path)?;
-    let cloned = rustix::fs::ioctl_ficlone(&file, source).map_err(io::Error::from);
-    if let Err(Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV | libc::ENOTTY)) =
-        cloned.as_ref().map_err(io::Error::raw_os_error)
-    {
+    let Some(file) = at.clone_to(path, source)? else {
         return Err(DiskError::NoClones { path: path.to_owned() });
-    }
-    failed("cannot clone to", path, cloned)?;
+    };
     failed("cannot cut", path, fit(&file))?;
     failed("cannot flush", path, file.sync_all())?;
     Ok(file)
@@ -270,7 +248,7 @@ impl Clones {
     pub(super) fn of(files: &ReplicaFiles, volumes: usize, held: &Held, freeing: &Arc<Mutex<()>>) -> Self {
         let file = |area: Area| files.area(area).map(|file| (area, Fd::clone(&file.file)));
         Self {
-            path: files.path().to_owned(),
+            at: Arc::clone(&files.at),
             files: areas(volumes, files.has_sums()).filter_map(file).collect(),
             held: Arc::clone(held),
             freeing: Arc::clone(freeing),
@@ -284,7 +262,7 @@ impl Clones {
             // overwritten, and to put that aside would be a second copy.
             Err(DiskError::NoClones { .. }) if snapshot != SnapshotId::BEFORE_COPY => {
                 self.forget_half_made(snapshot)?;
-                self.begin_layer(snapshot, sizes, |volume| self.path.join(name(Area::Sums(volume))))
+                self.begin_layer(snapshot, sizes, |volume| self.at.part(Part::Area(Area::Sums(volume))))
             }
             kept => kept.map(|_| Change::None),
         }
@@ -293,11 +271,11 @@ impl Clones {
     /// Clones the files of the snapshot `from`, and volumes and sums from the clones: what fails
     /// half-way is done again as a whole.
     fn restore(&self, snapshot: SnapshotId, from: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
-        let kept = if cow::is_here(&self.path, from) {
-            Err(DiskError::NoClones { path: self.path.clone() })
+        let kept = if cow::is_here(&*self.at, from) {
+            Err(DiskError::NoClones { path: self.at.place().to_owned() })
         } else {
             self.keep(snapshot, sizes, |area, _| {
-                let path = self.path.join(clone_name(from, area));
+                let path = self.at.part(Part::Snapshot(from, area));
                 failed("cannot open", &path, File::open(&path)).map(|file| Fd::new(file.into()))
             })
         };
@@ -306,7 +284,7 @@ impl Clones {
             kept => kept?,
         };
         for ((_, target), (path, file)) in self.files.iter().zip(&files) {
-            let cloned = rustix::fs::ioctl_ficlone(target, file).map_err(io::Error::from);
+            let cloned = self.at.clone_over(target.as_fd(), file.as_fd());
             failed("cannot clone to a volume or its sums", path, cloned)?;
             let flushed = rustix::fs::fsync(target).map_err(io::Error::from);
             failed("cannot flush what is cloned from", path, flushed)?;
@@ -324,13 +302,13 @@ impl Clones {
         self.forget_half_made(snapshot)?;
         // A thread that frees space reads the maps that are written here.
         let _one_at_a_time = locked(&self.freeing);
-        let sums = |volume| self.path.join(clone_name(from, Area::Sums(volume)));
+        let sums = |volume| self.at.part(Part::Snapshot(from, Area::Sums(volume)));
         let change = self.begin_layer(snapshot, sizes, sums)?;
         let volumes: Vec<_> = self.volumes(sizes).collect();
         let held = locked(&self.held).clone();
-        cow::restore(&self.path, (from, snapshot), &held, &volumes)?;
+        cow::restore(&*self.at, (from, snapshot), &held, &volumes)?;
         for (volume, bytes) in self.sums(sizes) {
-            let (source, target) = (sums(volume), self.path.join(name(Area::Sums(volume))));
+            let (source, target) = (sums(volume), self.at.part(Part::Area(Area::Sums(volume))));
             let file = OpenOptions::new().read(true).write(true).open(&target);
             let file = failed("cannot open", &target, file)?;
             let copied = cow::punch(&file, 0, SUMS_BYTES)
@@ -350,13 +328,12 @@ impl Clones {
         sums: impl Fn(VolumeId) -> PathBuf,
     ) -> Result<Change, DiskError> {
         for (volume, bytes) in self.sums(sizes) {
-            let path = self.path.join(clone_name(snapshot, Area::Sums(volume)));
-            let half = path.with_extension("new");
-            copy_file(&sums(volume), &half, bytes, |file| file.set_len(SUMS_BYTES))?;
-            failed("cannot rename", &half, fs::rename(&half, &path))?;
+            let part = Part::Snapshot(snapshot, Area::Sums(volume));
+            copy_file(&sums(volume), &self.at.half(part), bytes, |file| file.set_len(SUMS_BYTES))?;
+            self.at.complete(part)?;
         }
         locked(&self.held).insert(snapshot);
-        Layer::create(&self.path, snapshot, sizes).map(Change::Begun)
+        Layer::create(&*self.at, snapshot, sizes).map(Change::Begun)
     }
 
     /// The volumes and their sizes, in bytes.
@@ -391,46 +368,35 @@ impl Clones {
             let (Area::Volume(volume) | Area::Sums(volume)) = *area else { continue };
             let Some(bytes) = sizes.get(usize::from(volume.0)) else { continue };
             let source = source(*area, file)?;
-            let path = self.path.join(clone_name(snapshot, *area));
-            let half = path.with_extension("new");
-            let file = clone_file(&source, &half, |file| fit(file, *area, *bytes))?;
-            failed("cannot rename", &half, fs::rename(&half, &path))?;
-            files.push((path, file));
+            let part = Part::Snapshot(snapshot, *area);
+            let fit = |file: &File| fit(file, *area, *bytes);
+            let file = clone_file(&*self.at, source.as_fd(), &self.at.half(part), fit)?;
+            self.at.complete(part)?;
+            files.push((self.at.part(part), file));
         }
-        self.sync()?;
+        self.at.flush()?;
         Ok(files)
     }
 
     /// Removes the files of a snapshot, and the parts of its layer that no other snapshot needs.
     fn remove(&self, snapshot: SnapshotId) -> Result<Change, DiskError> {
-        remove_snapshots(&self.path, |id| id == snapshot)?;
+        remove_snapshots(&*self.at, |id| id == snapshot)?;
         let _one_at_a_time = locked(&self.freeing);
         let volumes = self.files.iter().filter(|(area, _)| matches!(area, Area::Volume(_))).count();
-        cow::tidy(&self.path, || locked(&self.held).clone(), volumes, false).map(Change::Left)
+        cow::tidy(&*self.at, || locked(&self.held).clone(), volumes, false).map(Change::Left)
     }
 
     /// Removes the files that are left of clones that were not possible.
     fn forget_half_made(&self, snapshot: SnapshotId) -> Result<(), DiskError> {
-        remove_snapshots(&self.path, |id| id == snapshot)
+        remove_snapshots(&*self.at, |id| id == snapshot)
     }
-
-    fn sync(&self) -> Result<(), DiskError> {
-        failed("cannot flush", &self.path, File::open(&self.path).and_then(|dir| dir.sync_all()))
-    }
-}
-
-fn snapshot_files(path: &Path) -> Result<Vec<(SnapshotId, PathBuf)>, DiskError> {
-    let entries = failed("cannot list", path, fs::read_dir(path))?;
-    let found = entries.flatten().filter_map(|entry| {
-        let id = snapshot_of(&entry.file_name().to_string_lossy())?;
-        Some((id, entry.path()))
-    });
-    Ok(found.collect())
 }
 
 /// Removes the files of snapshots that are `unwanted`, half-made ones included.
-pub(super) fn remove_snapshots(path: &Path, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
-    for (_, file) in snapshot_files(path)?.into_iter().filter(|(id, _)| unwanted(*id)) {
+fn remove_snapshots(at: &dyn Replica, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
+    let parts = failed("cannot list", at.place(), at.parts())?.into_iter();
+    for entry in parts.filter(|entry| matches!(entry.part, Part::Snapshot(id, _) if unwanted(id))) {
+        let file = entry.path;
         match freeing::remove(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return failed("cannot remove", &file, Err(error));
@@ -452,16 +418,16 @@ impl ReplicaFiles {
         recorded: &BTreeSet<SnapshotId>,
         volumes: usize,
     ) -> Result<Vec<SnapshotId>, DiskError> {
-        remove_snapshots(self.path(), |id| !recorded.contains(&id))?;
+        remove_snapshots(&*self.at, |id| !recorded.contains(&id))?;
         let in_layers: BTreeSet<_> =
-            recorded.iter().copied().filter(|id| cow::is_here(self.path(), *id)).collect();
-        let standing = cow::tidy(self.path(), || in_layers.clone(), volumes, true)?;
+            recorded.iter().copied().filter(|id| cow::is_here(&*self.at, *id)).collect();
+        let standing = cow::tidy(&*self.at, || in_layers.clone(), volumes, true)?;
         let whole = |id: &SnapshotId| {
             let layer = in_layers.contains(id);
             let own =
                 areas(volumes, self.has_sums()).filter(|area| !layer || !matches!(area, Area::Volume(_)));
-            let mut names = own.map(|area| clone_name(*id, area));
-            names.all(|name| self.path().join(name).exists()) && !standing.lost.contains(id)
+            let mut parts = own.map(|area| Part::Snapshot(*id, area));
+            parts.all(|part| self.at.has(part)) && !standing.lost.contains(id)
         };
         let lost: Vec<_> = recorded.iter().copied().filter(|id| !whole(id)).collect();
         let held = in_layers.into_iter().filter(|id| !lost.contains(id)).collect();
@@ -473,6 +439,7 @@ impl ReplicaFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::FileExt;
 
     /// Sums beyond the end of the kept volume say nothing. Should that volume grow again, it has
@@ -491,25 +458,5 @@ mod tests {
         fs::remove_file(&path).expect("well");
         assert_eq!((found.iter().filter(|byte| **byte == 7).count(), &found[..12]), (12, &[7; 12][..]));
         assert_eq!((bytes, volume_bytes), (SUMS_BYTES, 3 * BLOCK_BYTES));
-    }
-
-    #[test]
-    fn names_say_which_snapshot_a_file_is_of() {
-        let name = snapshot_file(SnapshotId(12), VolumeId(3));
-        assert_eq!((name.as_str(), snapshot_of(&name)), ("snap12-vol3", Some(SnapshotId(12))));
-        assert_eq!(snapshot_of("snap7-vol0.new"), Some(SnapshotId(7)));
-        let sums = clone_name(SnapshotId(12), Area::Sums(VolumeId(3)));
-        assert_eq!((sums.as_str(), snapshot_of(&sums)), ("snap12-sums3", Some(SnapshotId(12))));
-        let before = snapshot_file(SnapshotId::BEFORE_COPY, VolumeId(1));
-        assert_eq!(
-            (before.as_str(), snapshot_of(&before)),
-            ("before-copy-vol1", Some(SnapshotId::BEFORE_COPY))
-        );
-        assert_eq!(snapshot_of("before-copy-sums0.new"), Some(SnapshotId::BEFORE_COPY));
-        for other in
-            ["before-copy-", "vol0", "sums0", "meta", "journal", "snapx-vol0", "snap7", "snap7-journal"]
-        {
-            assert_eq!(snapshot_of(other), None);
-        }
     }
 }

@@ -7,13 +7,13 @@ use crate::failure::{Code, Context, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_agent::directories::check_clone;
-use mainstay_api::engine::snapshot_of_map;
 use mainstay_api::rest::{
     Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotState,
     SnapshotTake, SnapshotView,
 };
 use mainstay_client::Client;
 use mainstay_engine::disk::copy_out;
+use mainstay_pool::{LayerKind, Part, part_at};
 use mainstay_types::size;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -210,7 +210,7 @@ struct Cloned {
 
 /// Whether this file is a map from which the content of a snapshot is put together.
 fn is_map(file: &Path) -> bool {
-    file.file_name().is_some_and(|name| snapshot_of_map(&name.to_string_lossy()).is_some())
+    matches!(part_at(file), Some((_, Part::Layer(layer))) if layer.kind == LayerKind::Map && !layer.gone)
 }
 
 /// Copies the content that a file of a snapshot stands for to a new file. The file appears there

@@ -10,11 +10,10 @@ use super::chunks::ChunkSet;
 use super::files::{Layer, LayerVolume, chain, chain_but, is_here};
 use super::io::{Aligned, next_data, punch, read_at, write_at};
 use crate::disk::error::{DiskError, failed};
-use crate::disk::files::{name, open_file};
-use crate::disk::snapshots::clone_name;
+use crate::disk::files::open_file;
 use crate::ring::Fd;
-use mainstay_api::engine::snapshot_of_map;
 use mainstay_codec::old_map::OLD_CHUNK_BYTES;
+use mainstay_pool::{LayerKind, LayerPart, Part, Replica, part_at};
 use mainstay_store::Area;
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VOLUMES_MAX, VolumeId};
 use std::collections::BTreeSet;
@@ -27,8 +26,8 @@ use std::path::Path;
 /// Chunks that are kept with one flush.
 const BATCH: usize = 64;
 
-fn volumes_in(path: &Path) -> usize {
-    let there = |n: &usize| path.join(name(Area::Volume(VolumeId(*n as u16)))).exists();
+fn volumes_in(replica: &dyn Replica) -> usize {
+    let there = |n: &usize| replica.has(Part::Area(Area::Volume(VolumeId(*n as u16))));
     (0..VOLUMES_MAX).take_while(there).count()
 }
 
@@ -44,14 +43,15 @@ fn find(chain: &[Layer], volume: VolumeId, chunk: u64) -> Option<&LayerVolume> {
 /// # Errors
 /// When something cannot be read or written, or the snapshot was deleted meanwhile.
 pub fn copy_out(map: &Path, to: &File) -> Result<(), DiskError> {
-    let file = map.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
     let unknown = || io::Error::other("it is not named as the map of a snapshot");
-    let (snapshot, volume) = failed("cannot use", map, snapshot_of_map(&file).ok_or_else(unknown))?;
-    let dir = map.parent().unwrap_or(Path::new("."));
-    let count = volumes_in(dir);
-    let path = dir.join(name(Area::Volume(volume)));
+    let (replica, part) = failed("cannot use", map, part_at(map).ok_or_else(unknown))?;
+    let Part::Layer(LayerPart { snapshot, volume, kind: LayerKind::Map, gone: false }) = part else {
+        return failed("cannot use", map, Err(unknown()));
+    };
+    let count = volumes_in(&*replica);
+    let path = replica.part(Part::Area(Area::Volume(volume)));
     let (current, _) = open_file(&path, true, |_| {})?;
-    let layers = chain(dir, snapshot, count)?;
+    let layers = chain(&*replica, snapshot, count)?;
     let bytes =
         layers.first().and_then(|layer| layer.volumes.get(usize::from(volume.0))).map(|one| one.bytes);
     let gone = || io::Error::other("the snapshot was deleted meanwhile");
@@ -77,7 +77,7 @@ pub fn copy_out(map: &Path, to: &File) -> Result<(), DiskError> {
             break;
         }
     }
-    let layers = chain(dir, snapshot, count)?;
+    let layers = chain(&*replica, snapshot, count)?;
     for chunk in 0..bytes.div_ceil(OLD_CHUNK_BYTES) {
         if let Some(layer) = find(&layers, volume, chunk) {
             let content = read_at(&layer.old, chunk * OLD_CHUNK_BYTES, len(chunk));
@@ -86,7 +86,7 @@ pub fn copy_out(map: &Path, to: &File) -> Result<(), DiskError> {
     }
     // A deletion takes the name away before it frees anything, so all was there if the name still
     // is.
-    failed("cannot use", map, is_here(dir, snapshot).then_some(()).ok_or_else(gone))?;
+    failed("cannot use", map, is_here(&*replica, snapshot).then_some(()).ok_or_else(gone))?;
     failed("cannot flush what is copied from", map, to.sync_all())
 }
 
@@ -105,14 +105,14 @@ struct Newest {
 
 impl Newest {
     fn open(
-        path: &Path,
+        at: &dyn Replica,
         held: &BTreeSet<SnapshotId>,
         mark: SnapshotId,
         count: usize,
     ) -> Result<Option<Self>, DiskError> {
-        let here = held.iter().rev().copied().find(|id| *id != mark && is_here(path, *id));
+        let here = held.iter().rev().copied().find(|id| *id != mark && is_here(at, *id));
         let Some(newest) = here else { return Ok(None) };
-        let mut layers = chain_but(path, newest, count, Some(mark))?;
+        let mut layers = chain_but(at, newest, count, Some(mark))?;
         let Some(layer) = layers.pop() else { return Ok(None) };
         let mut covered: Vec<ChunkSet> = layer.volumes.iter().map(|volume| volume.own.clone()).collect();
         for other in &layers {
@@ -158,12 +158,12 @@ enum New {
 }
 
 impl Source {
-    fn open(path: &Path, from: SnapshotId, mark: SnapshotId, count: usize) -> Result<Self, DiskError> {
-        if is_here(path, from) {
-            return Ok(Self::Layers(chain_but(path, from, count, Some(mark))?));
+    fn open(at: &dyn Replica, from: SnapshotId, mark: SnapshotId, count: usize) -> Result<Self, DiskError> {
+        if is_here(at, from) {
+            return Ok(Self::Layers(chain_but(at, from, count, Some(mark))?));
         }
         let file = |n: usize| {
-            let path = path.join(clone_name(from, Area::Volume(VolumeId(n as u16))));
+            let path = at.part(Part::Snapshot(from, Area::Volume(VolumeId(n as u16))));
             let (file, _) = open_file(&path, true, |_| {})?;
             let bytes = failed("cannot look at", &path, file.metadata())?.len();
             Ok((file, bytes))
@@ -217,13 +217,14 @@ impl Source {
 /// # Errors
 /// When something cannot be read or written.
 pub fn restore(
-    path: &Path,
+    at: &dyn Replica,
     (from, mark): (SnapshotId, SnapshotId),
     held: &BTreeSet<SnapshotId>,
     volumes: &[(VolumeId, Fd, u64)],
 ) -> Result<(), DiskError> {
-    let source = Source::open(path, from, mark, volumes.len())?;
-    let mut newest = Newest::open(path, held, mark, volumes.len())?;
+    let path = at.place();
+    let source = Source::open(at, from, mark, volumes.len())?;
+    let mut newest = Newest::open(at, held, mark, volumes.len())?;
     for (volume, current, bytes) in volumes {
         let mut batch = Vec::with_capacity(BATCH);
         let mut write = |batch: &mut Vec<(u64, New)>| {

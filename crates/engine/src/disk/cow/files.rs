@@ -21,18 +21,13 @@ use crate::disk::error::{DiskError, failed};
 use crate::disk::files::open_file;
 use crate::disk::freeing;
 use crate::ring::Fd;
-use mainstay_api::engine::snapshot_map_file;
 use mainstay_codec::old_map::{OLD_CHUNK_BYTES, OldMapHeader};
+use mainstay_pool::{Entry, LayerKind, LayerPart, Part, Replica};
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
-/// Prefix of the names of a layer's files while its snapshot is there. Afterwards it is [`GONE`].
-const HERE: &str = "snap";
-const GONE: &str = "gone";
 /// How often a list is read again when what it names has been removed meanwhile.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -67,47 +62,40 @@ pub struct Standing {
     pub lost: Vec<SnapshotId>,
 }
 
-fn file_name(prefix: &str, snapshot: SnapshotId, kind: &str, volume: VolumeId) -> String {
-    format!("{prefix}{}-{kind}{}", snapshot.0, volume.0)
+fn part(snapshot: SnapshotId, kind: LayerKind, volume: VolumeId, gone: bool) -> Part {
+    Part::Layer(LayerPart { snapshot, volume, kind, gone })
 }
 
-/// Prefix and number of the layer that a file is of, half-made ones included, and whether it is the
-/// map of volume 0.
-fn layer_of(file: &str) -> Option<(&'static str, SnapshotId, bool)> {
-    [HERE, GONE].into_iter().find_map(|prefix| {
-        let (number, of) = file.strip_prefix(prefix)?.split_once('-')?;
-        let ours = of.starts_with("map") || of.starts_with("old");
-        number.parse().ok().filter(|_| ours).map(|number| (prefix, SnapshotId(number), of == "map0"))
-    })
+/// The parts of layers that there are, half-made ones included.
+fn parts(at: &dyn Replica) -> Result<Vec<(LayerPart, Entry)>, DiskError> {
+    let parts = failed("cannot list", at.place(), at.parts())?.into_iter();
+    let layer = |entry: Entry| match entry.part {
+        Part::Layer(layer) => Some((layer, entry)),
+        _ => None,
+    };
+    Ok(parts.filter_map(layer).collect())
+}
+
+/// Whether a layer exists as long as this part has its name.
+fn is_first(layer: LayerPart, entry: &Entry) -> bool {
+    layer.kind == LayerKind::Map && layer.volume == VolumeId(0) && !entry.half
 }
 
 fn is_gone(error: &DiskError) -> bool {
     matches!(error, DiskError::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-fn sync(path: &Path) -> Result<(), DiskError> {
-    failed("cannot flush", path, File::open(path).and_then(|dir| dir.sync_all()))
-}
-
-fn names(path: &Path) -> Result<Vec<String>, DiskError> {
-    let entries = failed("cannot list", path, fs::read_dir(path))?;
-    Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
-}
-
 /// The layers that there are, and whether their snapshots are there as well.
-fn list(path: &Path) -> Result<BTreeMap<SnapshotId, bool>, DiskError> {
-    let names = names(path)?;
-    let layers = names.iter().filter_map(|name| layer_of(name)).filter(|(.., first)| *first);
-    Ok(layers.map(|(prefix, snapshot, _)| (snapshot, prefix == HERE)).collect())
+fn list(at: &dyn Replica) -> Result<BTreeMap<SnapshotId, bool>, DiskError> {
+    let layers = parts(at)?.into_iter().filter(|(layer, entry)| is_first(*layer, entry));
+    Ok(layers.map(|(layer, _)| (layer.snapshot, !layer.gone)).collect())
 }
 
 /// Removes the files of `unwanted` layers, half-made ones included.
-fn remove(path: &Path, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
-    let names = names(path)?;
-    let layers = names.iter().filter_map(|name| layer_of(name).map(|layer| (name, layer)));
-    let doomed = layers.filter(|(_, (_, snapshot, _))| unwanted(*snapshot));
+fn remove(at: &dyn Replica, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
+    let doomed = parts(at)?.into_iter().filter(|(layer, _)| unwanted(layer.snapshot));
     // The map of volume 0 first.
-    let mut doomed: Vec<_> = doomed.map(|(name, (.., first))| (!first, path.join(name))).collect();
+    let mut doomed: Vec<_> = doomed.map(|(layer, entry)| (!is_first(layer, &entry), entry.path)).collect();
     doomed.sort();
     for (_, file) in doomed {
         match freeing::remove(&file) {
@@ -125,38 +113,37 @@ impl Layer {
     ///
     /// # Errors
     /// When there is no space, or an older snapshot needs the layer that has this number.
-    pub fn create(path: &Path, snapshot: SnapshotId, sizes: &[u64]) -> Result<Self, DiskError> {
-        if list(path)?.contains_key(&snapshot) {
-            let before = Self::open(path, snapshot, sizes.len())?;
+    pub fn create(at: &dyn Replica, snapshot: SnapshotId, sizes: &[u64]) -> Result<Self, DiskError> {
+        if list(at)?.contains_key(&snapshot) {
+            let before = Self::open(at, snapshot, sizes.len())?;
             if before.volumes.iter().any(|volume| !volume.own.is_empty()) {
                 let taken = io::Error::other(
                     "its number was used before, and an older snapshot needs what was kept then",
                 );
-                return failed("cannot keep a snapshot in", path, Err(taken));
+                return failed("cannot keep a snapshot in", at.place(), Err(taken));
             }
         }
-        remove(path, |other| other == snapshot)?;
+        remove(at, |other| other == snapshot)?;
         let mut volumes = Vec::with_capacity(sizes.len());
         for (number, bytes) in sizes.iter().copied().enumerate().rev() {
             let volume = VolumeId(number as u16);
-            let old_path = path.join(file_name(HERE, snapshot, "old", volume));
+            let old_path = at.part(part(snapshot, LayerKind::Old, volume, false));
             let (old, _) = open_file(&old_path, true, |options| _ = options.create_new(true))?;
             failed("cannot make so large", &old_path, old.set_len(bytes))?;
             failed("cannot flush", &old_path, old.sync_all())?;
             let own = ChunkSet::of(bytes);
-            let map_path = path.join(snapshot_map_file(snapshot, volume));
-            let half = map_path.with_extension("new");
+            let half = at.half(Part::map(snapshot, volume));
             let (map, _) = open_file(&half, true, |options| _ = options.create(true).truncate(true))?;
             let map = Fd::new(map.into());
             let mut whole = OldMapHeader { snapshot, volume, bytes }.encode();
             (0..own.pages()).for_each(|page| whole.extend(own.page(page)));
             failed("cannot write", &half, write_at(&map, 0, &whole))?;
             failed("cannot flush", &half, rustix::fs::fsync(&map).map_err(io::Error::from))?;
-            failed("cannot rename", &half, fs::rename(&half, &map_path))?;
+            at.complete(Part::map(snapshot, volume))?;
             volumes.push(LayerVolume { bytes, own, map, old: Fd::new(old.into()) });
         }
         volumes.reverse();
-        sync(path)?;
+        at.flush()?;
         Ok(Self { snapshot, volumes })
     }
 
@@ -164,21 +151,21 @@ impl Layer {
     ///
     /// # Errors
     /// When a file of it is gone, or its map is not as it was written.
-    pub fn open(path: &Path, snapshot: SnapshotId, volumes: usize) -> Result<Self, DiskError> {
-        let open = |kind: &str, volume| {
-            let at = |prefix| path.join(file_name(prefix, snapshot, kind, volume));
-            let here = at(HERE);
+    pub fn open(replica: &dyn Replica, snapshot: SnapshotId, volumes: usize) -> Result<Self, DiskError> {
+        let open = |kind, volume| {
+            let at = |gone| replica.part(part(snapshot, kind, volume, gone));
+            let here = at(false);
             match open_file(&here, true, |_| {}) {
                 // The snapshot may be deleted between the two.
                 Err(error) if is_gone(&error) => {
-                    open_file(&at(GONE), true, |_| {}).map(|(file, _)| (file, at(GONE)))
+                    open_file(&at(true), true, |_| {}).map(|(file, _)| (file, at(true)))
                 }
                 result => result.map(|(file, _)| (file, here)),
             }
         };
         let one = |volume: VolumeId| {
-            let (map, map_path) = open("map", volume)?;
-            let (old, _) = open("old", volume)?;
+            let (map, map_path) = open(LayerKind::Map, volume)?;
+            let (old, _) = open(LayerKind::Old, volume)?;
             let (map, old) = (Fd::new(map.into()), Fd::new(old.into()));
             let wrong = |error: mainstay_codec::DecodeError| io::Error::other(error);
             let read = |at, len| failed("cannot read", &map_path, read_at(&map, at, len));
@@ -203,43 +190,43 @@ impl Layer {
 
 /// Whether this snapshot is kept so, and has not been deleted.
 #[must_use]
-pub fn is_here(path: &Path, snapshot: SnapshotId) -> bool {
-    path.join(snapshot_map_file(snapshot, VolumeId(0))).exists()
+pub fn is_here(at: &dyn Replica, snapshot: SnapshotId) -> bool {
+    at.has(Part::map(snapshot, VolumeId(0)))
 }
 
 /// The layers in which the content of a snapshot is looked for, its own first.
 ///
 /// # Errors
 /// When the snapshot is not there, or one of them cannot be read.
-pub fn chain(path: &Path, from: SnapshotId, volumes: usize) -> Result<Vec<Layer>, DiskError> {
-    chain_but(path, from, volumes, None)
+pub fn chain(at: &dyn Replica, from: SnapshotId, volumes: usize) -> Result<Vec<Layer>, DiskError> {
+    chain_but(at, from, volumes, None)
 }
 
 /// The same, without one that is being made.
 pub fn chain_but(
-    path: &Path,
+    at: &dyn Replica,
     from: SnapshotId,
     volumes: usize,
     without: Option<SnapshotId>,
 ) -> Result<Vec<Layer>, DiskError> {
     let mut failure = None;
     for _ in 0..TRIES {
-        let layers = list(path)?;
+        let layers = list(at)?;
         if layers.get(&from) != Some(&true) {
             break;
         }
         let wanted = layers.keys().filter(|layer| **layer >= from && Some(**layer) != without);
-        match wanted.map(|layer| Layer::open(path, *layer, volumes)).collect() {
+        match wanted.map(|layer| Layer::open(at, *layer, volumes)).collect() {
             Ok(chain) => return Ok(chain),
             // One of them may have been removed meanwhile, and the newest one was being written.
             Err(error) => failure = Some(error),
         }
         std::thread::sleep(PAUSE);
     }
-    if let Some(error) = failure.filter(|_| is_here(path, from)) {
+    if let Some(error) = failure.filter(|_| is_here(at, from)) {
         return Err(error);
     }
-    let file = path.join(snapshot_map_file(from, VolumeId(0)));
+    let file = at.part(Part::map(from, VolumeId(0)));
     failed("cannot open the snapshot", &file, Err(io::ErrorKind::NotFound.into()))
 }
 
@@ -251,18 +238,18 @@ pub fn chain_but(
 /// # Errors
 /// When the directory cannot be read or changed.
 pub fn tidy(
-    path: &Path,
+    at: &dyn Replica,
     held: impl FnOnce() -> BTreeSet<SnapshotId>,
     volumes: usize,
     resting: bool,
 ) -> Result<Standing, DiskError> {
-    let layers = list(path)?;
+    let layers = list(at)?;
     let mut held = held();
     if resting {
-        remove(path, |layer| !layers.contains_key(&layer))?;
+        remove(at, |layer| !layers.contains_key(&layer))?;
     }
     for (layer, _) in layers.iter().filter(|(layer, here)| **here && !held.contains(layer)) {
-        give_up_name(path, *layer, volumes)?;
+        give_up_name(at, *layer, volumes)?;
     }
     held.retain(|id| layers.contains_key(id));
     let mut standing = Standing::default();
@@ -270,14 +257,14 @@ pub fn tidy(
     // The newest layer may be changing just now, and cannot be read then.
     let written = layers.keys().next_back().filter(|_| !resting);
     for layer in layers.keys().rev().filter(|layer| Some(*layer) != written) {
-        match Layer::open(path, *layer, volumes) {
+        match Layer::open(at, *layer, volumes) {
             Ok(layer) => opened.push(layer),
             // Nothing is given up, and nothing removed, before the replica is opened again.
             Err(error) if !resting => return Err(error),
             Err(error) => {
                 // All older snapshots need this layer.
                 let newer = held.split_off(&SnapshotId(layer.0 + 1));
-                tracing::error!(path = %path.display(), %layer, %error, "what a snapshot has kept cannot be read");
+                tracing::error!(path = %at.place().display(), %layer, %error, "what a snapshot has kept cannot be read");
                 standing.lost.extend(std::mem::replace(&mut held, newer));
                 break;
             }
@@ -287,15 +274,15 @@ pub fn tidy(
     let Some(first) = held.first().copied() else {
         // Nothing is freed in parts that is open.
         drop(opened);
-        remove(path, |layer| layers.contains_key(&layer))?;
+        remove(at, |layer| layers.contains_key(&layer))?;
         return Ok(standing);
     };
     opened.retain(|layer| layer.snapshot >= first);
-    remove(path, |layer| layer < first && layers.contains_key(&layer))?;
+    remove(at, |layer| layer < first && layers.contains_key(&layer))?;
     if resting {
         while opened.last().is_some_and(|last| !held.contains(&last.snapshot) && last.is_empty()) {
             let empty = opened.pop().map(|layer| layer.snapshot);
-            remove(path, |layer| Some(layer) == empty)?;
+            remove(at, |layer| Some(layer) == empty)?;
         }
         standing.newest = opened.pop();
     }
@@ -309,11 +296,11 @@ pub fn tidy(
         if within {
             let unneeded = layer.snapshot;
             drop(layer);
-            remove(path, |other| other == unneeded)?;
+            remove(at, |other| other == unneeded)?;
             continue;
         }
         for (volume, since) in layer.volumes.iter().zip(&mut since) {
-            failed("cannot free a part of a layer in", path, volume.free(since))?;
+            failed("cannot free a part of a layer in", at.place(), volume.free(since))?;
             let mut all = volume.own.clone();
             all.add(since);
             *since = all;
@@ -328,20 +315,13 @@ pub fn tidy(
 }
 
 /// The snapshot is deleted: its layer has another name from now on, that of volume 0's map first.
-fn give_up_name(path: &Path, snapshot: SnapshotId, volumes: usize) -> Result<(), DiskError> {
+fn give_up_name(at: &dyn Replica, snapshot: SnapshotId, volumes: usize) -> Result<(), DiskError> {
     for volume in (0..volumes).map(|n| VolumeId(n as u16)) {
-        for kind in ["map", "old"] {
-            let (from, to) =
-                (file_name(HERE, snapshot, kind, volume), file_name(GONE, snapshot, kind, volume));
-            match fs::rename(path.join(&from), path.join(to)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return failed("cannot rename", &path.join(from), Err(error));
-                }
-                _ => {}
-            }
+        for kind in [LayerKind::Map, LayerKind::Old] {
+            at.rename(part(snapshot, kind, volume, false), part(snapshot, kind, volume, true))?;
         }
     }
-    sync(path)
+    Ok(at.flush()?)
 }
 
 impl Layer {
