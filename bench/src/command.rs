@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_tell_what_was_run_and_said() {
+    fn a_failed_command_is_reported_with_its_words_and_its_output() {
         let limit = Duration::from_secs(10);
         assert_eq!(output(&mut shell("echo fine"), limit).unwrap(), "fine\n");
         let error = output(&mut shell("echo broken >&2; exit 3"), limit).unwrap_err().to_string();

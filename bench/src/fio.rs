@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_servers_get_options_that_they_know() {
+    fn fio_gets_the_options_that_fit_its_target() {
         let words = run(Target::Path("/dev/x".into())).words(of("rw4k-fdatasync"));
         assert!(
             words.contains(&"--fdatasync=1".to_owned()) && words.contains(&"--ioengine=io_uring".to_owned())
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_beside_a_burst_is_what_counts() {
+    fn the_figures_of_a_burst_are_those_of_the_reader_beside_it() {
         let text = format!("{{\"jobs\": [{}, {}]}}", job("burst", 0, 900), job("read", 100, 0));
         let figures = parse(of("read-burst"), &text).unwrap();
         assert_eq!((figures.rate, figures.operations), (100.0, 1000));

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_says_what_it_is() {
+    fn a_machine_is_described_with_processors_memory_kernel_and_disk() {
         let machine =
             Machine::describe(Path::new("/tmp"), &[&["sh", "-c", "echo 1.2"], &["no-such-program"]]);
         assert!(machine.processors > 0 && machine.memory_bytes > 0 && !machine.kernel.is_empty());

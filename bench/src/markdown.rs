@@ -80,8 +80,7 @@ fn table(case: &Case, rows: &[&Row]) -> String {
 
 /// Where the processor time goes.
 fn processes(rows: &[Row]) -> String {
-    let mut text = "\n## Processor time by process\n\nMicroseconds for each operation; the kernel's workers serve whoever has \
-                    work. *Others* is what had nothing to do with the set-up: where it is not small, the machine was not \
+    let mut text = "\n## Processor time by process\n\nMicroseconds for each operation; the kernel's workers serve any process that has work. *Others* is what had nothing to do with the set-up: where it is not small, the machine was not \
                     quiet.\n\n| case | set-up | processes and kernel threads | others |\n|---|---|---|---|\n"
         .to_owned();
     for row in rows {
@@ -103,7 +102,7 @@ fn processes(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_report_names_what_was_measured_and_what_was_not() {
+    fn a_report_names_measured_cases_and_cases_without_figures() {
         let text = super::of(&crate::report::tests::report());
         assert!(text.contains("| three | 2 | 55.0 (50.0–60.0) | 0.55 (0.50–0.60) |"), "{text}");
         assert!(

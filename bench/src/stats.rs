@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_as_long_as_they_are_good_for() {
+    fn numbers_are_rounded_by_their_size() {
         assert_eq!(
             [0.0, 0.0123, 0.456, 7.654, 76.54, 7654.3].map(number),
             ["0", "0.012", "0.46", "7.65", "76.5", "7654"]

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_overwritten_unless_told() {
+    fn a_target_with_data_is_overwritten_only_on_request() {
         let dir = Dir::new("occupied");
         let what = |path: &Path| match Place::open(path, 1, false) {
             Err(Error::Occupied { what, .. }) => what,

@@ -9,7 +9,7 @@
 
 mod initial;
 mod jobs;
-mod reconcile;
+mod reconciler_driver;
 mod services;
 
 pub use initial::{add_node, create_resource, initial_state, service};
@@ -18,9 +18,9 @@ pub use services::SavedService;
 use crate::random::Random;
 use jobs::UnderWay;
 use mainstay_control::State;
-use mainstay_control::clients::ClientSeen;
+use mainstay_control::attachments::ClientSeen;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
-use mainstay_control::reconciler::job::{Answer, Step};
+use mainstay_control::reconciler::job::{Step, StepAnswer};
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Effect, ServiceSpec};
@@ -92,7 +92,7 @@ pub enum StepError {
 }
 
 /// Report of the engine that the agent has not asked for.
-#[expect(clippy::large_enum_variant, reason = "nobody keeps many")]
+#[expect(clippy::large_enum_variant, reason = "no list of them is kept")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
     Replica(ReplicaReport),
@@ -157,7 +157,7 @@ pub enum In {
     StepAnswered {
         resource: ResourceId,
         number: u64,
-        result: Result<Answer, StepError>,
+        result: Result<StepAnswer, StepError>,
     },
     GuardConfirmed(u64),
     SuspectPersisted(Suspect),

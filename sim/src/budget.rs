@@ -155,7 +155,7 @@ impl Damage {
             return Ok(());
         }
         let Target::Node(node) = target else {
-            return Err(format!("{fault:?} must name its node: who holds a role changes"));
+            return Err(format!("{fault:?} must name its node: the holder of a role changes"));
         };
         match harm {
             Harm::None => {}
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_survives_is_refused() {
+    fn plans_with_unsurvivable_damage_are_refused() {
         let two = vec![damage(2, 0, DiskFault::Vanish), damage(3, 0, DiskFault::WriteError)];
         refused(two, "n2 is the victim");
         refused(vec![damage(2, 1, DiskFault::ReadError)], "only replica");
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn senseless_plans_are_refused() {
         refused(vec![damage(1, 1, DiskFault::Slow { factor: 2 })], "no replica");
         refused(vec![Action::Fault(Fault::PowerCut(Target::Node(NodeId(4))))], "there is no n4");
         refused(vec![Action::Fault(Fault::PowerCut(Target::Primary(2)))], "no resource 2");

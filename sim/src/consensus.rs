@@ -175,12 +175,12 @@ pub struct Consensus {
     /// Names of services that were forgotten.
     forgotten: VecDeque<String>,
     /// Answers to operators, each with the judgement of the oracle.
-    answers: VecDeque<Answer>,
+    answers: VecDeque<OperatorAnswer>,
 }
 
 /// The answer to an operator.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct OperatorAnswer {
     pub entry: Arc<Entry>,
     pub outcome: Outcome,
     pub judged: Result<&'static str, String>,
@@ -507,7 +507,7 @@ impl Consensus {
     }
 
     /// Takes the next answer to an operator that was not taken yet.
-    pub fn poll_answer(&mut self) -> Option<Answer> {
+    pub fn poll_answer(&mut self) -> Option<OperatorAnswer> {
         self.answers.pop_front()
     }
 
@@ -516,14 +516,18 @@ impl Consensus {
             let outcome = self.state.apply(Entry::clone(entry));
             if matches!(entry.command, Command::BeginScrub { .. }) && outcome == Outcome::Done {
                 let judged = answers::scrubs_are_apart(&self.state);
-                self.answers.push_back(Answer { entry: entry.clone(), outcome: outcome.clone(), judged });
+                self.answers.push_back(OperatorAnswer {
+                    entry: entry.clone(),
+                    outcome: outcome.clone(),
+                    judged,
+                });
             }
             return outcome;
         }
         let before = answers::without_events(&self.state);
         let outcome = self.state.apply(Entry::clone(entry));
         let judged = answers::judge(&before, entry, &outcome, &answers::without_events(&self.state));
-        let answer = Answer { entry: entry.clone(), outcome: outcome.clone(), judged };
+        let answer = OperatorAnswer { entry: entry.clone(), outcome: outcome.clone(), judged };
         self.answers.push_back(answer);
         outcome
     }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_explained_exists_once() {
+    fn every_explained_mark_exists_once() {
         let known = known();
         let mut marks: Vec<_> = NEVER.iter().chain(TOLD).map(|(mark, _)| *mark).collect();
         assert!(marks.iter().all(|mark| known.iter().any(|other| other == mark)), "{marks:?}");
@@ -196,7 +196,7 @@ mod tests {
     /// A mark that a core reaches leaves the list of unreached marks. Other tests of this process
     /// may have reached it before, so the test looks at the list only afterwards.
     #[test]
-    fn what_is_reached_is_not_listed() {
+    fn a_reached_mark_is_not_listed() {
         let mark = "store: a replica is recovered";
         assert!(known().iter().any(|known| known == mark));
         let config = mainstay_store::StoreConfig {

@@ -1,10 +1,10 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors
-//! `engine/src/{shard,guard}.rs` and `engine/src/presence.rs` without a kernel. It collects its
-//! requests to the world as [`Wish`]es.
+//! `engine/src/{shard,guard}.rs` and `engine/src/resource_devices.rs` without a kernel. It collects
+//! its requests to the world as [`EngineOut`].
 
-mod clients;
+mod attachments;
 
-pub use clients::HostedClient;
+pub use attachments::HostedClient;
 
 use crate::agent::{EngineEvent, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
@@ -14,13 +14,13 @@ use mainstay_codec::{Answered, Envelope, Message, Pieces};
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
-use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
+use mainstay_host::{AnswerError, CoreMessage, DeviceAnswer, Digest, Happened, Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
 use mainstay_silence::guard_acts_at;
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, PeerState, Proposal, ResourceId, ResourceRecord,
-    Role, Time, VolumeId,
+    BLOCK_BYTES, Epoch, Incarnation, Index, Instance, NodeId, PeerState, Proposal, ResourceId,
+    ResourceRecord, Role, Time, VolumeId,
 };
 
 /// Clients ask for no more at once.
@@ -36,7 +36,7 @@ const PATIENCE_MS: u64 = 5_000;
 
 /// Request or report of an engine to the world.
 #[derive(Debug)]
-pub enum Wish {
+pub enum EngineOut {
     /// An operation was given to the disk.
     Disk {
         resource: ResourceId,
@@ -50,7 +50,7 @@ pub enum Wish {
     /// A request of a device has ended.
     Complete {
         request: u64,
-        answer: Answer,
+        answer: DeviceAnswer,
         /// Its place in the log, if it is a write that is not committed yet (mode B).
         soft: Option<Index>,
     },
@@ -122,12 +122,12 @@ pub enum EngineIn {
         number: u64,
         services: Vec<String>,
     },
-    /// The agent wants a client: this opening of it, if there is none.
+    /// The agent wants a client: this instance of it, if there is none.
     AttachClient {
         resource: ResourceId,
         number: u64,
         record: Box<ResourceRecord>,
-        opening: Opening,
+        instance: Instance,
     },
     /// The agent asks for a step of a job.
     Step {
@@ -174,7 +174,7 @@ pub enum Device {
 /// An open replica.
 pub struct Hosted {
     pub host: Host,
-    opening: Opening,
+    instance: Instance,
     pub role: Role,
     pub device: Device,
     /// Rises with every device, so that events of an old device are known as such.
@@ -281,7 +281,7 @@ pub struct Engine {
     /// The agent has greeted this process. The engine knows which services to silence, or will know
     /// in a moment.
     pub greeted: bool,
-    pub wishes: Vec<Wish>,
+    pub outs: Vec<EngineOut>,
     touched: BTreeSet<ResourceId>,
 }
 
@@ -294,10 +294,10 @@ struct Shop<'a> {
     incarnation: Incarnation,
     disk: &'a mut Disk,
     oracle: &'a mut Oracle,
-    wishes: &'a mut Vec<Wish>,
+    outs: &'a mut Vec<EngineOut>,
     placed: &'a mut VecDeque<PlacedBatch>,
     happened: VecDeque<Happened>,
-    answered: Vec<(RequestId, Answer)>,
+    answered: Vec<(RequestId, DeviceAnswer)>,
     /// A client was told that something is done.
     client_told: bool,
 }
@@ -329,12 +329,12 @@ impl Platform for Shop<'_> {
             }
         }
         let ticket = self.disk.submit(Operation::Store(output));
-        self.wishes.push(Wish::Disk { resource: self.resource, ticket });
+        self.outs.push(EngineOut::Disk { resource: self.resource, ticket });
     }
 
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, _passes: bool) {
         let ticket = self.disk.submit(Operation::Read { token, area, offset, len });
-        self.wishes.push(Wish::Disk { resource: self.resource, ticket });
+        self.outs.push(EngineOut::Disk { resource: self.resource, ticket });
     }
 
     fn is_hole(&mut self, volume: VolumeId, offset: u64, len: u64) -> bool {
@@ -357,10 +357,10 @@ impl Platform for Shop<'_> {
             self.client_told = true;
             self.oracle.client_told(self.resource, said.session, said.number, envelope.epoch);
         }
-        self.wishes.push(Wish::Send { to, answer, envelope });
+        self.outs.push(EngineOut::Send { to, answer, envelope });
     }
 
-    fn complete(&mut self, id: RequestId, answer: Answer) {
+    fn complete(&mut self, id: RequestId, answer: DeviceAnswer) {
         self.answered.push((id, answer));
     }
 
@@ -368,7 +368,7 @@ impl Platform for Shop<'_> {
         self.happened.push_back(happened);
     }
 
-    fn observe(&mut self, seen: Seen<'_>) {
+    fn observe(&mut self, seen: CoreMessage<'_>) {
         self.oracle.seen(self.resource, self.node, self.incarnation, seen);
     }
 }
@@ -391,7 +391,7 @@ impl Engine {
             guarded: Vec::new(),
             silenced,
             greeted: false,
-            wishes: Vec::new(),
+            outs: Vec::new(),
             touched: BTreeSet::new(),
         }
     }
@@ -503,7 +503,7 @@ impl Engine {
                 // A file system never asks for blocks beyond the end of its device.
                 Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
                     let answer = Err(AnswerError::Request(RequestError::Range));
-                    self.wishes.push(Wish::Complete { request, answer, soft: None });
+                    self.outs.push(EngineOut::Complete { request, answer, soft: None });
                 }
                 Some(hosted) if hosted.device == Device::Offered => {
                     hosted.pending.insert(request);
@@ -513,7 +513,7 @@ impl Engine {
                 // A device that is being taken away answers with errors.
                 _ => {
                     let answer = Err(AnswerError::NoLease);
-                    self.wishes.push(Wish::Complete { request, answer, soft: None });
+                    self.outs.push(EngineOut::Complete { request, answer, soft: None });
                 }
             },
             EngineIn::Lease(until) => self.lease(now, until),
@@ -521,15 +521,15 @@ impl Engine {
                 if self.fenced && self.guarded != services {
                     // A service that begins late is silenced too.
                     self.silenced = now;
-                    self.wishes.push(Wish::Silence(services.clone()));
+                    self.outs.push(EngineOut::Silence(services.clone()));
                 }
                 self.guarded = services;
-                self.wishes.push(Wish::Guarded(number));
+                self.outs.push(EngineOut::Guarded(number));
             }
             EngineIn::Step { resource, number, step } => self.step(now, resource, number, step),
             EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
-            EngineIn::AttachClient { resource, number, record, opening } => {
-                self.attach_client(now, resource, number, *record, opening);
+            EngineIn::AttachClient { resource, number, record, instance } => {
+                self.attach_client(now, resource, number, *record, instance);
             }
             EngineIn::Attached { resource, generation } => {
                 if !self.client_attached(resource, generation) {
@@ -565,7 +565,7 @@ impl Engine {
                 });
             }
             EngineIn::Promise(resource, epoch) => {
-                self.with(now, resource, disks, oracle, |host, _| host.vow(epoch));
+                self.with(now, resource, disks, oracle, |host, _| host.promise_ahead(epoch));
             }
             EngineIn::Tick => self.tick(now),
         }
@@ -574,7 +574,7 @@ impl Engine {
         if greeted {
             self.greeted = true;
             let lease_until = if self.fenced { Time(0) } else { self.lease_until };
-            self.wishes.push(Wish::Connected { lease_until, silenced: self.silenced });
+            self.outs.push(EngineOut::Connected { lease_until, silenced: self.silenced });
         }
     }
 
@@ -596,7 +596,7 @@ impl Engine {
             incarnation: hosted.host.store().config().incarnation,
             disk: disks.get_mut(&resource)?,
             oracle: &mut *oracle,
-            wishes: &mut self.wishes,
+            outs: &mut self.outs,
             placed: &mut hosted.placed,
             happened: VecDeque::new(),
             answered: Vec::new(),
@@ -609,7 +609,7 @@ impl Engine {
             if hosted.pending.remove(&id.0) {
                 acknowledged |= answer.as_ref().is_ok_and(|pieces| pieces.is_empty());
                 let soft = hosted.host.replica().uncommitted_index(id);
-                self.wishes.push(Wish::Complete { request: id.0, answer, soft });
+                self.outs.push(EngineOut::Complete { request: id.0, answer, soft });
             }
         }
         if acknowledged {
@@ -661,8 +661,8 @@ impl Engine {
             if self.hosts.get(&resource).is_some_and(closed)
                 && let Some(hosted) = self.hosts.remove(&resource)
             {
-                let done = |number| Wish::StepDone { resource, number };
-                self.wishes.extend(hosted.closing.into_iter().map(done));
+                let done = |number| EngineOut::StepDone { resource, number };
+                self.outs.extend(hosted.closing.into_iter().map(done));
             }
         }
     }
@@ -685,7 +685,7 @@ impl Engine {
             epoch: replica.epoch(),
             version: replica.record_version(),
             incarnation: hosted.host.store().config().incarnation,
-            opening: hosted.opening,
+            instance: hosted.instance,
             reopened: replica.reopened(),
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
@@ -700,7 +700,7 @@ impl Engine {
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
         if hosted.reported.as_ref() != Some(&report) {
             hosted.reported = Some(report.clone());
-            self.wishes.push(Wish::ToAgent(EngineEvent::Replica(report)));
+            self.outs.push(EngineOut::ToAgent(EngineEvent::Replica(report)));
         }
     }
 
@@ -710,7 +710,7 @@ impl Engine {
             Happened::RoleChanged(role) => {
                 hosted.role = role;
                 hosted.demoted &= role == Role::Fenced;
-                self.wishes.push(Wish::RoleChanged { resource, role });
+                self.outs.push(EngineOut::RoleChanged { resource, role });
                 if role == Role::Primary {
                     self.offer(resource);
                 } else if role != Role::Promoting {
@@ -719,7 +719,7 @@ impl Engine {
             }
             Happened::Proposed(proposal) => {
                 hosted.proposal = Some(proposal);
-                self.wishes.push(Wish::ToAgent(EngineEvent::Proposal { resource, proposal }));
+                self.outs.push(EngineOut::ToAgent(EngineEvent::Proposal { resource, proposal }));
             }
             Happened::SnapshotsChanged => {}
             Happened::Resized { volume, bytes } => {
@@ -732,12 +732,12 @@ impl Engine {
                 self.withdraw(resource);
             }
             Happened::Failed { reason } => {
-                self.wishes.push(Wish::ToAgent(EngineEvent::Failed { resource, reason }));
+                self.outs.push(EngineOut::ToAgent(EngineEvent::Failed { resource, reason }));
             }
-            Happened::Paused { .. } => self.wishes.push(Wish::Paused { resource }),
+            Happened::Paused { .. } => self.outs.push(EngineOut::Paused { resource }),
             Happened::Digested(Ok(digest)) => {
                 let incarnation = hosted.host.store().config().incarnation;
-                self.wishes.push(Wish::Digested { resource, incarnation, digest });
+                self.outs.push(EngineOut::Digested { resource, incarnation, digest });
             }
             // A report for people. Its consequences show in the replica.
             Happened::NoSpace { .. }
@@ -760,7 +760,7 @@ impl Engine {
             {
                 hosted.device = Device::Attaching;
                 hosted.generation += 1;
-                self.wishes.push(Wish::Attach { resource, generation: hosted.generation });
+                self.outs.push(EngineOut::Attach { resource, generation: hosted.generation });
             }
             Device::Detaching => hosted.again = true,
             _ => {}
@@ -773,11 +773,11 @@ impl Engine {
         hosted.again = false;
         for request in std::mem::take(&mut hosted.pending) {
             let answer = Err(AnswerError::NoLease);
-            self.wishes.push(Wish::Complete { request, answer, soft: None });
+            self.outs.push(EngineOut::Complete { request, answer, soft: None });
         }
         if hosted.device == Device::Offered {
             hosted.device = Device::Detaching;
-            self.wishes.push(Wish::Detach { resource, generation: hosted.generation });
+            self.outs.push(EngineOut::Detach { resource, generation: hosted.generation });
         }
     }
 
@@ -821,7 +821,7 @@ impl Engine {
             }
         }
         let silenced = self.silenced;
-        self.wishes.push(Wish::ToAgent(EngineEvent::Lease { until, silenced }));
+        self.outs.push(EngineOut::ToAgent(EngineEvent::Lease { until, silenced }));
     }
 
     fn tick(&mut self, now: Time) {
@@ -842,12 +842,12 @@ impl Engine {
         }
         self.fenced = true;
         self.silenced = now;
-        self.wishes.push(Wish::Silence(self.guarded.clone()));
+        self.outs.push(EngineOut::Silence(self.guarded.clone()));
         for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
             self.withdraw(resource);
             self.touched.insert(resource);
         }
-        self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { silenced: now }));
+        self.outs.push(EngineOut::ToAgent(EngineEvent::LeaseLost { silenced: now }));
         true
     }
 
@@ -904,7 +904,7 @@ impl Engine {
             _ => {}
         }
         self.touched.insert(resource);
-        self.wishes.push(Wish::StepDone { resource, number });
+        self.outs.push(EngineOut::StepDone { resource, number });
     }
 
     fn opened(&mut self, now: Time, resource: ResourceId, store: Store, config: ReplicaConfig) {
@@ -913,7 +913,7 @@ impl Engine {
         }
         let volumes = store.config().volumes.clone();
         let batch_bytes_max = config.request_bytes_max + REQUEST_BYTES_MAX + BLOCK_BYTES;
-        let opening = config.opening;
+        let instance = config.instance;
         let mut host = Host::new(config, store);
         // Clients know that they have to flush, and flush when they want to.
         host.cached(now, true);
@@ -930,7 +930,7 @@ impl Engine {
             resource,
             Hosted {
                 host,
-                opening,
+                instance,
                 role: Role::Secondary,
                 device: Device::None,
                 generation: 0,

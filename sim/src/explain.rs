@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_what_went_wrong() {
+    fn the_end_of_an_explanation_names_the_violation() {
         let (plan, mut outcome) = failed();
         let page = explain(&plan, &outcome, &View::default());
         let end = &page[page.find("VIOLATION").expect("is there")..];
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_leaves_out_what_was_not_asked_for() {
+    fn a_view_leaves_out_other_parts_and_times() {
         let (plan, mut outcome) = failed();
         outcome.violation = None;
         let view = View { parts: Some(vec![Part::Machine]), from_ms: 2000, ..View::default() };

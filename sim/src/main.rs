@@ -71,8 +71,8 @@ struct Runs {
     /// Leave a rule out: a planted bug's name, see `mainstay-sim bugs --list`
     #[arg(long, requires = "seed", value_name = "NAME", value_parser = bug_named)]
     bug: Option<&'static BugInfo>,
-    /// The seed's plan with damage that nobody survives: the only right end is correct data or a
-    /// clear stop
+    /// The seed's plan with damage that no cluster survives: the only right end is correct data or
+    /// a clear stop
     #[arg(long, requires = "seed")]
     unsurvivable: bool,
     /// The seed's plan with disks that lie, which is not promised to be survived
@@ -93,7 +93,7 @@ struct Runs {
     /// With --explain: characters in a line
     #[arg(long, requires = "explain", value_name = "N", default_value_t = 160)]
     width: usize,
-    /// Run so many seeds on all cores; every tenth has damage that nobody survives
+    /// Run so many seeds on all cores; every tenth has damage that no cluster survives
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
     #[command(flatten)]
@@ -223,7 +223,7 @@ fn main() -> ExitCode {
             soak(minutes, record.as_deref(), from, threads, bug_seeds, date)
         }
         Some(Command::Speed { nodes, seeds, from }) => Ok(speed(nodes, seeds, from)),
-        Some(Command::Coverage { of: Some(mark), seeds, many }) => who_reaches(&mark, seeds, &many),
+        Some(Command::Coverage { of: Some(mark), seeds, many }) => list_reaching_seeds(&mark, seeds, &many),
         Some(Command::Coverage { of: None, seeds, many }) => Ok(show_coverage(seeds, &many)),
     };
     match ended {
@@ -458,7 +458,7 @@ fn soak(
 }
 
 /// Names the first seeds that come to a mark. `true`: there are any.
-fn who_reaches(mark: &str, seeds: u64, many: &SubMany) -> Result<bool, String> {
+fn list_reaching_seeds(mark: &str, seeds: u64, many: &SubMany) -> Result<bool, String> {
     if !coverage::known().iter().any(|known| known == mark) {
         return Err(format!("there is no mark '{mark}'; `mainstay-sim coverage` lists them"));
     }
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_fails_is_made_smaller_unless_somebody_says_no() {
+    fn a_failing_seed_is_made_smaller_unless_the_options_forbid_it() {
         for (line, unasked) in [
             ("--seed 1", true),
             ("--seed 1 --unsurvivable --bug NoEpochCheck", true),

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cut_has_stopped_is_not_overtaken() {
+    fn a_frame_stopped_by_a_cut_is_not_overtaken() {
         let (mut network, first, second) = first_held();
         let Arrival::Later(second) = network.arrive(PAIR, End::Initiator, second) else {
             panic!("it overtakes the first");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_after_a_gap() {
+    fn no_frame_arrives_after_a_gap() {
         let (mut network, first, second) = first_held();
         drop(first);
         assert!(network.close(PAIR, End::Initiator));

@@ -56,7 +56,7 @@ pub fn plan(plan: &Plan) -> String {
     }
     if plan.unsurvivable {
         text.push_str(
-            "There is damage that nobody survives: the only right end is correct data or a clear stop.\n",
+            "There is damage that no cluster survives: the only right end is correct data or a clear stop.\n",
         );
     }
     steps(plan, &mut text);
@@ -65,7 +65,7 @@ pub fn plan(plan: &Plan) -> String {
         [] => writeln!(text, "At {at} faults end: everything is healed and must converge."),
         away => {
             let nodes: Vec<_> = away.iter().map(|node| format!("n{node}")).collect();
-            let how = if shape.away.cut { "cut off, each from everybody" } else { "switched off" };
+            let how = if shape.away.cut { "cut off, each from every other node" } else { "switched off" };
             writeln!(
                 text,
                 "At {at} faults end, but for {}: {how} until the others have converged. Then they are back, and everything must converge.",
@@ -246,7 +246,7 @@ pub fn fault(fault: &Fault) -> String {
             let nodes: Vec<_> =
                 (0..64).filter(|bit| side >> bit & 1 == 1).map(|bit| format!("n{}", bit + 1)).collect();
             if nodes.is_empty() {
-                "a partition with nobody on one side".into()
+                "a partition with no node on one side".into()
             } else {
                 format!("{} and the rest are cut off from each other", list(&nodes))
             }
@@ -329,9 +329,9 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::BeginScrub => "a scrub is proposed, as one is due",
         Proposed::ScrubEnded => "a scrub is said to have ended",
         Proposed::ForcePromote => "a forced promotion is proposed",
-        Proposed::Trust => "a doubtful replica is proposed to be trusted",
-        Proposed::Near => "a follower is proposed to be near",
-        Proposed::Far => "a follower is proposed to be far",
+        Proposed::Trust => "an unverified replica is proposed to be trusted",
+        Proposed::FailoverReady => "a follower is proposed to be failover-ready",
+        Proposed::NotFailoverReady => "a follower is proposed to be failover-ready no longer",
         Proposed::Memory => "the memory of a member is proposed to count, or not to",
         Proposed::Part => "parting with a replica is proposed",
         Proposed::ApplyService => "its service is applied",
@@ -345,7 +345,7 @@ fn proposed(what: Proposed) -> &'static str {
 /// Returns in words what a trap does.
 #[must_use]
 pub fn deed(deed: Deed) -> String {
-    let side = |side: Side| if side == Side::Actor { "who does so" } else { "its peer" };
+    let side = |side: Side| if side == Side::Actor { "the node that does so" } else { "its peer" };
     match deed {
         Deed::Late { ms } => format!("that comes {} late", length(ms)),
         Deed::LeaderChange => "another node leads the control plane".into(),

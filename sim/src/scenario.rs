@@ -140,7 +140,7 @@ impl Scenario {
     /// When there is no primary, or there are not three nodes.
     #[must_use]
     pub fn cast(&self) -> [u32; 3] {
-        let primary = self.primary().expect("somebody is primary");
+        let primary = self.primary().expect("a node is primary");
         let replicas = &self.world.plan.shape.resources[0].replicas;
         let mut nodes: Vec<u32> = (1..=self.world.plan.shape.nodes).collect();
         nodes.sort_by_key(|node| (*node != primary, !replicas.contains(node), *node));
@@ -269,18 +269,18 @@ impl Scenario {
     }
 
     /// Expects that no node has a device for this time.
-    pub fn expect_nobody_serves_for_ms(&mut self, ms: u64) {
+    pub fn expect_no_device_for_ms(&mut self, ms: u64) {
         for _ in 0..ms / 20 {
             self.run_ms(20);
             if let Some(node) = self.world.devices(0).first() {
-                self.fail(&format!("{node} serves, and nobody should"));
+                self.fail(&format!("{node} serves, and no node should"));
             }
         }
     }
 
     /// Waits until there is no device anywhere.
-    pub fn expect_nobody_serves_within_ms(&mut self, ms: u64) {
-        self.until("nobody serves", ms, |world| world.devices(0).is_empty());
+    pub fn expect_no_device_within_ms(&mut self, ms: u64) {
+        self.until("no node serves", ms, |world| world.devices(0).is_empty());
     }
 
     /// Does what a plan could do.
@@ -461,7 +461,7 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::ModeB { resource: 0 }));
         self.until("mode B", 5_000, |world| {
             let record = record(world);
-            record.policy.mode() == Mode::B && record.openings.len() == record.iss.len()
+            record.policy.mode() == Mode::B && record.instances.len() == record.iss.len()
         });
     }
 
@@ -616,9 +616,7 @@ impl Scenario {
 
     /// Deposes leaders of the control plane until this node leads it.
     pub fn make_leader(&mut self, node: u32) {
-        self.until("somebody leads the control plane", 5_000, |world| {
-            world.node_of(Target::Leader).is_some()
-        });
+        self.until("a node leads the control plane", 5_000, |world| world.node_of(Target::Leader).is_some());
         while self.world.node_of(Target::Leader) != Some(NodeId(node)) {
             self.fault(Fault::LeaderChange);
         }

@@ -696,7 +696,7 @@ const KILL_WORDS: &str = "kill all processes";
 
 fn run_words(step: &Step) -> String {
     match step {
-        Step::ProbeAddress => "ask who has the address".into(),
+        Step::ProbeAddress => "ask which host has the address".into(),
         Step::Mount => "mount".into(),
         Step::Prepare { process } => format!("prepare process {process}"),
         Step::StartProcess { process } => format!("start process {process}"),
@@ -707,7 +707,7 @@ fn run_words(step: &Step) -> String {
 
 fn undo_words(step: &Step) -> String {
     match step {
-        Step::ProbeAddress => "stop asking who has the address".into(),
+        Step::ProbeAddress => "stop asking which host has the address".into(),
         Step::Mount => "unmount".into(),
         Step::Prepare { process } => format!("stop preparing process {process}"),
         Step::StartProcess { process } => format!("stop process {process}"),

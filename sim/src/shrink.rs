@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn another_violation_does_not_count() {
+    fn the_shrinker_ignores_a_different_violation() {
         let plan = plan_with(0, |plan| fails(plan).is_some());
         let whole = plan.steps.len();
         let mut run = |plan: &Plan| {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_runs_than_allowed() {
+    fn the_shrinker_takes_no_more_runs_than_allowed() {
         let plan = plan_with(0, |plan| fails(plan).is_some());
         let mut runs = 0;
         let mut run = |plan: &Plan| {

@@ -88,13 +88,13 @@ pub fn command(command: &Command) -> String {
             format!("note what {node} has of snapshots of {}: {}", resource(*of), held.join(", "))
         }
         Command::AttachResource { resource: of, node, take_over, .. } => {
-            let over = if *take_over { ", whoever has it" } else { "" };
+            let over = if *take_over { ", from any holder" } else { "" };
             format!("attach {} to {node}{over}", resource(*of))
         }
         Command::DetachResource { resource: of } => format!("detach {}", resource(*of)),
-        Command::ClaimAttachment { resource: of, session, node, opening } => {
+        Command::ClaimAttachment { resource: of, session, node, instance } => {
             format!(
-                "note that {node} has opened a client of {} ({opening}, if it is still {session})",
+                "note that {node} has opened a client of {} ({instance}, if it is still {session})",
                 resource(*of)
             )
         }
@@ -121,11 +121,21 @@ pub fn command(command: &Command) -> String {
         Command::ChangeIss { resource: of, version, change: IssChange::Grow { add }, .. } => {
             format!("add {} to the in-sync set of {} (if it is still {version})", add.node, resource(*of))
         }
-        Command::ChangeIss { resource: of, version, change: IssChange::Near { member }, .. } => {
-            format!("record that {} is near, of {}, on version {version}", member.node, resource(*of))
+        Command::ChangeIss { resource: of, version, change: IssChange::FailoverReady { member }, .. } => {
+            format!(
+                "record that {} is failover-ready, of {}, on version {version}",
+                member.node,
+                resource(*of)
+            )
         }
-        Command::ChangeIss { resource: of, version, change: IssChange::Far { member }, .. } => {
-            format!("record that {} is far, of {}, on version {version}", member.node, resource(*of))
+        Command::ChangeIss {
+            resource: of, version, change: IssChange::NotFailoverReady { member }, ..
+        } => {
+            format!(
+                "record that {} is not failover-ready, of {}, on version {version}",
+                member.node,
+                resource(*of)
+            )
         }
         Command::ChangeIss { resource: of, version, change: IssChange::Trust { member }, .. } => {
             format!("trust {} with {}, on version {version}", member.node, resource(*of))
@@ -133,25 +143,25 @@ pub fn command(command: &Command) -> String {
         Command::ChangeIss {
             resource: of,
             version,
-            change: IssChange::Memory { member, opening: Some(opening) },
+            change: IssChange::Memory { member, instance: Some(instance) },
             ..
         } => {
             let (node, of) = (member.node, resource(*of));
-            format!("record that the memory of {node} counts for {of} in {opening}, on version {version}")
+            format!("record that the memory of {node} counts for {of} in {instance}, on version {version}")
         }
         Command::ChangeIss {
             resource: of,
             version,
-            change: IssChange::Memory { member, opening: None },
+            change: IssChange::Memory { member, instance: None },
             ..
         } => {
             let (node, of) = (member.node, resource(*of));
             format!("record that the memory of {node} counts no more for {of}, on version {version}")
         }
-        Command::ReplicaReopened { resource: of, version, node, opening, end, .. } => {
+        Command::ReplicaReopened { resource: of, version, node, instance, end, .. } => {
             let of = resource(*of);
             format!(
-                "note that the replica of {of} on {node} was opened anew in {opening}, ends at {end}, on version {version}"
+                "note that the replica of {of} on {node} was opened anew in {instance}, ends at {end}, on version {version}"
             )
         }
         Command::ChangeIss {
@@ -256,7 +266,7 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
             format!("append {} of {}", indexes(batch.first, batch.last()), batch.epoch)
         }
         Message::Ack { durable } => format!("durable up to {durable}"),
-        Message::Received { opening, index } => format!("received up to {index}, in {opening}"),
+        Message::Received { instance, index } => format!("received up to {index}, in {instance}"),
         Message::Commit { commit } => format!("committed up to {commit}"),
         Message::CopyBegin { at, .. } => format!("a copy begins: restart your log after {at}"),
         Message::CopyBeginReply { at, .. } => format!("ready for the copy, my log begins after {at}"),

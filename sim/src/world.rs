@@ -1,10 +1,10 @@
 //! The event loop: machines, and the order of events on them. One thread runs one queue, ordered by
 //! true time.
 //!
-//! The world makes none of the decisions of a core. It carries messages and wishes from one core to
-//! another, takes the time that this needs, and lets the plan interfere. Its files:
+//! The world makes none of the decisions of a core. It carries messages and outputs from one core
+//! to another, takes the time that this needs, and lets the plan interfere. Its files:
 //! - `world/events.rs`: delivery of events.
-//! - `world/wishes.rs`: wishes of engines and agents.
+//! - `world/outputs.rs`: outputs of engines and agents.
 //! - `world/links.rs`: connections.
 //! - `world/faults.rs`, `world/traps.rs`, `world/operator.rs`: the plan.
 //! - `world/settle.rs`: healing, convergence, the last look.
@@ -17,6 +17,7 @@ mod jobs;
 mod links;
 mod moved;
 mod operator;
+mod outputs;
 mod progress;
 mod queue;
 mod schedule;
@@ -25,7 +26,6 @@ mod settle;
 mod silencer;
 mod traps;
 mod verdict;
-mod wishes;
 
 use crate::agent::{self, Agent, Durable};
 use crate::clock::Clock;
@@ -267,12 +267,12 @@ pub(crate) struct Machine {
     /// Until when the engine's thread that makes and opens replicas has work.
     pub(crate) lifecycle_busy_us: u64,
     /// Replicas that it opens.
-    pub(crate) opening: BTreeMap<ResourceId, OpeningFor>,
+    pub(crate) being_opened: BTreeMap<ResourceId, BeingOpened>,
 }
 
 /// Requests that wait for a replica which an engine is opening.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OpeningFor {
+pub(crate) struct BeingOpened {
     /// How many are to hear that it is open.
     pub(crate) opens: usize,
     /// Numbers of the steps that close it then.
@@ -300,7 +300,7 @@ pub(crate) struct JobStep {
 
 /// A request of a client that has no answer yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ClientRequest {
     pub(crate) node: NodeId,
     pub(crate) resource: usize,
     pub(crate) at_us: u64,
@@ -326,10 +326,10 @@ pub struct World {
     consensus_armed_us: u64,
     pub(crate) oracle: Oracle,
     pub(crate) trace: Trace,
-    pub(crate) asked: BTreeMap<u64, Asked>,
+    pub(crate) asked: BTreeMap<u64, ClientRequest>,
     pub(crate) next_request: u64,
     /// Replicas that were opened so far: each time a number of its own.
-    openings: u64,
+    instances: u64,
     pub(crate) acknowledged: u64,
     /// Requests that were answered with an error.
     pub(crate) refused: u64,
@@ -432,7 +432,7 @@ impl World {
                     connected: false,
                     socket_floor_us: 0,
                     lifecycle_busy_us: 0,
-                    opening: BTreeMap::new(),
+                    being_opened: BTreeMap::new(),
                 };
                 (*node, machine)
             })
@@ -449,7 +449,7 @@ impl World {
             trace: Trace::new(keep_lines),
             asked: BTreeMap::new(),
             next_request: 1,
-            openings: 0,
+            instances: 0,
             acknowledged: 0,
             refused: 0,
             found: Vec::new(),
@@ -692,7 +692,7 @@ impl World {
         while let Some(consensus::Change { record, dead }) = self.consensus.poll_change() {
             let iss: Vec<String> = record.iss.iter().map(|member| member.node.to_string()).collect();
             self.note(None, Part::Control, &[4, record.resource.0, record.version.0, record.epoch.0], || {
-                let primary = record.primary.map_or("nobody".into(), |node| node.to_string());
+                let primary = record.primary.map_or("none".into(), |node| node.to_string());
                 format!(
                     "record of {}: {} epoch {}, primary {primary}, in sync {}",
                     words::resource(record.resource),

@@ -7,7 +7,7 @@ use mainstay_sim::world::resource_id;
 
 /// The numbers of the primary and of the other replica.
 fn pair(sim: &Scenario) -> (u32, u32) {
-    let first = sim.primary().expect("somebody serves");
+    let first = sim.primary().expect("a node serves");
     (first, 3 - first)
 }
 
@@ -83,7 +83,7 @@ fn a_secondary_that_cannot_be_opened_does_not_push_the_whole_member_out() {
 fn a_secondary_that_cannot_be_opened_leaves() {
     let mut sim = Scenario::three();
     sim.write(7);
-    let first = sim.primary().expect("somebody serves");
+    let first = sim.primary().expect("a node serves");
     let second = if first == 2 { 3 } else { 2 };
     damage(&mut sim, second);
     let rest: Vec<u32> = (1..=3).filter(|node| *node != second).collect();

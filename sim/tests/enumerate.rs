@@ -51,7 +51,7 @@ fn a_disk_that_lies_is_seen() {
     ];
     for (lie, ops, what) in seen {
         let setup = Setup { lie: Some(lie), ops, ..Setup::wide(3) };
-        let wrong = enumerate(&setup).expect_err("a lie that nobody sees");
+        let wrong = enumerate(&setup).expect_err("a lie that no check sees");
         assert!(wrong.wrong.contains(what), "{lie:?}: {wrong}");
     }
 }

@@ -83,14 +83,14 @@ const STORIES: &[Story] = &[
     (
         Bug::OldConfirmationCounts,
         "a process may begin while its node is being silenced",
-        "nothing_begins_on_what_an_engine_confirmed_before_it_silenced_its_node",
-        nothing_begins_on_what_an_engine_confirmed_before_it_silenced_its_node,
+        "nothing_begins_on_a_confirmation_given_before_the_engine_silenced_its_node",
+        nothing_begins_on_a_confirmation_given_before_the_engine_silenced_its_node,
     ),
     (
         Bug::VotesUnproven,
-        "n4 votes, and nobody has found it at its addresses",
-        "a_node_that_nobody_has_found_at_its_addresses_does_not_vote",
-        a_node_that_nobody_has_found_at_its_addresses_does_not_vote,
+        "n4 votes, and no member has found it at its addresses",
+        "a_node_that_no_member_has_found_at_its_addresses_does_not_vote",
+        a_node_that_no_member_has_found_at_its_addresses_does_not_vote,
     ),
     (
         Bug::FirstHeardIsNode,
@@ -149,14 +149,14 @@ const STORIES: &[Story] = &[
     (
         Bug::AbsentAlwaysLeaves,
         "not within 15000 ms: n2 serves",
-        "who_is_wanted_as_a_copy_stays_and_goes_on",
-        who_is_wanted_as_a_copy_stays_and_goes_on,
+        "a_member_wanted_as_a_copy_is_retained_and_serves",
+        a_member_wanted_as_a_copy_is_retained_and_serves,
     ),
     (
         Bug::SuspendedWithoutEnd,
         "L5: ",
-        "what_waits_for_copies_fails_in_the_end",
-        what_waits_for_copies_fails_in_the_end,
+        "a_write_that_waits_for_copies_fails_in_the_end",
+        a_write_that_waits_for_copies_fails_in_the_end,
     ),
     (
         Bug::LeaseNotAskedOfWrites,
@@ -165,10 +165,10 @@ const STORIES: &[Story] = &[
         a_write_that_outlives_the_lease_is_not_acknowledged,
     ),
     (
-        Bug::FarBeforeKnown,
+        Bug::UnreadyBeforeKnown,
         "S17: ",
-        "who_is_gone_and_may_take_over_is_waited_for",
-        who_is_gone_and_may_take_over_is_waited_for,
+        "writes_wait_for_an_absent_follower_that_may_take_over",
+        writes_wait_for_an_absent_follower_that_may_take_over,
     ),
     (
         Bug::LeadsOnAfterLease,
@@ -179,26 +179,26 @@ const STORIES: &[Story] = &[
     (
         Bug::LossNotSeen,
         "S18: ",
-        "a_client_does_not_go_on_where_what_it_was_told_is_lost",
-        a_client_does_not_go_on_where_what_it_was_told_is_lost,
+        "a_client_does_not_go_on_where_an_answered_write_is_lost",
+        a_client_does_not_go_on_where_an_answered_write_is_lost,
     ),
     (
         Bug::OldSessionAdmitted,
         "S18: ",
-        "who_has_lost_the_devices_writes_no_more",
-        who_has_lost_the_devices_writes_no_more,
+        "a_client_that_lost_the_devices_writes_no_more",
+        a_client_that_lost_the_devices_writes_no_more,
     ),
     (
         Bug::StaleExtent,
         "S4: ",
-        "what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one",
-        what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one,
+        "an_extent_read_for_an_earlier_copy_is_not_sent_in_a_later_one",
+        an_extent_read_for_an_earlier_copy_is_not_sent_in_a_later_one,
     ),
     (
         Bug::DigestOfMoving,
         "S13: ",
-        "what_was_written_during_a_digest_is_not_in_it",
-        what_was_written_during_a_digest_is_not_in_it,
+        "a_write_during_a_digest_is_not_in_it",
+        a_write_during_a_digest_is_not_in_it,
     ),
     (
         Bug::SpentEpochForgotten,
@@ -209,8 +209,8 @@ const STORIES: &[Story] = &[
     (
         Bug::GivenUpServes,
         "H1: ",
-        "who_gave_its_role_up_starts_nothing_on_that_record",
-        who_gave_its_role_up_starts_nothing_on_that_record,
+        "a_node_that_gave_its_role_up_starts_nothing_on_that_record",
+        a_node_that_gave_its_role_up_starts_nothing_on_that_record,
     ),
 ];
 
@@ -232,7 +232,7 @@ fn a_replica_that_is_opened_anew_is_fed_again() {
 /// R19, seed 2418267: a replica cannot be opened. The report of its node is under way for seconds,
 /// and meanwhile the replica can be opened after all. The node cannot know whether it is still
 /// primary. So it asks to be promoted before it starts the service.
-fn who_gave_its_role_up_starts_nothing_on_that_record() {
+fn a_node_that_gave_its_role_up_starts_nothing_on_that_record() {
     let mut sim = Scenario::with_service();
     let [p, s, _] = sim.cast();
     sim.trap(Moment::Propose(Proposed::ReplicaBroken), Deed::Late { ms: 6_000 });
@@ -252,7 +252,7 @@ fn who_gave_its_role_up_starts_nothing_on_that_record() {
 
 /// In mode A, a forced promotion costs the last write that the client was told of. The client goes
 /// on only under another session.
-fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
+fn a_client_does_not_go_on_where_an_answered_write_is_lost() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, w] = sim.cast();
     sim.mode_a(24, 5_000);
@@ -275,7 +275,7 @@ fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
 /// The first copy's read of its first extent ends only after a second copy has asked for the
 /// extent, too. Meanwhile a client writes a block of it. The log after the second copy's beginning
 /// does not have this write.
-fn what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
+fn an_extent_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
     let mut sim = Scenario::lazy_journal(256, 1);
     let [p, s, t] = sim.cast();
     sim.power_cut(s);
@@ -299,7 +299,7 @@ fn what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
 }
 
 /// The primary has the devices again, and a client that has not heard of it goes on asking.
-fn who_has_lost_the_devices_writes_no_more() {
+fn a_client_that_lost_the_devices_writes_no_more() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, w] = sim.cast();
     sim.attach(w);
@@ -368,7 +368,7 @@ fn a_write_that_outlives_the_lease_is_not_acknowledged() {
 
 /// A primary that is cut off from all other nodes cannot record that its followers are far. So it
 /// writes no more than they may lack when one of them takes over.
-fn who_is_gone_and_may_take_over_is_waited_for() {
+fn writes_wait_for_an_absent_follower_that_may_take_over() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.mode_a_with_takeover(16, 5_000);
@@ -488,7 +488,7 @@ fn a_process_waits_for_its_file_system() {
 }
 
 /// No write was acknowledged after the secondary died, so the secondary may be the first to go on.
-fn who_is_wanted_as_a_copy_stays_and_goes_on() {
+fn a_member_wanted_as_a_copy_is_retained_and_serves() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();
     sim.write(1);
@@ -506,7 +506,7 @@ fn who_is_wanted_as_a_copy_stays_and_goes_on() {
 
 /// The primary still reads its first extent when a client writes a block of the next one. By then
 /// the other replicas have reported their digests, for the entry at which the primary began.
-fn what_was_written_during_a_digest_is_not_in_it() {
+fn a_write_during_a_digest_is_not_in_it() {
     let mut sim = Scenario::three();
     let [p, ..] = sim.cast();
     sim.write(1);
@@ -545,7 +545,7 @@ fn a_silenced_service_is_not_made_new_by_another_definition() {
     sim.settle();
 }
 
-fn what_waits_for_copies_fails_in_the_end() {
+fn a_write_that_waits_for_copies_fails_in_the_end() {
     let mut sim = Scenario::two_and_a_witness();
     let [_, s, _] = sim.cast();
     sim.want_copies(2, 3_000);
@@ -631,7 +631,7 @@ fn directories_that_were_moved_away_are_waited_for() {
 
 /// R19: the engine was told to end, or its lease ended, and the cluster gives the resource another
 /// epoch at once.
-fn nothing_begins_on_what_an_engine_confirmed_before_it_silenced_its_node() {
+fn nothing_begins_on_a_confirmation_given_before_the_engine_silenced_its_node() {
     let now = Time(1_000_000);
     let mut guard = Guard::default();
     let Wanted::Ask { number, .. } = guard.want(now, ["s0"]) else { panic!("nothing was asked before") };
@@ -648,7 +648,7 @@ fn cluster() -> State {
     initial_state(&Shape::small(3, 3, false))
 }
 
-fn a_node_that_nobody_has_found_at_its_addresses_does_not_vote() {
+fn a_node_that_no_member_has_found_at_its_addresses_does_not_vote() {
     let mut state = cluster();
     let admit = Command::AdmitNode {
         name: "n4".into(),
@@ -659,7 +659,7 @@ fn a_node_that_nobody_has_found_at_its_addresses_does_not_vote() {
     };
     assert!(state.apply(Entry { at_ms: 0, command: admit }).is_ok());
     assert_eq!(state.next_seat(|node| *node == NodeId(4)), Some(NodeId(4)));
-    assert!(state.next_seat(|_| false).is_none(), "n4 votes, and nobody has found it at its addresses");
+    assert!(state.next_seat(|_| false).is_none(), "n4 votes, and no member has found it at its addresses");
 }
 
 /// The copy was started while the node was off, so the other nodes hear the copy.
@@ -717,7 +717,7 @@ fn all_are_caught(rules: std::ops::RangeInclusive<u32>) {
 }
 
 #[test]
-fn stories_catch_what_no_plan_does() {
+fn stories_catch_the_bugs_that_no_plan_catches() {
     let mut missed = Vec::new();
     for (bug, wrong, story, tell) in STORIES {
         let fails = |bug| {
@@ -824,7 +824,7 @@ fn every_rule_belongs_to_a_test() {
 
 /// There are to be 40, and one of each rule.
 #[test]
-fn there_are_enough_of_them() {
+fn every_rule_has_a_planted_bug() {
     assert!(BUGS.len() >= 40 + BLIND.len(), "{}", BUGS.len());
     assert!(BLIND.iter().all(|name| BUGS.iter().any(|info| info.name == *name)));
     for rule in 1..=22 {

@@ -78,7 +78,7 @@ fn an_older_copy_is_put_in_the_place_of_a_replica() {
 
 /// R7, R12: the node does not know that its replica held more, but the other nodes do.
 #[test]
-fn an_older_copy_leads_until_it_hears_of_what_it_lacks() {
+fn an_older_copy_leads_until_it_hears_of_entries_that_it_lacks() {
     reaches("replica: a peer knows to be committed what the own log lacks", || with_an_older_copy(true));
 }
 
@@ -91,12 +91,12 @@ fn a_promotion_whose_node_died_again_does_not_count() {
         let [p, ..] = sim.cast();
         sim.write(1);
         sim.power_cut(p);
-        sim.until_nobody_is_primary(10_000);
+        sim.until_no_primary(10_000);
         sim.trap(Moment::Promote, Deed::Late { ms: 10_000 });
         sim.trap(Moment::Promote, Deed::PowerCut { whom: Side::Actor, on_after_ms: 15_000 });
         sim.power_on(p);
         sim.until_count("F47 proposal late", 1, 10_000);
-        sim.expect_nobody_serves_for_ms(14_000);
+        sim.expect_no_device_for_ms(14_000);
         sim.expect_primary_within_ms(p, 10_000);
         sim.read(1);
         sim.settle();
@@ -130,20 +130,20 @@ fn a_node_comes_back_before_the_first_promotion_counts() {
 
 /// R5, R12: the replica of a lone member cannot be used, and that changes nothing in the record.
 #[test]
-fn a_promotion_of_what_broke_meanwhile_does_not_count() {
+fn a_promotion_of_a_replica_that_broke_meanwhile_does_not_count() {
     reaches("control: a promotion of what is not eligible", || {
         let mut sim = Scenario::new(Shape::small(3, 1, false), 1);
         let [p, ..] = sim.cast();
         sim.write(1);
         sim.power_cut(p);
-        sim.until_nobody_is_primary(10_000);
+        sim.until_no_primary(10_000);
         sim.trap(Moment::Promote, Deed::Late { ms: 4_000 });
         sim.trap(Moment::Promote, Deed::KillEngine { whom: Side::Actor, restart_after_ms: 50 });
         sim.power_on(p);
         sim.until_count("F47 proposal late", 1, 10_000);
         sim.dare();
         sim.disk(p, DiskFault::Vanish);
-        sim.expect_nobody_serves_for_ms(8_000);
+        sim.expect_no_device_for_ms(8_000);
         sim.settle();
     });
 }
@@ -167,8 +167,8 @@ fn files_of_another_replica_are_not_used() {
 /// The replica was closed to be removed, and its restarted node no longer knows that. The primary
 /// hears of neither, and goes on.
 #[test]
-fn a_replica_that_is_opened_again_hears_nobody_before_an_attach() {
-    reaches("replica: a primary goes on in a session of an earlier opening", || {
+fn a_replica_that_is_opened_again_hears_no_primary_before_an_attach() {
+    reaches("replica: a primary goes on in a session of an earlier instance", || {
         for seed in 1..=20 {
             let mut sim = Scenario::new(Shape::small(3, 3, false), seed);
             let [p, s, t] = sim.cast();
@@ -224,7 +224,7 @@ fn a_cut_outlasts_the_connection_that_it_was_asked_on() {
         sim.power_cut(p);
         sim.heal();
         sim.until_primary_is_not(p, 10_000);
-        let next = sim.primary().expect("somebody took over");
+        let next = sim.primary().expect("another node took over");
         sim.write(2);
         sim.trap(Moment::Cut, Deed::LateDisk { whose: Side::Peer, what: DiskOp::MetaWrite, ms: 800 });
         sim.power_on(p);
@@ -254,7 +254,7 @@ fn a_replica_is_promoted_more_often_than_its_log_lists_epochs() {
 /// R12: the primary reads the record back, sees that its content has changed, and gives the replica
 /// up.
 #[test]
-fn what_decayed_in_the_journal_is_not_read() {
+fn decayed_journal_content_is_not_read() {
     reaches("store: the journal does not give back what was written", || {
         let mut sim = Scenario::lazy_journal(96, 1);
         let [p, ..] = sim.cast();
@@ -326,7 +326,7 @@ fn a_slow_secondary_is_given_many_discards() {
 
 /// R18
 #[test]
-fn what_a_full_overlay_stops_waits_for_a_checkpoint() {
+fn entries_stopped_by_a_full_overlay_wait_for_a_checkpoint() {
     reaches("store: the queue waits for a cut, a restart or a checkpoint", many_discards_on_a_slow_secondary);
 }
 
@@ -406,7 +406,7 @@ fn a_full_disk_is_not_rolled_back_yet() {
 
 /// S18: in mode A, a forced promotion costs the last write that the client was told of.
 #[test]
-fn a_client_is_told_that_what_it_was_told_is_lost() {
+fn a_client_is_told_that_an_answered_write_is_lost() {
     reaches("replica: sessions: the log lost what a client was told", || {
         let mut sim = Scenario::two_and_a_witness();
         let [p, s, w] = sim.cast();
@@ -449,7 +449,7 @@ fn reads_come_late(sim: &mut Scenario, node: u32, ms: u64) {
     }
 }
 
-fn read_what_rots(sim: &mut Scenario) {
+fn read_rotten_blocks(sim: &mut Scenario) {
     for block in 0..4 {
         sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
     }
@@ -457,7 +457,7 @@ fn read_what_rots(sim: &mut Scenario) {
 
 /// ADR 14: a member reports that it has the block whole. The block is damaged there as well before
 /// it is read. The third replica has it.
-fn it_rots_before_it_is_read() {
+fn the_sound_block_rots_before_it_is_read() {
     for step in 0..40 {
         let mut sim = Scenario::new(Shape::small(3, 3, false), 1);
         let [p, s, t] = sim.cast();
@@ -465,7 +465,7 @@ fn it_rots_before_it_is_read() {
         sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
         sim.fault(Fault::SlowLink { a: n(p), b: n(t), factor: 20 });
         rot(&mut sim, p);
-        read_what_rots(&mut sim);
+        read_rotten_blocks(&mut sim);
         sim.run_us(step * 500);
         let other = if step % 2 == 0 { s } else { t };
         rot(&mut sim, other);
@@ -476,13 +476,13 @@ fn it_rots_before_it_is_read() {
 }
 
 #[test]
-fn what_is_to_repair_others_rots_before_it_is_read() {
-    reaches("host: what is to repair others is damaged too", it_rots_before_it_is_read);
+fn a_block_for_a_repair_rots_before_it_is_read() {
+    reaches("host: what is to repair others is damaged too", the_sound_block_rots_before_it_is_read);
 }
 
 #[test]
-fn what_has_rotted_repairs_nobody() {
-    reaches("replica: what is to repair others is not what it was", it_rots_before_it_is_read);
+fn a_rotten_block_repairs_no_replica() {
+    reaches("replica: what is to repair others is not what it was", the_sound_block_rots_before_it_is_read);
 }
 
 /// S195: a member repeatedly does not report in time what it holds. It may have the block, so the
@@ -492,7 +492,7 @@ fn a_member_says_nothing() {
     let [p, s, _] = sim.cast();
     at_rest(&mut sim);
     rot(&mut sim, p);
-    read_what_rots(&mut sim);
+    read_rotten_blocks(&mut sim);
     for _ in 0..60 {
         sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 12_000 });
         sim.run_ms(500);
@@ -502,8 +502,8 @@ fn a_member_says_nothing() {
 }
 
 #[test]
-fn a_primary_gives_up_what_another_may_have() {
-    reaches("replica: somebody may have what is damaged", a_member_says_nothing);
+fn a_primary_gives_up_a_block_that_another_replica_may_have() {
+    reaches("replica: another replica may have the damaged block", a_member_says_nothing);
 }
 
 #[test]
@@ -530,18 +530,18 @@ fn it_was_started_again() {
 }
 
 #[test]
-fn who_was_started_again_cannot_read_for_a_repair() {
+fn a_restarted_replica_cannot_read_for_a_repair() {
     reaches("replica: blocks cannot be read for a primary", it_was_started_again);
 }
 
 #[test]
-fn who_was_started_again_is_asked_again() {
-    reaches("replica: who has the content for a repair is asked again", it_was_started_again);
+fn a_restarted_replica_is_asked_again_for_the_content_of_a_repair() {
+    reaches("replica: the replica with the content for a repair is asked again", it_was_started_again);
 }
 
 /// R3: in mode B, one of two wanted copies is gone, with the content of its memory.
 #[test]
-fn a_flush_fails_when_what_it_flushes_lacks_a_copy() {
+fn a_flush_fails_when_its_writes_lack_a_copy() {
     reaches("replica: a flush is refused for want of copies", || {
         let mut sim = Scenario::two_and_a_witness();
         let [_, s, _] = sim.cast();
@@ -568,7 +568,7 @@ fn damage_is_read_while_a_copy_is_missing() {
     sim.power_cut(s);
     sim.run_ms(4_000);
     rot(&mut sim, p);
-    read_what_rots(&mut sim);
+    read_rotten_blocks(&mut sim);
     sim.run_ms(1_000);
     sim.power_on(s);
     sim.settle();
@@ -586,7 +586,7 @@ fn a_read_of_damage_fails_while_a_copy_is_missing() {
 
 /// The same, and the other replica goes away while it is asked for the block.
 #[test]
-fn what_is_mended_is_given_up_when_a_copy_is_missed() {
+fn a_mend_is_given_up_when_a_copy_is_missing() {
     reaches("replica: what is mended is given up for want of copies", || {
         let mut sim = Scenario::two_and_a_witness();
         let [p, s, _] = sim.cast();
@@ -594,7 +594,7 @@ fn what_is_mended_is_given_up_when_a_copy_is_missed() {
         sim.want_copies(2, 1_000);
         rot(&mut sim, p);
         sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 3_000 });
-        read_what_rots(&mut sim);
+        read_rotten_blocks(&mut sim);
         sim.run_ms(100);
         sim.power_cut(s);
         sim.run_ms(8_000);
@@ -605,7 +605,7 @@ fn what_is_mended_is_given_up_when_a_copy_is_missed() {
 
 /// The content for a repair has one wrong bit when it reaches the primary.
 #[test]
-fn what_is_read_for_a_repair_is_damaged_on_its_way() {
+fn the_content_for_a_repair_is_damaged_on_its_way() {
     reaches("codec: blocks are damaged on their way", || {
         for step in 0..60 {
             let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
@@ -613,7 +613,7 @@ fn what_is_read_for_a_repair_is_damaged_on_its_way() {
             at_rest(&mut sim);
             rot(&mut sim, p);
             sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
-            read_what_rots(&mut sim);
+            read_rotten_blocks(&mut sim);
             sim.run_us(step * 500);
             sim.fault(Fault::CorruptFrame(n(s), n(p)));
             sim.run_ms(5_000);
@@ -633,7 +633,7 @@ fn a_read_that_waits_for_a_repair_ends_with_the_role() {
         at_rest(&mut sim);
         rot(&mut sim, p);
         sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 4_000 });
-        read_what_rots(&mut sim);
+        read_rotten_blocks(&mut sim);
         sim.run_ms(100);
         sim.isolate(p);
         sim.run_ms(8_000);
@@ -643,7 +643,7 @@ fn a_read_that_waits_for_a_repair_ends_with_the_role() {
 }
 
 /// S16: the same blocks rot everywhere, and a client reads them.
-fn a_client_reads_what_nobody_has() {
+fn a_client_reads_a_block_that_no_replica_has() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, w] = sim.cast();
     at_rest(&mut sim);
@@ -659,19 +659,25 @@ fn a_client_reads_what_nobody_has() {
 }
 
 #[test]
-fn a_client_is_told_that_nobody_has_what_it_reads() {
-    reaches("replica: client: no replica has what was to be read", a_client_reads_what_nobody_has);
+fn a_client_is_told_that_no_replica_has_the_block() {
+    reaches(
+        "replica: client: no replica has what was to be read",
+        a_client_reads_a_block_that_no_replica_has,
+    );
 }
 
 #[test]
-fn a_primary_says_that_nobody_has_it() {
-    reaches("replica: sessions: a read that no replica can answer", a_client_reads_what_nobody_has);
+fn a_primary_says_that_no_replica_has_the_block() {
+    reaches(
+        "replica: sessions: a read that no replica can answer",
+        a_client_reads_a_block_that_no_replica_has,
+    );
 }
 
 /// S16: the same blocks have rotted on two replicas, and a third replica is copied from them. It
 /// has no checksums, so it cannot hold these blocks as damaged.
 #[test]
-fn a_copy_waits_for_what_has_rotted_everywhere() {
+fn a_copy_waits_for_blocks_that_have_rotted_everywhere() {
     reaches("host: a copy waits at an extent that no replica has whole", || {
         // With this seed the third replica has no checksums.
         let mut sim = Scenario::new(Shape::small(3, 2, false), 153);
@@ -692,8 +698,8 @@ fn a_copy_waits_for_what_has_rotted_everywhere() {
 }
 
 #[test]
-fn nobody_has_what_is_to_be_repaired_any_more() {
-    reaches("replica: nobody has the content for a repair", it_was_started_again);
+fn no_replica_has_the_content_for_a_repair_any_more() {
+    reaches("replica: no replica has the content for a repair", it_was_started_again);
 }
 
 /// S195: a replica is being copied to when the primary looks for the block, so the primary does not
@@ -703,8 +709,8 @@ fn nobody_has_what_is_to_be_repaired_any_more() {
 /// The replicas have destaged different parts by then. So most content of the third one rots, and
 /// the client reads every block that was written.
 #[test]
-fn who_must_have_what_is_damaged_is_asked_again() {
-    reaches("replica: somebody who must have what is damaged is asked again", || {
+fn a_replica_that_must_have_the_damaged_block_is_asked_again() {
+    reaches("replica: a replica that must have the damaged block is asked again", || {
         for step in 0..60 {
             let mut sim = Scenario::small_journal(32, 1);
             let [p, s, t] = sim.cast();
@@ -729,7 +735,7 @@ fn who_must_have_what_is_damaged_is_asked_again() {
 /// ADR 14: the only replica with the whole block reports that, and then the block rots there as
 /// well.
 #[test]
-fn what_nobody_can_give_any_more_is_looked_for_again() {
+fn a_block_that_no_replica_can_give_any_more_is_looked_for_again() {
     reaches("replica: content to mend with could not be had, and is looked for again", || {
         for step in 0..40 {
             let mut sim = Scenario::two_and_a_witness();
@@ -738,7 +744,7 @@ fn what_nobody_can_give_any_more_is_looked_for_again() {
             sim.dare();
             sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
             rot(&mut sim, p);
-            read_what_rots(&mut sim);
+            read_rotten_blocks(&mut sim);
             sim.run_us(step * 500);
             rot(&mut sim, s);
             sim.run_ms(5_000);
@@ -751,7 +757,7 @@ fn what_nobody_can_give_any_more_is_looked_for_again() {
 /// ADR 17: the new resource is wanted on the third node only.
 #[test]
 fn a_resource_is_to_be_made_where_the_snapshot_is_not() {
-    reaches("control: a resource is to be made of a snapshot where nobody holds it", || {
+    reaches("control: a resource is to be made of a snapshot where no replica holds it", || {
         let mut shape = Shape::small(3, 2, false);
         let copy =
             ResourceShape { late: true, origin: Some(0), replicas: vec![3], ..shape.resources[0].clone() };
@@ -799,7 +805,7 @@ fn a_scrub_is_read_while_the_log_begins_anew() {
 
 /// R17: a scrub waits for the rollback, the rollback for room, and the log begins anew.
 #[test]
-fn what_waits_for_a_rollback_is_there_when_the_log_begins_anew() {
+fn entries_wait_for_a_rollback_when_the_log_begins_anew() {
     reaches("store: a restart waits for what waits for a rollback", || {
         let mut sim = Scenario::small_journal(32, 1);
         let [_, s, _] = sim.cast();
@@ -864,7 +870,7 @@ fn a_record_lies_where_the_ring_begins() {
 fn a_client_asks_a_primary_that_hands_over() {
     reaches("host: a client asks for what cannot be", || {
         let mut sim = Scenario::new(Shape::small(4, 2, false), 1);
-        let p = sim.primary().expect("somebody is primary");
+        let p = sim.primary().expect("a node is primary");
         sim.attach(4);
         sim.write(1);
         sim.disk(p, DiskFault::Slow { factor: 10 });
@@ -886,7 +892,7 @@ fn a_client_asks_a_primary_that_hands_over() {
 fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
     reaches("replica: a repair ends while copies are wanted", || {
         let mut sim = Scenario::new(Shape::small(4, 2, false), 1);
-        let p = sim.primary().expect("somebody is primary");
+        let p = sim.primary().expect("a node is primary");
         at_rest(&mut sim);
         sim.attach(4);
         sim.add_replica(3);
@@ -901,7 +907,7 @@ fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
 /// S251: while a scrub holds a rollback up, its snapshot is dropped and a client writes. Then a
 /// replica returns that is far behind.
 #[test]
-fn what_waits_for_a_rollback_is_copied_as_well() {
+fn entries_that_wait_for_a_rollback_are_copied_as_well() {
     reaches("store: what is not applied yet is listed as changed", || {
         for step in 0..40 {
             let mut sim = Scenario::small_journal(32, 1);

@@ -155,7 +155,7 @@ fn a_service_comes_up_and_goes_down() {
 }
 
 #[test]
-fn whatever_goes_wrong_silent_means_gone() {
+fn a_silent_service_has_left_nothing_whatever_goes_wrong() {
     const FAULTS: [ServiceFault; 8] = [
         ServiceFault::IgnoreStop,
         ServiceFault::Hang,

@@ -1,6 +1,6 @@
 //! The control plane: an atomic register that changes by compare-and-set. Nodes learn its changes
 //! later (R3, R4, R5, R9, R11). Code: `control/src/{iss,failover,promote}.rs`; the code that asks
-//! for changes: `control/src/reconcile.rs`.
+//! for changes: `control/src/actions.rs`.
 
 use crate::model::Spec;
 use crate::rules::Mutation;

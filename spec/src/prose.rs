@@ -142,7 +142,7 @@ fn sentence(step: Step, before: &State, after: &State) -> String {
             format!("{} is declared dead: {}.", name(before.record.primary), now(after))
         }
         Step::Vacate => format!(
-            "{} is declared dead and nobody else is alive: {}.",
+            "{} is declared dead and no other node is alive: {}.",
             name(before.record.primary),
             now(after)
         ),

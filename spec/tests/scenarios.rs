@@ -170,7 +170,7 @@ fn three() -> Play {
 }
 
 #[test]
-fn the_protocol_does_what_it_should_and_every_step_happens() {
+fn the_model_plays_its_scenarios_and_takes_every_kind_of_step() {
     let kinds: BTreeSet<String> = [rejoin(), shrink(), restart(), new_disk(), three()]
         .into_iter()
         .flat_map(|play| play.kinds)

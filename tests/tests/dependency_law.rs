@@ -219,7 +219,7 @@ fn every_crate_of_the_workspace_is_under_the_law() {
 }
 
 #[test]
-fn pure_crates_use_only_what_is_listed() {
+fn pure_crates_use_only_listed_dependencies() {
     let graph = Graph::load();
     for name in PURE {
         for dep in graph.direct(name) {

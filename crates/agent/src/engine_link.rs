@@ -93,10 +93,10 @@ pub enum EngineInput {
 /// Talks to the engine. Clones share the connection.
 #[derive(Clone)]
 pub struct EngineLink {
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
 }
 
-struct Shared {
+struct LinkShared {
     socket: PathBuf,
     writer: Mutex<Option<UnixStream>>,
     pending: Mutex<BTreeMap<u64, SyncSender<Reply>>>,
@@ -120,7 +120,7 @@ impl EngineLink {
     /// wait.
     #[must_use]
     pub fn start(socket: &Path, input: impl Fn(EngineInput) + Send + 'static) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinkShared {
             socket: socket.to_path_buf(),
             writer: Mutex::new(None),
             pending: Mutex::new(BTreeMap::new()),
@@ -264,7 +264,7 @@ impl EngineLink {
     }
 }
 
-impl Shared {
+impl LinkShared {
     fn write(&self, id: u64, request: Request) -> bool {
         let Ok(line) = encode_line(&RequestLine { id, request }) else {
             tracing::error!("a request to the engine is longer than a line may be and is not sent");
@@ -290,7 +290,7 @@ impl Shared {
 }
 
 /// None if there was none.
-fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended> {
+fn run_connection(shared: &LinkShared, input: &impl Fn(EngineInput)) -> Option<Ended> {
     let Ok(stream) = UnixStream::connect(&shared.socket) else {
         // There is no process that could owe an answer. An engine that hangs still accepts
         // connections.
@@ -326,7 +326,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended
     Some(ended)
 }
 
-fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput)) -> Ended {
+fn read_lines(stream: UnixStream, shared: &LinkShared, input: &impl Fn(EngineInput)) -> Ended {
     let mut reader = BufReader::new(stream);
     loop {
         let line = read_line::<EngineLine>(&mut reader);

@@ -106,7 +106,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn holes_take_no_space_and_what_is_written_is_counted_once() {
+    fn holes_take_no_space_and_written_extents_are_counted_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = File::create(directory.path().join("snap1-vol0")).expect("a file");
         file.set_len(64 * MIB).expect("a size");
@@ -124,7 +124,7 @@ mod tests {
             found => found.expect("the file system tells"),
         };
         assert!(found.bytes >= 600 * 4096 && found.bytes < 64 * MIB, "{found:?}");
-        assert_eq!(found.own_bytes, found.bytes, "nobody shares it");
+        assert_eq!(found.own_bytes, found.bytes, "no other file shares it");
         assert_eq!(space(&*replica, SnapshotId(2)).expect("there is none").bytes, 0);
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     /// Replicas that an earlier release made are on record from the first start on. Replicas that
     /// come later are not.
     #[test]
-    fn what_is_found_without_a_record_is_taken_on_record_once() {
+    fn replicas_found_at_the_first_start_are_taken_on_record_once() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join(FILE), b"").unwrap();
         let held = Held::load(root.path());

@@ -21,7 +21,7 @@ use crate::metrics::listener;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Path, Query, Request, State as Shared};
+use axum::extract::{FromRequest, Path, Query, Request, State as AppState};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
@@ -77,8 +77,8 @@ impl IntoResponse for Refused {
     }
 }
 
-type Answer<T> = Result<Json<T>, Refused>;
-type App = Shared<Arc<Agent>>;
+type ApiResult<T> = Result<Json<T>, Refused>;
+type App = AppState<Arc<Agent>>;
 
 /// All routes.
 pub fn router(agent: Arc<Agent>) -> Router {
@@ -123,7 +123,7 @@ const OWN_AGE: [&str; 5] = ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.
-async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) -> Response {
+async fn tell_age(AppState(agent): App, request: Request, next: middleware::Next) -> Response {
     let is_question = request.method() == Method::GET && !OWN_AGE.contains(&request.uri().path());
     let asked = if is_question {
         let age = move || {
@@ -150,9 +150,9 @@ async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) 
 /// The JSON of a request. Refused by field: what is no JSON, what has the wrong type, what is
 /// missing, and what the request does not have, because a misspelt field would be left out in
 /// silence.
-struct Asked<T>(T);
+struct JsonRequest<T>(T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonRequest<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
@@ -195,7 +195,7 @@ fn asked<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
 /// Runs what waits, off the threads that serve connections.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Answer<T> {
+) -> ApiResult<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => Ok(Json(result?)),
         Err(error) => {
@@ -204,23 +204,29 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-async fn init(Shared(agent): App, Asked(request): Asked<ClusterInit>) -> Answer<ClusterView> {
+async fn init(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<ClusterInit>,
+) -> ApiResult<ClusterView> {
     blocking(move || agent.init(&request)).await
 }
 
-async fn join(Shared(agent): App, Asked(request): Asked<ClusterJoin>) -> Answer<ClusterView> {
+async fn join(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<ClusterJoin>,
+) -> ApiResult<ClusterView> {
     blocking(move || agent.join(&request)).await
 }
 
-async fn cluster(Shared(agent): App) -> Answer<ClusterView> {
+async fn cluster(AppState(agent): App) -> ApiResult<ClusterView> {
     blocking(move || Ok(agent.cluster_view(&*agent.member()?))).await
 }
 
-async fn nodes(Shared(agent): App) -> Answer<Vec<NodeView>> {
+async fn nodes(AppState(agent): App) -> ApiResult<Vec<NodeView>> {
     blocking(move || Ok(agent.cluster_view(&*agent.member()?).nodes)).await
 }
 
-async fn status(Shared(agent): App) -> Answer<StatusView> {
+async fn status(AppState(agent): App) -> ApiResult<StatusView> {
     blocking(move || {
         let silent_ms = agent.engine.silent_ms(boot_now());
         let answers = silent_ms < STALL_MS;
@@ -347,7 +353,7 @@ fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -> Vec<Resou
     resources
 }
 
-async fn resources(Shared(agent): App) -> Answer<Vec<ResourceView>> {
+async fn resources(AppState(agent): App) -> ApiResult<Vec<ResourceView>> {
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
@@ -357,7 +363,7 @@ async fn resources(Shared(agent): App) -> Answer<Vec<ResourceView>> {
     .await
 }
 
-async fn resource(Shared(agent): App, Path(name): Path<String>) -> Answer<ResourceView> {
+async fn resource(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ResourceView> {
     blocking(move || {
         let member = agent.member()?;
         resource_view(&agent, &member, &name)
@@ -396,7 +402,10 @@ fn unknown_resource(name: &str) -> Problem {
     )
 }
 
-async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreate>) -> Answer<ResourceView> {
+async fn create_resource(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<ResourceCreate>,
+) -> ApiResult<ResourceView> {
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.view();
@@ -532,10 +541,10 @@ fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -
 }
 
 async fn add_replica(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(request): Asked<ReplicaAdd>,
-) -> Answer<Accepted> {
+    JsonRequest(request): JsonRequest<ReplicaAdd>,
+) -> ApiResult<Accepted> {
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.view();
@@ -554,7 +563,10 @@ async fn add_replica(
     .await
 }
 
-async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, String)>) -> Answer<Accepted> {
+async fn remove_replica(
+    AppState(agent): App,
+    Path((name, node)): Path<(String, String)>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let (resource, holder) = (find_resource(view, &name)?, find_node(view, &node)?);
@@ -569,10 +581,10 @@ async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, St
 }
 
 async fn move_replica(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, from)): Path<(String, String)>,
-    Asked(request): Asked<ReplicaMove>,
-) -> Answer<Accepted> {
+    JsonRequest(request): JsonRequest<ReplicaMove>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -588,10 +600,10 @@ async fn move_replica(
 }
 
 async fn resize_volume(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, volume)): Path<(String, u16)>,
-    Asked(request): Asked<VolumeResize>,
-) -> Answer<Accepted> {
+    JsonRequest(request): JsonRequest<VolumeResize>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -656,7 +668,7 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
     }
 }
 
-async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+async fn delete_resource(AppState(agent): App, Path(name): Path<String>) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -672,11 +684,11 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
     .await
 }
 
-async fn list_services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
+async fn list_services(AppState(agent): App) -> ApiResult<Vec<ServiceView>> {
     blocking(move || Ok(views::services(&agent.member()?.log.confirmed_view(READ_PATIENCE).state))).await
 }
 
-async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<ServiceView> {
+async fn service(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ServiceView> {
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
@@ -766,10 +778,10 @@ struct ServiceDelete {
 }
 
 async fn delete_service(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
     Query(ServiceDelete { force }): Query<ServiceDelete>,
-) -> Answer<Accepted> {
+) -> ApiResult<Accepted> {
     let (asked, service) = (agent.clone(), name.clone());
     let deleted = change(agent.clone(), move |view| {
         if !force {
@@ -788,10 +800,10 @@ async fn delete_service(
 }
 
 async fn move_service(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(request): Asked<ServiceMove>,
-) -> Answer<Accepted> {
+    JsonRequest(request): JsonRequest<ServiceMove>,
+) -> ApiResult<Accepted> {
     let (asked, service, force) = (agent.clone(), name.clone(), request.force);
     let moved = change(agent.clone(), move |view| {
         let to = find_node(view, &request.to)?;
@@ -863,7 +875,7 @@ fn with_hung(agent: &Arc<Agent>, mut refusal: Problem) -> Problem {
 
 /// Lets the stop of a service that an operator has forced wait for no holder of its file system.
 async fn disregard_holders(agent: Arc<Agent>, service: String) {
-    let told: Answer<()> = blocking(move || {
+    let told: ApiResult<()> = blocking(move || {
         users::disregard(&agent, &service);
         Ok(())
     })
@@ -874,7 +886,7 @@ async fn disregard_holders(agent: Arc<Agent>, service: String) {
 async fn change(
     agent: Arc<Agent>,
     command: impl FnOnce(&View) -> Result<(Command, String), Problem> + Send + 'static,
-) -> Answer<Accepted> {
+) -> ApiResult<Accepted> {
     blocking(move || {
         let member = agent.member()?;
         let (command, message) = command(&member.log.view())?;
@@ -886,10 +898,10 @@ async fn change(
 
 /// Changes what does not depend on a record that the client has read. If the record changes
 /// meanwhile, proposes the change again.
-async fn change_what_is_now(
+async fn change_present_state(
     agent: Arc<Agent>,
     command: impl Fn(&View) -> Result<(Command, String), Problem> + Send + 'static,
-) -> Answer<Accepted> {
+) -> ApiResult<Accepted> {
     blocking(move || {
         let member = agent.member()?;
         for _ in 0..CONFLICTS_MAX {
@@ -919,7 +931,7 @@ struct EventsQuery {
     wait_ms: u64,
 }
 
-async fn events(Shared(agent): App, Query(query): Query<EventsQuery>) -> Answer<EventsPage> {
+async fn events(AppState(agent): App, Query(query): Query<EventsQuery>) -> ApiResult<EventsPage> {
     let member = agent.member()?;
     let mut last_event = member.last_event.clone();
     let wait = Duration::from_millis(query.wait_ms.min(EVENTS_WAIT_MS_MAX));

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_what_was_saved() {
+    fn a_saved_identity_is_loaded_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap(), None);
         let identity = Identity {

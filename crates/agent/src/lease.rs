@@ -320,7 +320,7 @@ mod tests {
 
     /// R10: the receiver of a view says that this node counts leases by the voters of that view.
     #[test]
-    fn nobody_gets_a_view_by_which_leases_are_not_counted_yet() {
+    fn listeners_get_a_view_only_after_leases_are_counted_by_it() {
         let dir = tempfile::tempdir().unwrap();
         let init = Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() };
         let alone = apply(&apply(&State::default(), init).state, node("a"));

@@ -1,12 +1,14 @@
 //! The control-plane runtime: it drives the pure cores of `mainstay_control` and `mainstay_ha`, and
 //! is the only crate but the engine's that touches the operating system.
 //!
-//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`,
-//! `service/`, `http.rs`, `metrics/`.
+//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`,
+//! `reconciler_thread.rs`, `service/`, `http.rs`, `metrics/`.
 
 pub mod agent;
 pub mod clock;
 pub mod directories;
+pub mod engine_absence;
+pub mod engine_feed;
 pub mod engine_link;
 pub mod error;
 mod extents;
@@ -14,19 +16,17 @@ pub mod held;
 pub mod http;
 pub mod identity;
 pub mod lease;
-pub mod left_devices;
 pub mod member;
 pub mod messages;
 pub mod metrics;
-pub mod node;
 pub mod own_state;
 pub mod raft;
 mod reach;
+pub mod reconciler_thread;
 pub mod replicas;
 pub mod reserve;
 pub mod service;
 mod sys;
-pub mod teller;
 pub mod threads;
 pub mod transport;
 pub mod views;

@@ -1,17 +1,17 @@
 //! Threads of a node that is a member of a cluster: log, lease, reconciler.
 
 use crate::AgentOptions;
+use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
 use crate::identity::{Identity, LogMark};
 use crate::lease::{self, LeaseKeeper};
-use crate::left_devices::LeftDevices;
 use crate::metrics::Metrics;
-use crate::node::{self, Input, NodeHandle, NodeParts};
 use crate::own_state::mark;
 use crate::raft::store::{RaftStore, RaftStoreError};
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::reach::Reach;
+use crate::reconciler_thread::{self, Input, ReconcilerHandle, ReconcilerParts};
 use crate::replicas::Replicas;
 use crate::service::hindrances::Hindrances;
 use crate::service::instance::{Disregarded, Neighbours, Places};
@@ -44,7 +44,7 @@ pub struct Member {
     pub identity: Identity,
     pub log: RaftHandle,
     pub lease: LeaseKeeper,
-    pub node: NodeHandle,
+    pub node: ReconcilerHandle,
     pub replicas: Arc<Replicas>,
     pub transport: Transport,
     pub places: Places,
@@ -144,13 +144,13 @@ impl Member {
                 std::mem::replace(last, view.state.last_event) != view.state.last_event
             });
         }));
-        let node = node::start(NodeParts {
+        let node = reconciler_thread::start(ReconcilerParts {
             node: identity.node,
             log: Arc::new(log.clone()),
             engine: engine.clone(),
             replicas: replicas.clone(),
             places: places.clone(),
-            left_devices: LeftDevices::new(options.run_dir.clone(), options.fail_left_devices),
+            engine_absence: EngineAbsence::new(options.run_dir.clone(), options.fail_left_devices),
             metrics: metrics.clone(),
         });
         engine_inputs.connect(node.clone());
@@ -212,7 +212,7 @@ struct Said {
 /// Passes on the engine's news, from the moment on when a reconciler runs.
 #[derive(Clone, Default)]
 pub struct EngineInputs {
-    to: Arc<Mutex<Option<NodeHandle>>>,
+    to: Arc<Mutex<Option<ReconcilerHandle>>>,
     /// The engine's last words about the lease on the present connection.
     connected: Arc<Mutex<Option<Said>>>,
 }
@@ -242,7 +242,7 @@ impl EngineInputs {
         *lock(&self.to) = None;
     }
 
-    fn connect(&self, node: NodeHandle) {
+    fn connect(&self, node: ReconcilerHandle) {
         let mut to = lock(&self.to);
         if let Some(Said { lease_until, silenced }) = *lock(&self.connected) {
             node.send(Input::Engine(EngineInput::Connected { lease_until, silenced }));

@@ -21,13 +21,13 @@ use crate::threads::{lock, spawn};
 use mainstay_api::engine::{ContentSource, FileId, Reply, Request};
 use mainstay_control::labels::{self, Found, Label, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
-use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
+use mainstay_control::reconciler::job::{Ended, Job, Order, Step, StepAnswer, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
 use mainstay_pool::journals::Journals;
 use mainstay_pool::{Pool, ROOM_BYTES_MIN, Replica};
-use mainstay_types::{Code, Incarnation, Index, Opening, Problem, ResourceId, StoreState};
+use mainstay_types::{Code, Incarnation, Index, Instance, Problem, ResourceId, StoreState};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -380,19 +380,19 @@ impl Replicas {
         }
     }
 
-    fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, Problem> {
+    fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<StepAnswer, Problem> {
         let Place { resource, name, directory, label } = place;
         let resource = *resource;
         let replica = self.pool.replica(directory);
         let dir = || directory.to_string_lossy().into_owned();
         let files = |result: io::Result<()>| {
-            result.map(|()| Answer::Done).map_err(|error| file_error(directory, &error))
+            result.map(|()| StepAnswer::Done).map_err(|error| file_error(directory, &error))
         };
         match step {
             Step::RemoveFiles => files(replica.remove_rests()),
             Step::MakeFiles(..) if replica.is_there() => match replica.label() {
                 Found::Label(found) if self.is_own(&found, resource, name) => {
-                    Ok(Answer::Holds(found.incarnation))
+                    Ok(StepAnswer::Holds(found.incarnation))
                 }
                 found => Err(self.no_label(place, &found, wanted)),
             },
@@ -424,14 +424,14 @@ impl Replicas {
             }
             Step::Look if replica.was_removed() => {
                 let same = self.pool.storage() == self.storage;
-                if same { Ok(Answer::Gone) } else { Err(other_pool(self.pool.place())) }
+                if same { Ok(StepAnswer::Gone) } else { Err(other_pool(self.pool.place())) }
             }
             Step::Look => match replica.label() {
                 Found::Label(found) if self.is_own(&found, resource, name) => {
                     Ok(if Some(found.incarnation) == *label {
-                        Answer::Done
+                        StepAnswer::Done
                     } else {
-                        Answer::Holds(found.incarnation)
+                        StepAnswer::Holds(found.incarnation)
                     })
                 }
                 found => Err(self.no_label(place, &found, wanted)),
@@ -447,7 +447,7 @@ impl Replicas {
                     // The engine's last status names files that it has closed since.
                     self.engine.forget(resource);
                     lock(&self.gone).remove(&resource);
-                    Ok(Answer::Done)
+                    Ok(StepAnswer::Done)
                 }
             },
             Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
@@ -460,9 +460,9 @@ impl Replicas {
                 self.ask(Request::Scrub { resource, repair, rate, after: Some(after) }, REQUEST_TIMEOUT)
             }
             Step::Attach(record) => {
-                let opening = Opening(random_u64().max(1));
+                let instance = Instance(random_u64().max(1));
                 self.ask(
-                    Request::AttachClient { name: name.clone(), record: Box::new(record), opening },
+                    Request::AttachClient { name: name.clone(), record: Box::new(record), instance },
                     REQUEST_TIMEOUT,
                 )
             }
@@ -592,10 +592,10 @@ impl Replicas {
         )
     }
 
-    fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, Problem> {
+    fn ask(&self, request: Request, timeout: Duration) -> Result<StepAnswer, Problem> {
         match self.engine.request(request, timeout) {
-            Ok(Reply::Opened { incarnation }) => Ok(Answer::Opened(incarnation)),
-            Ok(_) => Ok(Answer::Done),
+            Ok(Reply::Opened { incarnation }) => Ok(StepAnswer::Opened(incarnation)),
+            Ok(_) => Ok(StepAnswer::Done),
             Err(error) => Err(error.into_problem()),
         }
     }

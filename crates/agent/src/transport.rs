@@ -118,10 +118,10 @@ pub trait Inbound: Send + Sync + 'static {
 /// The sending side towards all peers. Clones share it.
 #[derive(Clone)]
 pub struct Transport {
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
 }
 
-struct Shared {
+struct TransportShared {
     /// Cluster and own node; `None` before this agent is a member.
     identity: RwLock<Option<(u64, NodeId)>>,
     peers: RwLock<BTreeMap<NodeId, PeerLanes>>,
@@ -135,7 +135,7 @@ struct Shared {
     told: Mutex<BTreeMap<IpAddr, Instant>>,
 }
 
-impl Shared {
+impl TransportShared {
     /// Where a node is recorded, if this node has its state.
     fn recorded(&self, node: NodeId) -> Option<String> {
         read(&self.peers).get(&node).map(|lanes| lanes.address.clone())
@@ -167,7 +167,7 @@ impl Transport {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(TransportShared {
                 identity: RwLock::new(None),
                 peers: RwLock::new(BTreeMap::new()),
                 run: random_u64(),
@@ -392,7 +392,7 @@ pub fn call(
     call_with(address, &greeting, question, timeout)
 }
 
-fn greeting_of((cluster, node): (u64, NodeId), lane: LaneKind, shared: &Shared) -> Greeting {
+fn greeting_of((cluster, node): (u64, NodeId), lane: LaneKind, shared: &TransportShared) -> Greeting {
     Greeting { cluster, node, lane, run: shared.run, address: *read(&shared.address) }
 }
 
@@ -442,7 +442,7 @@ pub fn with_port(address: &str, port: u16) -> String {
     }
 }
 
-fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn Inbound>) {
+fn accept_loop(listener: &TcpListener, shared: &Arc<TransportShared>, inbound: &Arc<dyn Inbound>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
         let Ok((stream, from)) = listener.accept() else {
@@ -458,7 +458,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn I
 fn serve_on_a_thread(
     stream: TcpStream,
     from: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportShared>,
     inbound: &Arc<dyn Inbound>,
     (open, max): (&Arc<AtomicUsize>, usize),
 ) {
@@ -479,7 +479,12 @@ fn serve_on_a_thread(
     });
 }
 
-fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn Inbound) -> io::Result<()> {
+fn serve(
+    wire: &mut dyn Wire,
+    from: SocketAddr,
+    shared: &TransportShared,
+    inbound: &dyn Inbound,
+) -> io::Result<()> {
     let (kind, body) = read_frame(wire)?;
     if kind != Kind::Greeting {
         return Err(invalid("a greeting was expected"));
@@ -542,7 +547,7 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
 fn lane_loop(
     lane: LaneKind,
     address: &str,
-    shared: &Shared,
+    shared: &TransportShared,
     queue: &Receiver<Frame>,
     connected: &AtomicBool,
 ) {
@@ -567,7 +572,7 @@ fn lane_loop(
     connected.store(false, Ordering::Relaxed);
 }
 
-fn open_lane(lane: LaneKind, address: &str, shared: &Shared) -> Option<Box<dyn Wire>> {
+fn open_lane(lane: LaneKind, address: &str, shared: &TransportShared) -> Option<Box<dyn Wire>> {
     let identity = (*read(&shared.identity))?;
     let mut stream = dial(address).ok()?;
     write_json(&mut stream, Kind::Greeting, &greeting_of(identity, lane, shared)).ok()?;

@@ -209,8 +209,8 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         lag_bytes: record.policy.lag().bytes,
         lag_ms: record.policy.lag().ms,
         takeover: record.policy.takeover(),
-        near: record.near.iter().map(|member| state.node_name(member.node)).collect(),
-        memory: record.openings.keys().map(|node| state.node_name(*node)).collect(),
+        failover_ready: record.failover_ready.iter().map(|member| state.node_name(member.node)).collect(),
+        memory: record.instances.keys().map(|node| state.node_name(*node)).collect(),
         forced: resource.forced.as_ref().map(|forced| ForcedView {
             node: state.node_name(forced.to),
             epoch: forced.epoch.0,
@@ -244,7 +244,7 @@ fn attached_view(state: &State, resource: &Resource, attached: &Attachment, live
     let client = live.engines.get(&attached.node).and_then(|engine| {
         let here = engine.clients.iter().find(|client| client.resource == resource.id)?;
         // A client of an earlier session goes first.
-        (Some(here.opening) == attached.opening).then(|| client_view(state, here, engine.now_us))
+        (Some(here.instance) == attached.instance).then(|| client_view(state, here, engine.now_us))
     });
     AttachedView {
         node: state.node_name(attached.node),
@@ -310,7 +310,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     };
     let limits = match record.policy.mode() {
         Mode::A => format!(
-            "; if it was near, writes waited for it when it lacked {}, or what was older than {} s",
+            "; while it was within the limits, writes waited for it when it lacked {}, or what was older than {} s",
             size_words(record.policy.lag().bytes),
             record.policy.lag().ms / 1000
         ),

@@ -17,7 +17,7 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    Code, ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, NodeId, Opening,
+    Code, ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, Instance, NodeId,
     PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair,
     ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
 };
@@ -183,14 +183,15 @@ pub enum Request {
     Detach {
         resource: ResourceId,
     },
-    /// Open a client of the resource under this opening, if there is none, and tell it the record,
+    /// Open a client of the resource under this instance, if there is none, and tell it the record,
     /// which names this node as attached. `name` names the directory of its devices. An
     /// [`EngineEvent::Client`] tells when they are there. Refused while a replica of the resource
     /// is open.
     AttachClient {
         name: String,
         record: Box<ResourceRecord>,
-        opening: Opening,
+        #[serde(rename = "opening")]
+        instance: Instance,
     },
     /// Close the client: waiting requests are answered with errors, and its devices go. Answered
     /// when they are gone. If there is no client, that is success.
@@ -267,7 +268,7 @@ pub struct GuardAddress {
 }
 
 /// Message from the engine to the agent.
-#[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
+#[expect(clippy::large_enum_variant, reason = "sent a few times per second; no list of them is kept")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineLine {
@@ -394,7 +395,7 @@ pub struct FrontendStatus {
 /// Message that the engine sends unasked. Every connection gets [`EngineEvent::Replica`] and
 /// [`EngineEvent::Client`] of all resources when it is accepted. The engine repeats a proposal
 /// until a newer record arrives.
-#[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
+#[expect(clippy::large_enum_variant, reason = "sent a few times per second; no list of them is kept")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineEvent {
@@ -441,10 +442,10 @@ pub struct ReplicaStatus {
     #[serde(default)]
     pub files: BTreeMap<String, FileId>,
     /// New whenever the replica is opened.
-    #[serde(default)]
-    pub opening: Opening,
+    #[serde(default, rename = "opening")]
+    pub instance: Instance,
     /// The end of its log (mode B). Set only if the record that it acts on counts on memory of
-    /// another opening.
+    /// another instance.
     #[serde(default)]
     pub reopened: Option<Position>,
     /// Users of its devices flush writes that must not be lost, and learn when other writes are

@@ -502,8 +502,8 @@ pub struct ResourceView {
     /// In mode A, whether a follower takes over by itself, and which could now.
     #[serde(default)]
     pub takeover: bool,
-    #[serde(default)]
-    pub near: Vec<String>,
+    #[serde(default, rename = "near")]
+    pub failover_ready: Vec<String>,
     /// Members whose memory the record counts on: all that are in sync when mode B is in force. In
     /// another mode, members whose memory may hold writes that are not durable yet.
     #[serde(default)]

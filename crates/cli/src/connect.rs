@@ -88,11 +88,11 @@ fn told(client: Client) -> Client {
 }
 
 fn say_slow(method: &Method, path: &str) {
-    output::waits_for(what_takes_long(method, path));
+    output::waits_for(long_step(method, path));
 }
 
 /// Returns words for the work of the agent while a request is under way, such as `for …`.
-fn what_takes_long(method: &Method, path: &str) -> &'static str {
+fn long_step(method: &Method, path: &str) -> &'static str {
     match (method.as_str(), path) {
         ("GET", _) => "for the agent's answer: it asks the other nodes, and those that are dead cost time",
         (_, "/v1/cluster/init") => "for the agent to make the cluster",

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_goes_to_a_terminal_is_folded() {
+    fn only_output_to_a_terminal_is_folded() {
         assert_eq!(columns_from(false, Some("60"), || Some(80)), None, "a program reads it");
         assert_eq!(columns_from(true, Some("60"), || Some(80)), Some(60));
         assert_eq!(columns_from(true, None, || Some(80)), Some(80));

@@ -17,7 +17,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch,
-    Incarnation, Index, NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId,
+    Incarnation, Index, Instance, NodeId, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId,
     VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size, reach,
 };
 use std::sync::Arc;
@@ -208,8 +208,8 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(durable.0);
             kind::ACK
         }
-        Message::Received { opening, index } => {
-            meta.put_u64_le(opening.0);
+        Message::Received { instance, index } => {
+            meta.put_u64_le(instance.0);
             meta.put_u64_le(index.0);
             kind::RECEIVED
         }
@@ -370,7 +370,7 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         }
         kind::CUT_REPLY => Message::CutReply { end: position(&mut r)? },
         kind::ACK => Message::Ack { durable: Index(r.u64()?) },
-        kind::RECEIVED => Message::Received { opening: Opening(r.u64()?), index: Index(r.u64()?) },
+        kind::RECEIVED => Message::Received { instance: Instance(r.u64()?), index: Index(r.u64()?) },
         kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
         kind::COPY_BEGIN => {
             let (at, chain) = (position(&mut r)?, Chain(r.u64()?));

@@ -87,7 +87,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_encoded_is_decoded_and_every_flipped_bit_is_noticed() {
+    fn a_record_is_decoded_as_encoded_and_every_flipped_bit_is_noticed() {
         let good = LABEL.encode();
         assert_eq!(JournalLabel::decode(&good), Ok(LABEL));
         for byte in 0..good.len() {

@@ -7,8 +7,8 @@ use crate::Batch;
 use crate::client::{ClientAnswer, ClientAsk};
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
-    ResourceId, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance, NodeId, Position,
+    Range, ResourceId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -104,10 +104,10 @@ pub enum Message {
     Ack {
         durable: Index,
     },
-    /// R→P: everything up to `index` is in memory here and given to the journal, in this opening.
+    /// R→P: everything up to `index` is in memory here and given to the journal, in this instance.
     /// Cumulative; in mode B only.
     Received {
-        opening: Opening,
+        instance: Instance,
         index: Index,
     },
     /// P→R: everything up to `commit` is committed.

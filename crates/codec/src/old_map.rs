@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_and_every_flipped_bit_is_noticed() {
+    fn a_record_is_decoded_as_encoded_and_every_flipped_bit_is_noticed() {
         let header = OldMapHeader { snapshot: SnapshotId(9), volume: VolumeId(3), bytes: 7 << 20 };
         let good = header.encode();
         assert_eq!(OldMapHeader::decode(&good), Ok(header));

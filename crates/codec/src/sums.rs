@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_a_lost_block_fits_no_sum_that_is_written_for_it() {
+    fn the_filler_of_a_lost_block_fits_no_sum_that_is_written_for_it() {
         assert_ne!(block_sum(&DAMAGED_BLOCK), DAMAGED_SUM);
         assert_ne!(block_sum(&DAMAGED_BLOCK), 0, "a page of sums that was lost");
         assert_ne!(block_sum(&[0; BLOCK_BYTES as usize]), DAMAGED_SUM, "a block that was lost");

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn records_are_decoded_as_they_were_encoded() {
         let block = example().encode();
         assert_eq!(block.len(), SUPERBLOCK_BYTES);
         assert_eq!(Superblock::decode(&block), Ok(example()));

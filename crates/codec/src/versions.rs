@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn records_are_decoded_as_they_were_encoded() {
         for len in [0, 1, VERSIONS_PER_PAGE] {
             let versions: Vec<Index> = (0..len as u64).map(|i| Index(i * 7)).collect();
             let mut out = vec![1, 2, 3];

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn malformed_requests_are_refused() {
         let good = Header { request: 1, need_reply: false, len: 0 }.encode();
         for (at, value) in [(4, 0), (4, 2), (4, 5), (9, 0xff)] {
             let mut bytes = good;

@@ -451,8 +451,8 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         }
         Message::CutReply { end } => t.position("end of the log", *end),
         Message::Ack { durable } => t.u64("index up to which all is durable", durable.0),
-        Message::Received { opening, index } => {
-            t.u64("opening of the replica", opening.0);
+        Message::Received { instance, index } => {
+            t.u64("instance of the replica", instance.0);
             t.u64("index up to which all is in its memory", index.0);
         }
         Message::Commit { commit } => t.u64("commit index", commit.0),
@@ -641,7 +641,7 @@ fn messages_table() -> (&'static str, String) {
 }
 
 #[test]
-fn the_page_says_what_the_code_encodes() {
+fn the_page_on_formats_agrees_with_the_encoder() {
     let batch = sample_batch();
     let block = batch.header_block(LOCAL);
     let tables = [
@@ -665,7 +665,7 @@ fn the_page_says_what_the_code_encodes() {
         let (_, after) = rest.split_once(close).unwrap_or_else(|| panic!("the table {name} does not end"));
         new = format!("{before}{open}\n{rows}\n{close}{after}");
     }
-    assert_eq!(page.matches("<!-- table: ").count(), tables.len(), "a table that nobody writes");
+    assert_eq!(page.matches("<!-- table: ").count(), tables.len(), "a table that no encoder writes");
     if std::env::var_os("MAINSTAY_BLESS").is_some() {
         std::fs::write(&path, &new).expect("the page can be written");
     } else {

@@ -122,6 +122,6 @@ fn an_index_that_would_overflow_is_refused() {
 
 #[test]
 #[should_panic(expected = "admitted beyond a limit")]
-fn sealing_asserts_what_decoding_checks() {
+fn sealing_asserts_the_limits_that_decoding_checks() {
     let _ = seal(vec![write(REQUEST_BYTES_MAX / BLOCK_BYTES + 1, 0)]);
 }

@@ -89,7 +89,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     if !observations.has_leader {
         advise_no_leader(state, observations, &mut add);
     }
-    let told = Told::of(state, observations);
+    let told = KnownCauses::of(state, observations);
     for node in state.nodes.values() {
         if node.status == NodeStatus::Dead {
             add(
@@ -258,12 +258,12 @@ fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
 }
 
 /// Causes that an advice tells. The nodes get no further advice that follows from these causes.
-struct Told {
+struct KnownCauses {
     causes: Vec<Stall>,
     nodes: BTreeSet<NodeId>,
 }
 
-impl Told {
+impl KnownCauses {
     fn of(state: &State, observations: &Observations) -> Self {
         let causes = causes(state, observations.stalls.clone());
         let own = observations.own;

@@ -1,10 +1,10 @@
 //! Applying an entry of the control plane's log.
 
+use crate::actions::Unusable;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::members::{Newcomer, settling};
 use crate::origin::SnapshotOf;
-use crate::reconcile::Unusable;
 use crate::scrubs::Scrubs;
 use crate::service::StatusReport;
 use crate::settings::{check_asked, check_values};
@@ -97,8 +97,8 @@ impl State {
             Command::ReplicaOpened { resource, node, incarnation } => {
                 self.replica_opened(at_ms, resource, Member { node, incarnation })
             }
-            Command::ReplicaReopened { resource, version, node, incarnation, opening, end } => {
-                let reopened = Reopened { opening, end: Some(end) };
+            Command::ReplicaReopened { resource, version, node, incarnation, instance, end } => {
+                let reopened = Reopened { instance, end: Some(end) };
                 self.replica_reopened(at_ms, resource, version, Member { node, incarnation }, reopened)
             }
             Command::DeleteResource { resource } => self.delete_resource(at_ms, resource),
@@ -130,8 +130,8 @@ impl State {
                 self.attach_resource(at_ms, resource, node, wait_ms, take_over)
             }
             Command::DetachResource { resource } => self.detach_resource(at_ms, resource),
-            Command::ClaimAttachment { resource, session, node, opening } => {
-                self.claim_attachment(resource, session, node, opening)
+            Command::ClaimAttachment { resource, session, node, instance } => {
+                self.claim_attachment(resource, session, node, instance)
             }
             Command::ChangeSettings { resource, version, changes } => {
                 self.change_settings(at_ms, resource, version, &changes)

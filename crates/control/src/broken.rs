@@ -24,19 +24,19 @@
 //! rejoins, is opened after all, or is new while nothing was written yet.
 //!
 //! Each node keeps the mark of its own replica true. It compares what it sees with what the state
-//! says, and proposes the other command when they differ (`reconcile::plan`).
+//! says, and proposes the other command when they differ (`actions::plan`).
 //!
 //! The cluster may commit a proposal late, so `ReplicaBroken` counts only on the version of the
 //! record that it names. A node that became primary after that version may have started services.
 //! It is not replaced without its word (R19). The primary of that very version starts no service on
-//! it once it has proposed the command ([`gives_up`](crate::reconcile::gives_up)).
+//! it once it has proposed the command ([`gives_up`](crate::actions::gives_up)).
 //!
 //! [`Command::ReplicaBroken`]: crate::state::Command::ReplicaBroken
 //! [`Command::ReplicaOpened`]: crate::state::Command::ReplicaOpened
 //! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
-use crate::reconcile::Unusable;
+use crate::actions::Unusable;
 use crate::state::{Broken, Outcome, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, Severity, reach};
@@ -69,7 +69,7 @@ impl Resource {
 
 impl State {
     /// Whether this member of the in-sync set could serve now: its node lives, its replica can be
-    /// used, and it has not lost what it had in memory (`memory.rs`).
+    /// used, and it has not lost what it had in memory (`mode_b.rs`).
     #[must_use]
     pub(crate) fn lives_whole(&self, resource: &Resource, node: NodeId) -> bool {
         self.lives_usable(resource, node) && Self::proven(resource, node)
@@ -129,7 +129,7 @@ impl State {
             reach!("control: the replica of the primary is broken");
             self.replace_primary(at_ms, id, &why);
         } else {
-            self.say_what_is_missing(at_ms, id, &why);
+            self.say_missing_replicas(at_ms, id, &why);
         }
         self.cancel_impossible_moves(at_ms);
         Outcome::Done
@@ -188,13 +188,13 @@ impl State {
     }
 
     /// If no replica is primary and none can be promoted, records which nodes must come back.
-    fn say_what_is_missing(&mut self, at_ms: u64, id: ResourceId, why: &str) {
+    fn say_missing_replicas(&mut self, at_ms: u64, id: ResourceId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
         let record = &resource.record;
         if record.primary.is_some() || record.epoch.0 == 0 || !self.candidates(resource).is_empty() {
             return;
         }
-        let text = self.nobody_can_take_over(resource, why);
+        let text = self.no_takeover_text(resource, why);
         let subject = format!("resource {}", resource.name);
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.failure = Some(text.clone());
@@ -203,7 +203,7 @@ impl State {
 
     /// Returns in words which nodes must come back before the resource can have a primary. `why` is
     /// the reason why it has none.
-    pub(crate) fn nobody_can_take_over(&self, resource: &Resource, why: &str) -> String {
+    pub(crate) fn no_takeover_text(&self, resource: &Resource, why: &str) -> String {
         let names = |broken: bool| {
             let members = resource.record.iss.iter().map(|member| member.node);
             let list = members.filter(|node| resource.broken(*node).is_some() == broken);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn something_that_flaps_for_hours_is_a_few_events_and_something_that_ends_is_told_soon() {
+    fn a_cause_that_flaps_for_hours_is_a_few_events_and_an_end_is_told_soon() {
         let mut tellings = Tellings::default();
         let seen = [stall(Stalled::Voter(B))];
         assert!(matches!(&tellings.note(&seen, 0)[..], [News::Begun(_)]));

@@ -116,7 +116,7 @@ impl State {
         }
         let Some(resource) = self.resources.get(&id) else { return };
         reach!("control: no member can take over");
-        let text = self.nobody_can_take_over(resource, why);
+        let text = self.no_takeover_text(resource, why);
         let subject = format!("resource {}", resource.name);
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.record.primary = None;

@@ -7,20 +7,20 @@
 //!
 //! # What becomes of the others
 //!
-//! Every other replica becomes *doubtful*: its log may hold entries that the new history does not
+//! Every other replica becomes *unverified*: its log may hold entries that the new history does not
 //! have. Its volumes may hold them too, because the replica could destage whatever was committed.
 //! The record keeps the doubt, so a restart does not lose it.
 //!
 //! ```text
 //!              its log is the beginning of the primary's: `Trust`
-//!   doubtful ──────────────────────────────────────────────────────▶ a replica like others
+//!   unverified ────────────────────────────────────────────────────▶ a replica like others
 //!      │
 //!      └─────────────────────────────────────────────────────────▶ leaving ─▶ made anew, empty (R9), and filled
-//!              it is not, or nobody can tell: `Part`
+//!              it is not, or that is not known: `Part`
 //! ```
 //!
-//! The primary judges a doubtful replica after that replica has promised its epoch. From then on no
-//! earlier primary can change the replica's log (R1).
+//! The primary judges an unverified replica after that replica has promised its epoch. From then on
+//! no earlier primary can change the replica's log (R1).
 //!
 //! The exact loss lies between two positions: the last common entry, and the end of the old history
 //! on a former member of the in-sync set. The cluster learns both when that member returns, and not
@@ -154,10 +154,10 @@ impl State {
         let record = &mut resource.record;
         record.iss = vec![to];
         // The writes that `to` has are all that remain.
-        record.openings.clear();
+        record.instances.clear();
         resource.reopened.clear();
         let record = &mut resource.record;
-        record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
+        record.unverified = record.replicas.iter().copied().filter(|member| *member != to).collect();
         let text = match told {
             Some((end, heard)) => format!(
                 "forced to go on from {name}, which held the log up to entry {} and had heard of entry {}: what followed is lost; only {names} had everything",
@@ -179,8 +179,8 @@ impl State {
         self.note(at_ms, Severity::Critical, subject, text);
     }
 
-    /// The primary has seen the log of a doubtful replica. `differs`: the last position that both
-    /// hold, and its end. The caller has compared the version.
+    /// The primary has seen the log of an unverified replica. `differs`: the last position that
+    /// both hold, and its end. The caller has compared the version.
     pub(crate) fn judge_replica(
         &mut self,
         at_ms: u64,
@@ -190,23 +190,23 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
-        if !record.doubtful.contains(&member) {
-            reach!("control: a judgement of a doubtful replica is based on an older record");
+        if !record.unverified.contains(&member) {
+            reach!("control: a judgement of an unverified replica is based on an older record");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
         let name = self.node_name(member.node);
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         let record = &mut resource.record;
-        record.doubtful.retain(|other| *other != member);
+        record.unverified.retain(|other| *other != member);
         record.version = record.version.next();
         let Some((common, end)) = differs else {
-            reach!("control: a doubtful replica is trusted");
+            reach!("control: an unverified replica is trusted");
             let subject = format!("resource {}", resource.name);
             let text = format!("{name} holds nothing that was lost by the forced promotion; it is fed");
             self.note(at_ms, Severity::Info, subject, text);
             return Outcome::Done;
         };
-        reach!("control: a doubtful replica goes");
+        reach!("control: an unverified replica goes");
         record.replicas.retain(|other| *other != member);
         resource.forget_snapshots_on(member.node);
         resource.broken.remove(&member.node);

@@ -108,14 +108,14 @@ impl Handover {
         let silent = alive().find(|voter| now_ms - last_ms(voter.node) >= silence_ms)?.node;
         if now_ms < self.not_before_ms {
             reach!(
-                "control: the leader does not hear somebody alive, and has just handed over or been handed the lead"
+                "control: the leader does not hear a living voter, and has just handed over or been handed the lead"
             );
             return None;
         }
         // The next one by number, and after the last one the first.
         let able = alive().filter(|voter| voter.caught_up && answers(voter.node));
         let to = able.map(|voter| voter.node).min_by_key(|to| (*to < self.node, *to))?;
-        reach!("control: the leader hands over, because it does not hear somebody alive");
+        reach!("control: the leader hands over, because it does not hear a living voter");
         self.given(now_ms);
         Some(Decision { to, silent })
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn it_hands_over_when_somebody_alive_is_silent_for_long() {
+    fn a_leader_hands_over_when_a_living_voter_is_silent_for_long() {
         let mut lab = Lab::new(&[1, 3], &[]);
         assert_eq!(lab.hands_over_within(20_000), None);
         lab.silent = vec![1];
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_from_the_beginning_has_as_much_time() {
+    fn a_voter_silent_from_the_beginning_has_as_much_time() {
         let mut lab = Lab::new(&[1, 3], &[1]);
         assert_eq!(lab.hands_over_within(20_000), Some((3, SILENT_MS + HEARTBEAT_MS, 1)));
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_answers_or_has_everything() {
+    fn a_leader_keeps_the_lead_if_no_other_voter_answers_and_has_everything() {
         assert_eq!(Lab::new(&[1, 3], &[1, 3]).hands_over_within(100_000), None);
         let mut lab = Lab::new(&[1, 3, 4], &[1]);
         lab.other(3).caught_up = false;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_given_the_lead_keeps_it_for_a_while() {
+    fn a_leader_that_was_given_the_lead_keeps_it_for_a_while() {
         let mut lab = Lab::new(&[1, 3], &[1]);
         lab.handover.given(lab.now_ms);
         assert_eq!(lab.hands_over_within(100_000), Some((3, 5000, 1)));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_forgets_whom_it_heard_when_it_last_led() {
+    fn a_new_leader_forgets_the_voters_that_it_heard_when_it_last_led() {
         let mut lab = Lab::new(&[1, 3], &[]);
         assert_eq!(lab.hands_over_within(4000), None);
         lab.handover.follow();

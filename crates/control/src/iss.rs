@@ -25,9 +25,9 @@ impl State {
         let name = self.node_name(change.member().node);
         let (severity, text) = match change {
             IssChange::Trust { member } => return self.judge_replica(at_ms, id, member, None),
-            IssChange::Near { member } => return self.set_near(id, member, true),
-            IssChange::Far { member } => return self.set_near(id, member, false),
-            IssChange::Memory { member, opening } => return self.set_memory(at_ms, id, member, opening),
+            IssChange::FailoverReady { member } => return self.set_failover_ready(id, member, true),
+            IssChange::NotFailoverReady { member } => return self.set_failover_ready(id, member, false),
+            IssChange::Memory { member, instance } => return self.set_memory(at_ms, id, member, instance),
             IssChange::Part { member, common, end } => {
                 return self.judge_replica(at_ms, id, member, Some((common, end)));
             }
@@ -67,15 +67,15 @@ impl State {
                     return Outcome::Conflict { record: Some(record.clone()) };
                 }
                 if !record.admits(add.node) {
-                    reach!("control: a grow by what is not called in mode A");
+                    reach!("control: a grow by a replica that does not join for a move in mode A");
                     return refused(
                         Code::NotCalled,
                         format!("writes do not wait for {name} in mode A"),
                         "change the mode, or move the service there",
                     );
                 }
-                if record.doubtful.contains(&add) {
-                    reach!("control: a grow by a doubtful replica");
+                if record.unverified.contains(&add) {
+                    reach!("control: a grow by an unverified replica");
                     return Outcome::Conflict { record: Some(record.clone()) };
                 }
                 if !self.alive(add.node) {
@@ -107,8 +107,8 @@ impl State {
             }
             IssChange::Trust { .. }
             | IssChange::Part { .. }
-            | IssChange::Near { .. }
-            | IssChange::Far { .. }
+            | IssChange::FailoverReady { .. }
+            | IssChange::NotFailoverReady { .. }
             | IssChange::Memory { .. } => {}
         }
         resource.record.version = resource.record.version.next();
@@ -179,7 +179,7 @@ impl State {
         record.replicas.push(new);
         record.replicas.sort_unstable();
         record.iss.retain(|member| member.node != node);
-        record.doubtful.retain(|member| member.node != node);
+        record.unverified.retain(|member| member.node != node);
         if first || (in_sync && planted(Bug::NewDiskStaysInSync)) {
             // Nothing was ever written: all empty replicas are equal.
             record.iss.push(new);

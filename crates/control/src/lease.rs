@@ -120,7 +120,7 @@ pub enum Effect {
     ProposeDead(Suspect),
     /// Some voter has stopped to acknowledge this node's generation although it lives: it should
     /// get a new one by [`crate::state::Command::NodeRejoin`]. Not given while the node is dead:
-    /// [`crate::reconcile::plan`] does that.
+    /// [`crate::actions::plan`] does that.
     ProposeRejoin {
         generation: u64,
     },

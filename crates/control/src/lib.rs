@@ -5,15 +5,16 @@
 //!
 //! - [`lease::LeaseMachine`] decides whether a node may act (R10).
 //! - [`handover::Handover`] decides when the log's leader hands the lead to another voter.
-//! - [`reconcile::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
+//! - [`actions::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
 //!   which order.
 //! - [`advice::advice`] says in words what is wrong and what to do about it.
 
+pub mod actions;
 pub mod advice;
 mod apply;
+pub mod attachments;
 mod broken;
 pub mod causes;
-pub mod clients;
 mod copies;
 mod failover;
 mod force;
@@ -23,12 +24,11 @@ mod iss;
 pub mod labels;
 pub mod lease;
 pub mod members;
-mod memory;
 mod mode;
+mod mode_b;
 pub mod origin;
 pub mod placement;
 mod promote;
-pub mod reconcile;
 pub mod reconciler;
 mod replicas;
 pub mod rollback;

@@ -63,7 +63,7 @@ fn has_bad_port(text: &str) -> bool {
 /// Reads an address that a node states for itself.
 ///
 /// # Errors
-/// When it is no IP address, or one under which nobody can reach a certain node.
+/// When it is no IP address, or one that does not lead to a certain node.
 fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Problem> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {

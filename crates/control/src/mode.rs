@@ -7,10 +7,10 @@
 //! slowness. After a change from A to C they join one by one (R4). A change from C to A is one
 //! step.
 //!
-//! A replica is *called* when the primary, or a replica, is to move to its node. It joins the
-//! in-sync set as in mode C, so the handover loses nothing. The old primary leaves the set in the
-//! handover. The state derives the called replicas from what operators asked for, after every
-//! command.
+//! A replica *joins for a move* when the primary, or a replica, is to move to its node. It joins
+//! the in-sync set as in mode C, so the handover loses nothing. The old primary leaves the set in
+//! the handover. The state derives the replicas that join for a move from what operators asked for,
+//! after every command.
 //!
 //! With *takeover*, a follower is promoted without an operator's word when the primary is lost. The
 //! writes that the follower lacks are lost. So the primary keeps in the record the set of followers
@@ -19,13 +19,13 @@
 //! new primary begins with an empty set.
 //!
 //! In mode B the in-sync set is as in mode C, and the record also says which members' memory counts
-//! (`memory.rs`). On the way from B to A, the primary settles that before the set shrinks to
+//! (`mode_b.rs`). On the way from B to A, the primary settles that before the set shrinks to
 //! itself. Until then writes wait for the journals of all members, so on the way no moment is
 //! less safe than the one before.
 //!
 //! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while
-//! there is a primary and no memory counts, the in-sync set is the primary and some of the called
-//! replicas.
+//! there is a primary and no memory counts, the in-sync set is the primary and some of the replicas
+//! that join for a move.
 
 use crate::state::{Outcome, Resource, State};
 use mainstay_types::{BLOCK_BYTES, LagLimits, Member, Mode, NodeId, ResourceId, reach, size_words};
@@ -44,51 +44,52 @@ impl State {
     }
 
     /// The nodes whose replicas are to be in sync although the mode is A.
-    fn called(&self, resource: &Resource) -> Vec<NodeId> {
+    fn joining_for_move(&self, resource: &Resource) -> Vec<NodeId> {
         let record = &resource.record;
         if record.policy.mode() != Mode::A || resource.deleting {
             return Vec::new();
         }
-        let mut called: BTreeSet<NodeId> = resource.moving.values().copied().collect();
+        let mut joining_for_move: BTreeSet<NodeId> = resource.moving.values().copied().collect();
         if let Some((_, service)) = self.service_of(resource.id) {
-            called.extend(service.desired_node);
+            joining_for_move.extend(service.desired_node);
             let policy = &service.spec.policy;
             let preferred = policy.preferred.as_deref().filter(|_| policy.failback);
-            called.extend(preferred.and_then(|name| self.node_by_name(name)).map(|node| node.id));
+            joining_for_move.extend(preferred.and_then(|name| self.node_by_name(name)).map(|node| node.id));
             // R21: a service that has failed on the primary goes to another node.
             if record.primary.is_some_and(|primary| service.failed_on(primary)) {
                 let others = record.replicas.iter().map(|member| member.node);
                 let mut others = others.filter(|node| self.may_come(resource, *node));
-                called.extend(others.find(|node| !service.failed_on(*node)));
+                joining_for_move.extend(others.find(|node| !service.failed_on(*node)));
             }
-            called.retain(|node| !service.failed_on(*node) || resource.moving.values().any(|to| to == node));
+            joining_for_move
+                .retain(|node| !service.failed_on(*node) || resource.moving.values().any(|to| to == node));
         }
-        called.retain(|node| record.primary != Some(*node) && self.may_come(resource, *node));
-        called.into_iter().collect()
+        joining_for_move.retain(|node| record.primary != Some(*node) && self.may_come(resource, *node));
+        joining_for_move.into_iter().collect()
     }
 
     /// The primary reports that a follower is within the limits, or no longer is.
-    pub(crate) fn set_near(&mut self, id: ResourceId, member: Member, near: bool) -> Outcome {
+    pub(crate) fn set_failover_ready(&mut self, id: ResourceId, member: Member, ready: bool) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
         let follows = record.policy.takeover()
             && record.replica(member.node) == Some(member)
             && !record.iss.contains(&member)
-            && !record.doubtful.contains(&member)
+            && !record.unverified.contains(&member)
             && self.lives_whole(resource, member.node);
-        if near && (!follows || record.near.contains(&member)) {
-            reach!("control: a follower that cannot be near");
+        if ready && (!follows || record.failover_ready.contains(&member)) {
+            reach!("control: a follower that cannot be failover-ready");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         let record = &mut resource.record;
-        record.near.retain(|other| *other != member);
-        if near {
-            reach!("control: a follower is near");
-            record.near.push(member);
-            record.near.sort_unstable();
+        record.failover_ready.retain(|other| *other != member);
+        if ready {
+            reach!("control: a follower is failover-ready");
+            record.failover_ready.push(member);
+            record.failover_ready.sort_unstable();
         } else {
-            reach!("control: a follower is far");
+            reach!("control: a follower is no longer failover-ready");
         }
         record.version = record.version.next();
         Outcome::Done
@@ -108,16 +109,17 @@ impl State {
         let preferred = |member: &&Member| {
             resource.spec.preferred.iter().position(|node| *node == member.node).unwrap_or(usize::MAX)
         };
-        let able = record.near.iter().filter(|member| self.lives_whole(resource, member.node));
+        let able = record.failover_ready.iter().filter(|member| self.lives_whole(resource, member.node));
         able.min_by_key(|member| (preferred(member), member.node)).copied()
     }
 
-    /// Works out anew the called replicas, and the in-sync set in mode A. Runs after every command.
+    /// Works out anew which replicas join for a move, and the in-sync set in mode A. Runs after
+    /// every command.
     pub(crate) fn settle_modes(&mut self, at_ms: u64) {
         let ids: Vec<ResourceId> = self.resources.keys().copied().collect();
         for id in ids {
             let Some(resource) = self.resources.get(&id) else { continue };
-            if resource.record.policy.mode() != Mode::A && resource.record.called.is_empty() {
+            if resource.record.policy.mode() != Mode::A && resource.record.joining_for_move.is_empty() {
                 continue;
             }
             if let Some(to) = self.takes_over(resource) {
@@ -126,21 +128,21 @@ impl State {
                 self.set_primary(at_ms, id, to.node, "within the limits of mode A");
             }
             let Some(resource) = self.resources.get(&id) else { continue };
-            let called = self.called(resource);
+            let joining_for_move = self.joining_for_move(resource);
             let Some(resource) = self.resources.get_mut(&id) else { continue };
             let record = &mut resource.record;
-            let before = (record.called.clone(), record.iss.len(), record.near.len());
-            let settled = record.policy.mode() == Mode::A && record.openings.is_empty();
+            let before = (record.joining_for_move.clone(), record.iss.len(), record.failover_ready.len());
+            let settled = record.policy.mode() == Mode::A && record.instances.is_empty();
             if let Some(primary) = record.primary.filter(|_| settled) {
-                record.iss.retain(|member| member.node == primary || called.contains(&member.node));
+                record.iss.retain(|member| member.node == primary || joining_for_move.contains(&member.node));
             }
-            record.called = called;
-            let (replicas, iss, doubtful) = (&record.replicas, &record.iss, &record.doubtful);
-            record.near.retain(|member| {
-                replicas.contains(member) && !iss.contains(member) && !doubtful.contains(member)
+            record.joining_for_move = joining_for_move;
+            let (replicas, iss, unverified) = (&record.replicas, &record.iss, &record.unverified);
+            record.failover_ready.retain(|member| {
+                replicas.contains(member) && !iss.contains(member) && !unverified.contains(member)
             });
-            if before != (record.called.clone(), record.iss.len(), record.near.len()) {
-                reach!("control: who is in sync in mode A changes");
+            if before != (record.joining_for_move.clone(), record.iss.len(), record.failover_ready.len()) {
+                reach!("control: the in-sync set of mode A changes");
                 record.version = record.version.next();
             }
         }
@@ -150,21 +152,26 @@ impl State {
     pub(crate) fn check_mode(resource: &Resource) -> Result<(), &'static str> {
         let record = &resource.record;
         let alone = |primary| {
-            record.iss.iter().all(|member| member.node == primary || record.called.contains(&member.node))
+            record
+                .iss
+                .iter()
+                .all(|member| member.node == primary || record.joining_for_move.contains(&member.node))
         };
-        let settled = record.policy.mode() == Mode::A && record.openings.is_empty();
+        let settled = record.policy.mode() == Mode::A && record.instances.is_empty();
         if settled && record.primary.is_some_and(|primary| !alone(primary)) {
-            return Err("in mode A, in sync without being called");
+            return Err("in mode A, in sync without joining for a move");
         }
         let follows = |member: &Member| record.replicas.contains(member) && !record.iss.contains(member);
-        if !record.near.iter().all(follows) || !(record.policy.takeover() || record.near.is_empty()) {
-            return Err("near, and no follower");
+        if !record.failover_ready.iter().all(follows)
+            || !(record.policy.takeover() || record.failover_ready.is_empty())
+        {
+            return Err("failover-ready, and no follower");
         }
-        if !record.doubtful.iter().all(|member| record.replicas.contains(member)) {
+        if !record.unverified.iter().all(|member| record.replicas.contains(member)) {
             return Err("doubt about a replica that is not registered");
         }
-        if record.doubtful.iter().any(|member| record.iss.contains(member)) {
-            return Err("a doubtful replica in sync (R11)");
+        if record.unverified.iter().any(|member| record.iss.contains(member)) {
+            return Err("an unverified replica in sync (R11)");
         }
         Ok(())
     }

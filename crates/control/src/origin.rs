@@ -21,7 +21,7 @@
 //!   state stays, since the copy may end. If it is gone before it was cloned, the resource cannot
 //!   be made, and says so. The replica of the origin is whole then.
 
-use crate::reconcile::Observed;
+use crate::actions::Observed;
 use crate::rollback::Rollback;
 use crate::snapshots::{BEFORE_COPY, Snapshot};
 use crate::state::{Outcome, Resource, ResourceSpec, State, refused};
@@ -88,7 +88,7 @@ impl State {
         let before_copy = of.snapshot == SnapshotId::BEFORE_COPY;
         let wanted = source.before_copy.values().any(|kept| !kept.dropping);
         if before_copy && !wanted {
-            reach!("control: a resource is to be made of what nobody keeps of a copy's target");
+            reach!("control: a resource is to be made of a kept state that no target of a copy has");
             return Err(Box::new(refused(
                 Code::UnknownSnapshot,
                 format!("no replica of {} is being copied to and keeps what it held before", source.name),
@@ -141,7 +141,7 @@ impl State {
             )));
         }
         if holders.is_empty() {
-            reach!("control: a resource is to be made of a snapshot where nobody holds it");
+            reach!("control: a resource is to be made of a snapshot where no replica holds it");
             let names = names(&all);
             let what = match source.snapshots.get(&of.snapshot) {
                 Some(snapshot) => format!("that is in sync and holds snapshot {}", snapshot.name),

@@ -77,7 +77,7 @@ impl State {
         }
         record.version = record.version.next();
         record.primary = Some(to);
-        record.near.clear();
+        record.failover_ready.clear();
         if planted(Bug::OutsiderPromoted) {
             let member = record.replica(to).filter(|member| !record.iss.contains(member));
             record.iss.extend(member);

@@ -3,7 +3,7 @@
 //! own.
 //!
 //! Guarantees
-//! - [`plan`](crate::reconcile::plan) says what is due. The reconciler keeps what `plan` needs to
+//! - [`plan`](crate::actions::plan) says what is due. The reconciler keeps what `plan` needs to
 //!   know of earlier moments: the actions under way, recent failures, and proposals without an
 //!   answer.
 //! - One job per replica at a time ([`job`]). A failed job is tried again after [`RETRY_JOB_MS`].
@@ -17,7 +17,7 @@
 //! - A service is killed before anything else is done.
 //! - The reconciler remembers a proposal that gives this node's role up until the record is another
 //!   one. If an earlier process may have made such a proposal, it counts as made. No service starts
-//!   on such a record ([`gives_up`](crate::reconcile::gives_up)).
+//!   on such a record ([`gives_up`](crate::actions::gives_up)).
 //! - The state of a service is reported until the cluster state says the same.
 //!
 //! To run the reconciler, tell it what happens with [`Reconciler::handle`]. Afterwards, and at
@@ -30,14 +30,14 @@ mod proposals;
 mod replicas;
 mod services;
 
-use crate::clients::ClientSeen;
-use crate::reconcile::{Action, Observed, Unusable, gives_up, plan};
+use crate::actions::{Action, Observed, Unusable, gives_up, plan};
+use crate::attachments::ClientSeen;
 use crate::state::{Command, Links, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, Report, ServiceSpec};
 use mainstay_silence::guard_acts_at;
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, Proposal, ProposedChange,
+    ConfigVersion, Copies, Epoch, Incarnation, Instance, NodeId, Position, Proposal, ProposedChange,
     ResourceId, Role, ScrubSummary, ServicePhase, SnapshotId, SnapshotOn, Time,
 };
 use proposals::Proposals;
@@ -67,9 +67,9 @@ pub struct ReplicaSeen {
     /// Version of the record that it acts on; 0 for none.
     pub version: ConfigVersion,
     pub incarnation: Incarnation,
-    pub opening: Opening,
+    pub instance: Instance,
     /// The end of its log. Set only if the record that it acts on counts on memory of another
-    /// opening.
+    /// instance.
     pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
@@ -94,7 +94,7 @@ pub struct ReplicaSeen {
 
 /// State of the node at this moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct NodeSeen {
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
     /// The node's interfaces; `None` until the agent has looked at them.
@@ -162,7 +162,7 @@ pub enum Event {
         resource: ResourceId,
         proposal: Proposal,
     },
-    /// Answer to [`Wish::Job`].
+    /// Answer to [`ReconcilerTask::Job`].
     JobEnded {
         resource: ResourceId,
         result: Result<Ended, Failure>,
@@ -171,7 +171,7 @@ pub enum Event {
         name: String,
         event: ServiceEvent,
     },
-    /// Answer to [`Wish::Sweep`].
+    /// Answer to [`ReconcilerTask::Sweep`].
     Swept {
         name: String,
     },
@@ -179,7 +179,7 @@ pub enum Event {
 
 /// A task for the runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum ReconcilerTask {
     /// Propose it to the cluster; the outcome shows in its state.
     Submit(Command),
     /// Do this with [`job::Job`]. Answered by [`Event::JobEnded`].
@@ -267,7 +267,7 @@ pub struct Reconciler {
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
-    wishes: VecDeque<Wish>,
+    tasks: VecDeque<ReconcilerTask>,
 }
 
 impl Reconciler {
@@ -294,7 +294,7 @@ impl Reconciler {
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
-            wishes: VecDeque::new(),
+            tasks: VecDeque::new(),
         }
     }
 
@@ -394,7 +394,7 @@ impl Reconciler {
     }
 
     fn silenced(&mut self, now: Time, at: Time) {
-        self.services.silenced(now, at, &mut self.proposals, &mut self.wishes);
+        self.services.silenced(now, at, &mut self.proposals, &mut self.tasks);
     }
 
     fn propose(&mut self, now: Time, command: Command) {
@@ -402,12 +402,12 @@ impl Reconciler {
             self.given_up.insert(resource, version);
         }
         if self.proposals.is_new(now, &command) {
-            self.wishes.push_back(Wish::Submit(command));
+            self.tasks.push_back(ReconcilerTask::Submit(command));
         }
     }
 
     /// Looks at everything.
-    pub fn reconcile(&mut self, now: Time, state: &State, seen: &Seen) {
+    pub fn reconcile(&mut self, now: Time, state: &State, seen: &NodeSeen) {
         self.lease.seen_valid = self.lease.is_valid(now);
         self.look_at = now.plus_ms(TICK_MS);
         self.engine = seen.engine;
@@ -420,7 +420,7 @@ impl Reconciler {
             self.look_at = self.started.plus_ms(LEASE_UNKNOWN_MS_MAX);
             return;
         }
-        self.look_at_what_was_given_up(state, seen.replayed);
+        self.refresh_given_up(state, seen.replayed);
         self.retry_halted(now, state);
         let sweeps = self.services.sweep(state);
         self.services.tick(now);
@@ -428,8 +428,8 @@ impl Reconciler {
         for action in plan(self.node, state, &self.observe(seen)) {
             self.act(now, state, action, &mut starts);
         }
-        self.wishes.extend(sweeps);
-        self.services.prepare(state, &mut starts, &mut self.wishes);
+        self.tasks.extend(sweeps);
+        self.services.prepare(state, &mut starts, &mut self.tasks);
         self.starts = starts;
         self.stage = Stage::Start;
     }
@@ -477,7 +477,7 @@ impl Reconciler {
     /// give the role up on any record that names this node primary. So all such records count as
     /// given up until the log is replayed, except where the earlier process left a service that
     /// runs.
-    fn look_at_what_was_given_up(&mut self, state: &State, replayed: bool) {
+    fn refresh_given_up(&mut self, state: &State, replayed: bool) {
         self.given_up.retain(|id, version| {
             state.resources.get(id).is_some_and(|known| known.record.version == *version)
         });
@@ -496,7 +496,7 @@ impl Reconciler {
         self.given_up.extend(own.map(|record| (record.resource, record.version)));
     }
 
-    fn observe(&self, seen: &Seen) -> Observed {
+    fn observe(&self, seen: &NodeSeen) -> Observed {
         let replicas = seen.replicas.iter().map(|(id, open)| {
             let mut observed = self.replicas.observe(*id, open);
             observed.gone = seen.gone.get(id).cloned();
@@ -550,29 +550,29 @@ impl Reconciler {
                 let stops = self.service_phase(&name) == Some(ServicePhase::Stopping);
                 self.services.handle(now, &name, ServiceEvent::Stop);
                 if !stops {
-                    self.wishes.push_back(Wish::Stopping { name, reason });
+                    self.tasks.push_back(ReconcilerTask::Stopping { name, reason });
                 }
             }
             Action::AmendService { name } => {
-                // The machine's earlier wishes are about the earlier specification.
-                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
+                // The machine's earlier tasks are about the earlier specification.
+                self.services.drain(&name, &mut self.proposals, &mut self.tasks);
                 if let Some(service) = state.services.get(&name) {
                     let (spec, edition) = (service.spec.clone(), service.edition);
                     self.services.amend(&name, spec.clone(), edition);
-                    self.wishes.push_back(Wish::AmendService { name, spec, edition });
+                    self.tasks.push_back(ReconcilerTask::AmendService { name, spec, edition });
                 }
             }
             Action::KillService { name } => {
                 self.services.handle(now, &name, ServiceEvent::LeaseLost);
-                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
+                self.services.drain(&name, &mut self.proposals, &mut self.tasks);
             }
             Action::ForgetService { name } => {
                 // Takes the machine's last report first. Otherwise the plan would find an older
                 // report, and take the service for one that a restart has ended.
-                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
+                self.services.drain(&name, &mut self.proposals, &mut self.tasks);
                 if !self.proposals.is_unsaid(state, self.node, &name) && self.services.forget(&name) {
                     self.proposals.forget_report(&name);
-                    self.wishes.push_back(Wish::ForgetService { name });
+                    self.tasks.push_back(ReconcilerTask::ForgetService { name });
                 }
             }
             Action::Propose(command) => self.propose(now, command),
@@ -581,15 +581,15 @@ impl Reconciler {
 
     fn order(&mut self, now: Time, resource: ResourceId, order: Order) {
         if self.replicas.begin(now, resource, &order) {
-            self.wishes.push_back(Wish::Job { resource, order });
+            self.tasks.push_back(ReconcilerTask::Job { resource, order });
         }
     }
 
     /// Returns the next task at this moment. Call it until it returns `None`.
-    pub fn poll(&mut self, now: Time, state: &State) -> Option<Wish> {
+    pub fn poll(&mut self, now: Time, state: &State) -> Option<ReconcilerTask> {
         loop {
-            if let Some(wish) = self.wishes.pop_front() {
-                return Some(wish);
+            if let Some(task) = self.tasks.pop_front() {
+                return Some(task);
             }
             match self.stage {
                 Stage::Start => self.stage = Stage::Services { guarded: self.start_services(now) },
@@ -603,7 +603,7 @@ impl Reconciler {
                 }
                 Stage::Reports => {
                     let due = self.proposals.due_reports(now, state, self.node);
-                    self.wishes.extend(due.into_iter().map(Wish::Submit));
+                    self.tasks.extend(due.into_iter().map(ReconcilerTask::Submit));
                     self.look_at = self.next_look(now, state);
                     self.stage = Stage::Rest;
                 }
@@ -617,7 +617,7 @@ impl Reconciler {
     fn start_services(&mut self, now: Time) -> bool {
         let starts = std::mem::take(&mut self.starts);
         // R10: the work since the look has taken time.
-        let guarded = self.engine && self.services.is_guarded(now, &starts, &mut self.wishes);
+        let guarded = self.engine && self.services.is_guarded(now, &starts, &mut self.tasks);
         if !guarded || !self.lease.is_valid(now) {
             return false;
         }

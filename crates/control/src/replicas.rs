@@ -19,13 +19,13 @@
 //! | none | [`Command::AddReplica`] | wanted |
 //! | wanted | [`Command::ReplicaReady`] | registered |
 //! | wanted | [`Command::RemoveReplica`] | none |
-//! | registered | [`Command::RemoveReplica`], unless it is primary or nobody else living has everything (R11) | leaving |
+//! | registered | [`Command::RemoveReplica`], unless it is primary or no other living replica has everything (R11) | leaving |
 //! | registered | [`Command::MoveReplica`] | moving; another node becomes wanted |
 //! | moving | [`Command::FinishMove`] when the other is in sync and this is not primary | leaving |
 //! | moving, the other one gone | [`Command::RemoveReplica`] of the other | registered |
 //! | leaving | [`Command::ReplicaGone`] | none |
 //! | none | [`Command::ReplicaReady`] of a disk that was made too late | leaving |
-//! | doubtful | [`IssChange::Part`], when its history is over, see `force.rs` | leaving, and wanted |
+//! | unverified | [`IssChange::Part`], when its history is over, see `force.rs` | leaving, and wanted |
 //!
 //! What is guaranteed, after every command:
 //! - files are dropped only under the incarnation that is leaving: a node that acts on an older
@@ -291,7 +291,7 @@ impl State {
         if let Some(member) = resource.record.replica(node) {
             let record = &mut resource.record;
             record.replicas.retain(|other| other.node != node);
-            record.doubtful.retain(|other| other.node != node);
+            record.unverified.retain(|other| other.node != node);
             if !planted(Bug::RemovedStaysInSync) {
                 record.iss.retain(|other| other.node != node);
             }

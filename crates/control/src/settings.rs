@@ -126,7 +126,7 @@ impl State {
                 }
             }
             // The followers in the set were within other limits.
-            resource.record.near.clear();
+            resource.record.failover_ready.clear();
         }
         if before.scrub.interval_ms != policy.scrub.interval_ms {
             resource.scrubs.since_ms = at_ms;

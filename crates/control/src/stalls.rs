@@ -273,7 +273,7 @@ mod tests {
     use mainstay_types::NodeStatus;
 
     #[test]
-    fn what_stands_still_is_told_with_its_age_from_some_seconds_on() {
+    fn a_stall_of_some_seconds_is_reported_with_its_age() {
         let state = State::default();
         let stall = |ms| Stall { what: Stalled::Engine(NodeId(2)), ms };
         assert_eq!((stall(2999).counts(), stall(3000).counts()), (false, true));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hinders_a_running_service_is_told_with_its_age_and_the_way_out() {
+    fn a_hindrance_of_a_running_service_is_reported_with_its_age_and_remedy() {
         let mut state = State::default();
         for (id, name) in [(1, "n1"), (2, "n2")] {
             let node = Node {

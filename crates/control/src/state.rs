@@ -15,9 +15,9 @@ use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Choices, Code, ConfigVersion, Epoch, Incarnation, Index, IssChange, MacAddress, Member, NodeId,
-    NodeStatus, Opening, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase,
-    SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
+    Choices, Code, ConfigVersion, Epoch, Incarnation, Index, Instance, IssChange, MacAddress, Member, NodeId,
+    NodeStatus, Position, Problem, ResourceId, ResourceRecord, ScrubSummary, ServicePhase, SessionId,
+    Severity, SnapshotId, SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -216,7 +216,7 @@ pub struct Resource {
     /// The last promotion outside the in-sync set; see `force.rs`.
     #[serde(default)]
     pub forced: Option<Forced>,
-    /// Members that were opened anew since their memory began to count, by node; see `memory.rs`.
+    /// Members that were opened anew since their memory began to count, by node; see `mode_b.rs`.
     #[serde(default)]
     pub reopened: BTreeMap<NodeId, Reopened>,
 }
@@ -224,8 +224,9 @@ pub struct Resource {
 /// A replica that lost what it had only in memory (mode B).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reopened {
-    /// The opening that the replica is in.
-    pub opening: Opening,
+    /// The instance that the replica is in.
+    #[serde(rename = "opening")]
+    pub instance: Instance,
     /// Where its log ended when its node was last asked; `None`: it is to say so anew.
     pub end: Option<Position>,
 }
@@ -494,7 +495,8 @@ pub enum Command {
         version: ConfigVersion,
         node: NodeId,
         incarnation: Incarnation,
-        opening: Opening,
+        #[serde(rename = "opening")]
+        instance: Instance,
         end: Position,
     },
     DeleteResource {
@@ -587,7 +589,7 @@ pub enum Command {
         seen: ScrubSummary,
     },
     /// The devices are to be on `node`, which holds no replica, and not on the primary; see
-    /// `clients.rs`.
+    /// `attachments.rs`.
     AttachResource {
         resource: ResourceId,
         node: NodeId,
@@ -605,7 +607,8 @@ pub enum Command {
         resource: ResourceId,
         session: SessionId,
         node: NodeId,
-        opening: Opening,
+        #[serde(rename = "opening")]
+        instance: Instance,
     },
     /// Changes settings of a resource, or of the cluster if none is named; see `settings.rs`. If a
     /// version is named, the resource's record has to have it.

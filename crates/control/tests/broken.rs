@@ -4,8 +4,8 @@
 mod common;
 
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
+use mainstay_control::actions::{Action, Observed, ReplicaObserved, ServiceObserved, Unusable, plan};
 use mainstay_control::advice::{Advice, Observations, advice};
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, Unusable, plan};
 use mainstay_control::state::{Command, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
@@ -251,7 +251,7 @@ fn with_service(state: &mut State) -> Observed {
 }
 
 #[test]
-fn a_service_whose_replica_was_removed_under_it_stops() {
+fn a_service_stops_when_its_replica_is_removed() {
     let mut state = ready(2);
     let mut observed = with_service(&mut state);
     observed.stored.clear();
@@ -263,7 +263,7 @@ fn a_service_whose_replica_was_removed_under_it_stops() {
 }
 
 #[test]
-fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
+fn a_node_reports_a_broken_replica_when_its_services_are_silent_and_takes_it_back() {
     let mut state = ready(2);
     let mut observed = with_service(&mut state);
     let actions = plan(A, &state, &observed);
@@ -299,7 +299,7 @@ fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
 /// A node reports neither an error that passes by itself, nor a disk that the cluster does not
 /// know.
 #[test]
-fn a_node_says_nothing_of_what_is_not_registered_or_may_pass() {
+fn a_node_reports_neither_unregistered_disks_nor_passing_errors() {
     let mut state = unready(2);
     let not_registered = plan(A, &state, &unusable(A));
     assert_eq!(not_registered, vec![Action::OpenReplica { resource: R }]);
@@ -670,7 +670,7 @@ fn a_replica_that_cannot_be_used_is_told_once_unless_no_failover_is_possible() {
 
 /// A directory without its label is in the place of a replica. No node waits for it to catch up.
 #[test]
-fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
+fn a_node_reports_a_foreign_directory_in_the_place_of_its_replica() {
     let state = ready(2);
     let mut observed = unusable(B);
     observed.stored.clear();
@@ -682,7 +682,7 @@ fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
 /// A full pool is no broken disk: its node opens the replica again when there is room, and the
 /// advice says no more than that.
 #[test]
-fn what_had_no_space_is_opened_again_when_there_is_room() {
+fn a_replica_that_had_no_space_is_opened_again_when_there_is_room() {
     let mut state = ready(2);
     let version = version(&state);
     apply(&mut state, Command::StepDown { resource: R, version, node: A, reason: REASON.into() });

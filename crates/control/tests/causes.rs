@@ -31,7 +31,7 @@ fn behind() -> State {
 }
 
 #[test]
-fn a_node_whose_disk_hangs_says_that_and_no_second_cause() {
+fn a_node_whose_disk_hangs_reports_one_cause() {
     let state = ready();
     let hung = Observations {
         has_leader: false,

@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
+use mainstay_control::actions::{Action, plan};
 use mainstay_control::advice::{Observations, advice};
-use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::{Code, ConfigVersion, Copies, IssChange, LagLimits, MinCopies, Mode, ShrinkReason};
 
@@ -47,7 +47,7 @@ fn told(state: &State) -> Vec<(String, String)> {
 }
 
 #[test]
-fn it_is_changed_on_the_version_that_was_read() {
+fn the_wanted_copies_are_changed_on_the_version_that_was_read() {
     let mut state = ready();
     let old = version(&state);
     assert_eq!(state.resources[&R].record.policy.min_copies, MinCopies::default());
@@ -60,7 +60,7 @@ fn it_is_changed_on_the_version_that_was_read() {
 }
 
 #[test]
-fn no_more_are_wanted_than_there_can_be() {
+fn no_more_copies_are_wanted_than_there_can_be() {
     let mut state = ready();
     for (copies, suspend_ms) in [(0, 1), (3, 1), (2, 3_600_001)] {
         assert_eq!(refused(want(&mut state, MinCopies { copies, suspend_ms })), Code::BadMinCopies);
@@ -79,7 +79,7 @@ fn no_more_are_wanted_than_there_can_be() {
 }
 
 #[test]
-fn a_replica_that_moves_is_one_and_not_two() {
+fn a_moving_replica_counts_as_one_copy() {
     let mut state = wanting_two();
     assert!(apply(&mut state, Command::MoveReplica { resource: R, from: B, to: W }).is_ok());
     let three = MinCopies { copies: 3, ..TWO };
@@ -120,7 +120,7 @@ fn a_dead_member_stays_if_too_few_remain() {
 }
 
 #[test]
-fn who_stayed_goes_on_when_it_is_the_first_to_return() {
+fn a_retained_member_serves_when_it_is_the_first_to_return() {
     let mut state = wanting_two();
     die(&mut state, B);
     die(&mut state, A);
@@ -168,7 +168,7 @@ fn a_dead_primary_does_not_stay() {
 }
 
 #[test]
-fn the_primary_may_take_out_whom_it_knows_not_to_have_everything() {
+fn the_primary_may_remove_a_member_that_it_knows_to_lack_entries() {
     let mut state = wanting_two();
     let remove = state.resources[&R].record.replica(B).expect("a replica");
     let (version, epoch) = (version(&state), state.resources[&R].record.epoch);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use mainstay_control::reconcile::{Action, plan};
+use mainstay_control::actions::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Code, ResourceId, VolumeId};
 
@@ -42,7 +42,7 @@ fn a_volume_grows_when_its_primary_has_made_it_larger() {
 }
 
 #[test]
-fn whoever_is_primary_next_fulfils_the_wish() {
+fn the_next_primary_carries_out_the_order() {
     let mut nodes = running();
     let old = size(&nodes);
     assert!(grow(&mut nodes, 2 * old).is_ok());
@@ -58,7 +58,7 @@ fn whoever_is_primary_next_fulfils_the_wish() {
 /// A growth was under way while a promotion was forced, and the new log does not have it.
 /// Seed 3240830.
 #[test]
-fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
+fn a_growth_of_an_earlier_epoch_does_not_fulfil_the_order() {
     let mut nodes = running();
     let old = size(&nodes);
     let epoch = nodes.state.resources[&R].record.epoch;
@@ -78,7 +78,7 @@ fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
 /// Its engine has not heard of the promotion yet, and its sizes are those of the log before. Seed
 /// 3240830.
 #[test]
-fn a_primary_of_an_earlier_epoch_does_not_say_what_has_grown() {
+fn a_primary_of_an_earlier_epoch_reports_no_growth() {
     let mut nodes = running();
     let old = size(&nodes);
     assert!(grow(&mut nodes, 2 * old).is_ok());
@@ -95,7 +95,7 @@ fn a_primary_of_an_earlier_epoch_does_not_say_what_has_grown() {
 }
 
 #[test]
-fn what_no_volume_can_have_is_refused() {
+fn an_impossible_volume_size_is_refused() {
     let mut nodes = running();
     let old = size(&nodes);
     assert_eq!(code(grow(&mut nodes, old - 4096)), Code::Shrink);

@@ -337,7 +337,7 @@ fn a_dead_node_is_found_within_twice_its_lease() {
 /// Every other node hears this node, and it hears none. It holds no lease, and no node could take
 /// over from it.
 #[test]
-fn a_node_that_hears_nobody_is_found() {
+fn a_node_that_hears_no_other_node_is_declared_dead() {
     let mut sim = Sim::new(7, 3, 50);
     for _ in 0..500 {
         sim.step(false);
@@ -397,7 +397,7 @@ fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u
 }
 
 #[test]
-fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
+fn a_heard_voter_without_a_lease_is_given_up_and_then_suspected() {
     // The voter has a lease from the first heartbeat on. Eleven more heartbeats take longer than
     // 2,050 ms, and the silence takes eleven more.
     assert_eq!(judged(21, true, |_| false), (11, false));
@@ -407,7 +407,7 @@ fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
 }
 
 #[test]
-fn whoever_was_without_a_lease_for_a_moment_is_not_given_up() {
+fn a_voter_without_a_lease_for_a_moment_is_not_given_up() {
     assert_eq!(judged(200, true, |seq| !(20..29).contains(&seq)), (200, false));
     assert_eq!(judged(200, true, |seq| seq % 4 != 0), (200, false));
     // The other voters' acknowledgements gave the node a lease again before it was suspected.
@@ -417,7 +417,7 @@ fn whoever_was_without_a_lease_for_a_moment_is_not_given_up() {
 
 /// If the voter has no lease itself, the majority is missing, and no single node is to blame.
 #[test]
-fn a_voter_without_a_lease_gives_up_nobody() {
+fn a_voter_without_a_lease_gives_up_no_other_voter() {
     assert_eq!(judged(200, false, |_| false), (200, false));
 }
 

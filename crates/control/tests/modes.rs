@@ -61,12 +61,12 @@ fn a_mode_is_changed_on_the_version_that_was_read() {
     assert_eq!(state.resources[&R].record.policy.mode(), Mode::C);
     assert!(set(&mut state, Mode::A).is_ok());
     assert!(version(&state) > old);
-    assert_eq!(members(&state), [A], "writes wait for nobody else");
+    assert_eq!(members(&state), [A], "writes wait for no other replica");
     assert_eq!(set(&mut state, Mode::A), Outcome::Unchanged);
     let late = change_mode(old, Mode::C, LAG, false);
     assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }));
     assert!(set(&mut state, Mode::C).is_ok());
-    assert_eq!(members(&state), [A], "who has everything is for the primary to say");
+    assert_eq!(members(&state), [A], "the primary says which replicas have everything");
     let add = member(&state, B);
     assert!(change(&mut state, IssChange::Grow { add }).is_ok());
     assert_eq!(members(&state), [A, B]);
@@ -87,7 +87,7 @@ fn the_lag_has_to_fit_into_the_journal() {
 }
 
 #[test]
-fn in_mode_a_nobody_joins_without_being_called_and_nobody_takes_over() {
+fn in_mode_a_no_replica_joins_by_itself_and_none_takes_over() {
     let mut state = ready();
     assert!(set(&mut state, Mode::A).is_ok());
     let add = member(&state, B);
@@ -109,11 +109,11 @@ fn a_service_that_moves_calls_its_node_into_sync() {
     assert!(moved.is_ok(), "{moved:?}");
     nodes.settle();
     assert_eq!(nodes.runs_on(), [A], "B has not everything yet");
-    assert_eq!(nodes.state.resources[&R].record.called, [B]);
+    assert_eq!(nodes.state.resources[&R].record.joining_for_move, [B]);
     assert!(nodes.grows(B).is_ok());
     nodes.settle();
     assert_eq!((nodes.runs_on(), members(&nodes.state)), (vec![B], vec![B]));
-    assert!(nodes.state.resources[&R].record.called.is_empty());
+    assert!(nodes.state.resources[&R].record.joining_for_move.is_empty());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_replica_that_moves_in_mode_a_joins_until_the_old_one_is_gone() {
     assert!(set(&mut nodes.state, Mode::A).is_ok());
     assert!(apply(&mut nodes.state, Command::MoveReplica { resource: R, from: B, to: W }).is_ok());
     nodes.settle();
-    assert_eq!(nodes.state.resources[&R].record.called, [W]);
+    assert_eq!(nodes.state.resources[&R].record.joining_for_move, [W]);
     assert!(nodes.grows(W).is_ok());
     nodes.settle();
     let resource = &nodes.state.resources[&R];
@@ -130,7 +130,7 @@ fn a_replica_that_moves_in_mode_a_joins_until_the_old_one_is_gone() {
 }
 
 #[test]
-fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
+fn a_promotion_is_forced_only_when_no_replica_with_everything_can_serve() {
     let mut state = ready();
     assert!(set(&mut state, Mode::A).is_ok());
     assert_eq!(refused(force(&mut state, B)), Code::HasPrimary);
@@ -143,7 +143,7 @@ fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
     assert!(force(&mut state, B).is_ok());
     let record = &state.resources[&R].record;
     assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
-    assert_eq!(record.doubtful, [member(&state, A)]);
+    assert_eq!(record.unverified, [member(&state, A)]);
     let forced = state.resources[&R].forced.clone().expect("it is recorded");
     let a = member(&state, A);
     let told = Some((Index(10), Index(12)));
@@ -154,19 +154,19 @@ fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
 }
 
 #[test]
-fn who_had_everything_begins_anew_and_the_loss_is_told() {
+fn the_replica_that_had_everything_begins_anew_and_the_loss_is_told() {
     let mut state = without_a();
     assert!(force(&mut state, B).is_ok());
     rejoin(&mut state, A);
     let add = member(&state, A);
     let conflict = change(&mut state, IssChange::Grow { add });
-    assert!(!conflict.is_ok(), "nobody has looked at it yet: {conflict:?}");
+    assert!(!conflict.is_ok(), "no primary has looked at it yet: {conflict:?}");
     let part = IssChange::Part { member: add, common: Position::new(1, 10), end: Position::new(1, 14) };
     assert!(change(&mut state, part).is_ok());
     let resource = &state.resources[&R];
     assert_eq!(resource.record.replica(A), None);
     assert_eq!(resource.leaving.get(&A), Some(&add.incarnation), "it goes under its own name");
-    assert!(resource.record.doubtful.is_empty() && resource.spec.replicas.contains(&A));
+    assert!(resource.record.unverified.is_empty() && resource.spec.replicas.contains(&A));
     let loss = resource.forced.as_ref().and_then(|forced| forced.loss).expect("known");
     assert_eq!((loss.entries(), loss.after.index, loss.until.index), (4, Index(10), Index(14)));
     assert!(
@@ -177,7 +177,7 @@ fn who_had_everything_begins_anew_and_the_loss_is_told() {
 }
 
 #[test]
-fn its_node_drops_it_and_makes_another_one() {
+fn the_node_of_a_parted_replica_drops_it_and_makes_a_new_one() {
     let mut nodes = running();
     assert!(set(&mut nodes.state, Mode::A).is_ok());
     nodes.settle();
@@ -199,7 +199,7 @@ fn its_node_drops_it_and_makes_another_one() {
 }
 
 #[test]
-fn who_had_no_more_is_a_replica_like_others() {
+fn a_replica_that_held_no_more_is_trusted_again() {
     let mut state = without_a();
     assert!(force(&mut state, B).is_ok());
     rejoin(&mut state, A);
@@ -213,7 +213,7 @@ fn who_had_no_more_is_a_replica_like_others() {
 
 /// B never served. The loss is what A had acknowledged, and B may lack some of that.
 #[test]
-fn forced_twice_before_anybody_served_who_had_everything_still_tells() {
+fn after_two_forced_promotions_the_first_primary_still_tells_the_loss() {
     let mut state = ready();
     assert!(apply(&mut state, Command::AddReplica { resource: R, node: W }).is_ok());
     let (incarnation, of_record) = (mainstay_types::Incarnation(33), version_of(&state));
@@ -240,7 +240,7 @@ fn forced_twice_before_anybody_served_who_had_everything_still_tells() {
 
 /// R11 applies to every mode: also in mode C, the replica that has everything may never come back.
 #[test]
-fn in_mode_c_as_well() {
+fn a_promotion_is_forced_in_mode_c_as_well() {
     let mut state = ready();
     die(&mut state, A);
     die(&mut state, B);
@@ -251,30 +251,30 @@ fn in_mode_c_as_well() {
 }
 
 #[test]
-fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
+fn with_takeover_only_a_follower_within_the_limits_takes_over_by_itself() {
     let mut state = ready();
     let command = change_mode(version(&state), Mode::A, LAG, true);
     assert!(apply(&mut state, command).is_ok());
     let mut far = state.clone();
     die(&mut far, A);
-    assert_eq!(primary(&far), None, "nobody knows what B lacks");
+    assert_eq!(primary(&far), None, "the cluster does not know what B lacks");
     let b = member(&state, B);
-    assert!(change(&mut state, IssChange::Near { member: b }).is_ok());
+    assert!(change(&mut state, IssChange::FailoverReady { member: b }).is_ok());
     let a = member(&state, A);
-    assert!(!change(&mut state, IssChange::Near { member: a }).is_ok(), "it is in sync");
+    assert!(!change(&mut state, IssChange::FailoverReady { member: a }).is_ok(), "it is in sync");
     let mut gone = state.clone();
-    assert!(change(&mut gone, IssChange::Far { member: b }).is_ok());
+    assert!(change(&mut gone, IssChange::NotFailoverReady { member: b }).is_ok());
     die(&mut gone, A);
     assert_eq!(primary(&gone), None);
     let mut lower = state.clone();
     let lag = LagLimits { bytes: 65_536, ..LAG };
     let command = change_mode(version_of(&lower), Mode::A, lag, true);
     assert!(apply(&mut lower, command).is_ok());
-    assert!(lower.resources[&R].record.near.is_empty(), "it was near by other limits");
+    assert!(lower.resources[&R].record.failover_ready.is_empty(), "it was failover-ready by other limits");
     die(&mut state, A);
     let record = &state.resources[&R].record;
     assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
-    assert!(record.near.is_empty() && record.doubtful == [member(&state, A)]);
+    assert!(record.failover_ready.is_empty() && record.unverified == [member(&state, A)]);
     assert_eq!(state.resources[&R].forced.as_ref().map(|forced| forced.told), Some(None));
 }
 
@@ -286,11 +286,11 @@ fn with_takeover_a_primary_that_lives_is_not_given_up() {
     let command = change_mode(version(&state), Mode::A, LAG, true);
     assert!(apply(&mut state, command).is_ok());
     let b = member(&state, B);
-    assert!(change(&mut state, IssChange::Near { member: b }).is_ok());
+    assert!(change(&mut state, IssChange::FailoverReady { member: b }).is_ok());
     let version = version_of(&state);
     let command = Command::StepDown { resource, version, node: A, reason: "restarted".into() };
     assert!(apply(&mut state, command).is_ok());
     assert_eq!((primary(&state), members(&state)), (None, vec![A]));
     assert!(promote(&mut state, A, A).is_ok());
-    assert!(state.resources[&R].record.near.is_empty(), "a new primary begins with none");
+    assert!(state.resources[&R].record.failover_ready.is_empty(), "a new primary begins with none");
 }

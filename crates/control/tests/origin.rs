@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
+use mainstay_control::actions::{Action, plan};
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
-use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
@@ -61,7 +61,7 @@ fn said_of(nodes: &Nodes, subject: &str) -> String {
 }
 
 #[test]
-fn nobody_uses_it_before_it_holds_what_the_snapshot_holds() {
+fn a_clone_is_not_used_before_it_holds_the_snapshot() {
     let mut nodes = with_snapshot();
     make_copy(&mut nodes, &[A, B, W]);
     let spec = ServiceSpec::parse("name='copy'\nresource='copy'\n[mount]\npath='/srv/copy'\n").unwrap();
@@ -118,7 +118,7 @@ fn replicas_are_made_only_of_those_in_sync() {
 }
 
 #[test]
-fn what_it_is_made_of_stays_until_then() {
+fn the_snapshot_and_its_resource_stay_until_the_clone_is_made() {
     let mut nodes = with_snapshot();
     let delete = Command::DeleteService { name: "db".into() };
     assert!(apply(&mut nodes.state, delete).is_ok());
@@ -139,7 +139,7 @@ fn what_it_is_made_of_stays_until_then() {
 
 /// A resource that is deleted before it is made frees its snapshot.
 #[test]
-fn it_can_be_deleted_before_it_is_made() {
+fn a_clone_can_be_deleted_before_it_is_made() {
     let mut nodes = with_snapshot();
     make_copy(&mut nodes, &[A, B]);
     assert!(apply(&mut nodes.state, Command::DeleteResource { resource: COPY }).is_ok());
@@ -149,7 +149,7 @@ fn it_can_be_deleted_before_it_is_made() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused() {
+fn an_impossible_clone_is_refused() {
     let mut nodes = with_snapshot();
     let mut refuse = |of: SnapshotOf, volumes: Vec<u64>, replicas: &[NodeId]| {
         code(apply(&mut nodes.state, make("copy", of, volumes, replicas)))
@@ -176,7 +176,7 @@ fn what_cannot_be_made_is_refused() {
 
 /// The disk that held it is replaced before the replica is made.
 #[test]
-fn what_nobody_holds_any_more_is_told() {
+fn a_clone_of_a_snapshot_that_no_replica_holds_any_more_is_reported() {
     let mut nodes = with_snapshot();
     make_copy(&mut nodes, &[B]);
     let version = nodes.state.resources[&R].record.version;
@@ -192,7 +192,7 @@ fn what_nobody_holds_any_more_is_told() {
 
 /// A snapshot that was never taken would be empty if it were taken now.
 #[test]
-fn what_a_primary_has_lost_is_not_taken_anew() {
+fn a_snapshot_that_the_primary_of_a_clone_has_lost_is_not_taken_anew() {
     let mut nodes = with_snapshot();
     make_copy(&mut nodes, &[A]);
     while nodes.observed[&A].replicas.get(&COPY).is_none_or(|copy| copy.role != Role::Primary) {
@@ -234,12 +234,12 @@ fn kept(nodes: &mut Nodes) -> &mut Vec<(SnapshotId, SnapshotOn)> {
 }
 
 #[test]
-fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() {
+fn the_state_kept_before_a_copy_is_known_and_a_resource_is_made_of_it() {
     let mut nodes = copied_to();
     let known: Vec<_> =
         nodes.state.resources[&R].before_copy.iter().map(|(node, on)| (*node, on.at)).collect();
     assert_eq!(known, [(B, Index(41))]);
-    assert!(nodes.state.resources[&R].snapshots.is_empty(), "nobody wished for it");
+    assert!(nodes.state.resources[&R].snapshots.is_empty(), "no operator asked for it");
     let named = Command::TakeSnapshot { resource: R, name: "before-copy".into() };
     assert_eq!(code(apply(&mut nodes.state, named)), Code::BadName);
     let (keep, last) = (None, nodes.state.resources[&R].last_snapshot);
@@ -271,7 +271,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
 
 /// Two replicas may have kept different states.
 #[test]
-fn a_resource_is_made_of_what_one_replica_held() {
+fn a_resource_is_made_of_the_kept_state_of_one_replica() {
     let mut nodes = copied_to();
     let before_copy = &mut nodes.state.resources.get_mut(&R).unwrap().before_copy;
     let other = before_copy[&B];
@@ -283,7 +283,7 @@ fn a_resource_is_made_of_what_one_replica_held() {
 
 /// The copy ends before the files were cloned.
 #[test]
-fn what_is_kept_no_longer_is_told() {
+fn a_kept_state_that_is_gone_is_reported() {
     let mut nodes = copied_to();
     assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
     kept(&mut nodes).clear();
@@ -297,7 +297,7 @@ fn what_is_kept_no_longer_is_told() {
 }
 
 #[test]
-fn whoever_has_no_complete_copy_left_is_told_of_it() {
+fn an_operator_without_a_complete_copy_is_told_of_the_kept_state() {
     let mut nodes = copied_to();
     nodes.power_cut(A);
     assert!(die(&mut nodes.state, A).is_ok());
@@ -309,7 +309,7 @@ fn whoever_has_no_complete_copy_left_is_told_of_it() {
 
 /// The space of the kept state may be needed for writes to other resources.
 #[test]
-fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
+fn the_state_kept_before_a_copy_can_be_deleted() {
     let mut nodes = copied_to();
     let delete = || Command::DropSnapshot { resource: R, name: "before-copy".into() };
     let full = [(R, [B].into())].into();
@@ -333,7 +333,7 @@ fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
 
 /// The first copy has ended before the resource is made, and another copy keeps a later state.
 #[test]
-fn a_resource_is_not_made_of_what_another_copy_keeps() {
+fn a_resource_is_not_made_of_the_state_that_another_copy_keeps() {
     let mut nodes = copied_to();
     assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
     kept(&mut nodes)[0].1.at = Index(57);

@@ -1,11 +1,11 @@
 //! The control record: the two-replicas-and-a-witness table, random commands against invariants,
-//! and whole nodes that follow `reconcile::plan` over a simulated engine.
+//! and whole nodes that follow `actions::plan` over a simulated engine.
 
 mod common;
 
 use common::*;
+use mainstay_control::actions::{Action, Observed, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::advice::Observations;
-use mainstay_control::reconcile::{Action, Observed, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
@@ -16,7 +16,7 @@ use mainstay_types::{
 use proptest::prelude::*;
 
 #[test]
-fn a_wish_to_be_relieved_ends_with_the_record_it_was_about() {
+fn a_request_for_relief_ends_with_its_record() {
     let version = ConfigVersion;
     for role in [Role::Secondary, Role::Fenced] {
         assert!(asks_for_relief(version(7), version(6), role), "it acts on an older record than that");
@@ -51,7 +51,7 @@ fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one(
         (resource.record.epoch, resource.record.primary) = (Epoch(epoch), None);
     };
     record(&mut state, 0);
-    assert!(!forgets(&state), "nobody was primary yet");
+    assert!(!forgets(&state), "no node was primary yet");
     record(&mut state, 1);
     assert!(!forgets(&state));
     record(&mut state, 2);
@@ -134,7 +134,7 @@ fn a_node_that_says_nothing_is_not_all_well() {
 }
 
 #[test]
-fn a_pool_without_space_is_said_with_what_to_do() {
+fn a_pool_without_space_is_reported_with_its_remedy() {
     let state = ready();
     let full = [(R, [B].into())].into();
     let list = mainstay_control::advice::advice(
@@ -148,7 +148,7 @@ fn a_pool_without_space_is_said_with_what_to_do() {
 /// A full pool keeps its replica out, holds writes up and leaves one copy: that is one advice, with
 /// what follows.
 #[test]
-fn what_follows_from_a_full_pool_is_no_advice_of_its_own() {
+fn the_consequences_of_a_full_pool_are_no_advice_of_their_own() {
     let mut state = ready();
     let record = state.resources[&R].record.clone();
     let change = IssChange::Shrink { remove: record.iss_member(B).unwrap(), why: ShrinkReason::Slow };
@@ -172,7 +172,7 @@ fn what_follows_from_a_full_pool_is_no_advice_of_its_own() {
 /// A node that is cut off from the others cannot have learnt of deaths, so it must not count
 /// voters.
 #[test]
-fn without_a_leader_nobody_counts_the_living() {
+fn without_a_leader_a_node_does_not_count_living_voters() {
     let mut state = ready();
     die(&mut state, W);
     for (has_leader, counted) in [(true, true), (false, false)] {
@@ -213,7 +213,7 @@ fn a_service_gets_no_address_of_a_node_and_a_node_none_of_a_service() {
 }
 
 #[test]
-fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
+fn a_service_takes_no_resource_path_or_address_of_another_and_prefers_no_stranger() {
     let mut state = ready();
     let spec = ResourceSpec {
         volumes: vec![1 << 20],
@@ -277,7 +277,7 @@ fn a_change_of_another_version_or_epoch_is_a_conflict() {
 }
 
 #[test]
-fn nobody_takes_over_from_a_living_primary() {
+fn no_replica_takes_over_from_a_living_primary() {
     let mut state = ready();
     assert!(matches!(promote(&mut state, B, B), Outcome::Refused(_)));
     assert!(promote(&mut state, A, B).is_ok(), "but it may hand over");
@@ -337,7 +337,7 @@ fn a_new_disk_that_is_refused_is_reported_once() {
 
 /// Majorities of any two views in use must intersect, so voters are added one by one.
 #[test]
-fn a_voter_is_added_only_when_everybody_knows_the_last_one() {
+fn a_voter_is_added_only_when_every_voter_knows_the_last_one() {
     let mut state = cluster();
     let add = |name: &str, n: u64| Command::AddNode {
         name: name.into(),

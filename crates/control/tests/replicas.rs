@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use mainstay_control::reconcile::{ServiceObserved, plan};
+use mainstay_control::actions::{ServiceObserved, plan};
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::{Code, Incarnation, NodeId, ServicePhase};
 
@@ -58,7 +58,7 @@ fn a_removed_replica_leaves_record_and_node() {
 }
 
 #[test]
-fn what_must_not_go_is_refused() {
+fn an_unsafe_removal_or_move_of_a_replica_is_refused() {
     let mut state = ready();
     assert_eq!(refused(remove(&mut state, A)), Code::IsPrimary);
     assert_eq!(refused(remove(&mut state, NEW)), Code::NoReplicaHere);
@@ -74,7 +74,7 @@ fn what_must_not_go_is_refused() {
     assert_eq!(refused(remove(&mut state, B)), Code::LastCopy);
     assert_eq!(refused(remove(&mut state, A)), Code::LastCopy, "it may be all that can be rescued");
     rejoin(&mut state, B);
-    assert!(remove(&mut state, A).is_ok(), "B is back, and nobody needs what A has");
+    assert!(remove(&mut state, A).is_ok(), "B is back, and no replica needs the content of A");
     assert_eq!(refused(remove(&mut state, B)), Code::LastReplica);
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use mainstay_control::reconcile::{Action, plan};
+use mainstay_control::actions::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Code, Index, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
@@ -37,7 +37,7 @@ fn names(nodes: &Nodes) -> Vec<String> {
 }
 
 #[test]
-fn it_is_done_once_under_no_service_and_what_was_is_kept() {
+fn a_rollback_runs_once_without_a_service_and_keeps_the_present_state() {
     let mut nodes = running();
     take(&mut nodes, "s");
     let wish = wish(&nodes, "s", Some("undo"));
@@ -81,7 +81,7 @@ fn it_is_done_once_under_no_service_and_what_was_is_kept() {
 
 /// The engine has logged the rollback, and its node dies before it could say so.
 #[test]
-fn whoever_is_primary_next_does_not_do_it_again() {
+fn the_next_primary_does_not_repeat_the_rollback() {
     let mut nodes = running();
     take(&mut nodes, "s");
     let wish = wish(&nodes, "s", None);
@@ -109,7 +109,7 @@ fn whoever_is_primary_next_does_not_do_it_again() {
 }
 
 #[test]
-fn what_cannot_be_kept_or_is_not_held_ends_the_wish() {
+fn a_rollback_ends_if_its_snapshot_or_its_mark_is_missing() {
     for (missing, keep) in [(1, None), (1, Some("undo")), (2, Some("undo"))] {
         let mut nodes = running();
         take(&mut nodes, "s");
@@ -135,7 +135,7 @@ fn what_cannot_be_kept_or_is_not_held_ends_the_wish() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_orders_are_refused() {
     let mut nodes = running();
     let none = wish(&nodes, "s", None);
     assert_eq!(code(apply(&mut nodes.state, none)), Code::UnknownSnapshot);

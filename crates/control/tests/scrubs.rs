@@ -58,7 +58,7 @@ fn ends(nodes: &mut Nodes, node: NodeId, with: impl FnOnce(&mut ScrubSummary)) {
 }
 
 #[test]
-fn one_begins_when_it_is_due_and_the_next_an_interval_later() {
+fn a_scrub_begins_when_it_is_due_and_the_next_an_interval_later() {
     let mut nodes = scheduled();
     let mut at = NOW;
     for ordinal in 1..4 {
@@ -103,7 +103,7 @@ fn resources_are_not_due_at_once() {
 }
 
 #[test]
-fn none_begins_while_a_replica_is_not_in_sync_or_is_copied_to() {
+fn no_scrub_begins_while_a_replica_is_not_in_sync_or_is_copied_to() {
     let mut nodes = scheduled();
     let at = due(&nodes, NOW);
     nodes.power_cut(B);
@@ -119,13 +119,13 @@ fn none_begins_while_a_replica_is_not_in_sync_or_is_copied_to() {
     let primary = nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&R).unwrap();
     primary.feeds_all = false;
     nodes.settle();
-    assert_eq!(running_on(&nodes, A), None, "the primary copies to somebody");
+    assert_eq!(running_on(&nodes, A), None, "the primary copies to a replica");
     clocks(&mut nodes, at + 1);
     assert_eq!(running_on(&nodes, A), Some(1));
 }
 
 #[test]
-fn a_new_primary_neither_forgets_nor_repeats_it_and_one_that_it_ended_is_tried_again_soon() {
+fn a_new_primary_keeps_the_schedule_and_soon_retries_an_interrupted_scrub() {
     let mut nodes = scheduled();
     let first = due(&nodes, NOW);
     clocks(&mut nodes, first);
@@ -166,7 +166,7 @@ fn a_new_primary_neither_forgets_nor_repeats_it_and_one_that_it_ended_is_tried_a
 }
 
 #[test]
-fn one_that_is_not_whole_is_tried_again_and_one_that_an_operator_ends_waits_for_the_next() {
+fn a_partial_scrub_is_tried_again_and_an_aborted_one_waits_for_the_next_turn() {
     let mut nodes = scheduled();
     let first = due(&nodes, NOW);
     clocks(&mut nodes, first);
@@ -182,11 +182,15 @@ fn one_that_is_not_whole_is_tried_again_and_one_that_an_operator_ends_waits_for_
     assert_eq!(due(&nodes, again), first + EVERY);
     let resource = &nodes.state.resources[&R];
     assert_eq!(resource.scrub_late_ms(first + EVERY / 4), None);
-    assert_eq!(resource.scrub_late_ms(first + EVERY / 2), Some(EVERY / 2), "nobody has compared them since");
+    assert_eq!(
+        resource.scrub_late_ms(first + EVERY / 2),
+        Some(EVERY / 2),
+        "no scrub has compared them since"
+    );
 }
 
 #[test]
-fn an_operators_scrub_counts_and_what_it_found_is_told() {
+fn an_operators_scrub_counts_and_its_findings_are_told() {
     let mut nodes = scheduled();
     let planned = due(&nodes, NOW);
     // A day before it would have been due.
@@ -199,13 +203,13 @@ fn an_operators_scrub_counts_and_what_it_found_is_told() {
     ends(&mut nodes, A, |seen| (seen.different, seen.repaired, seen.overwritten) = (5, 2, 1));
     let whole = scrubs(&nodes).whole.clone().expect("it was whole");
     assert_eq!((whole.different, whole.unrepaired(), whole.at_ms), (5, 2, planned - DAY));
-    assert_eq!(due(&nodes, planned - DAY), planned + EVERY, "nobody asks for it again within a day");
+    assert_eq!(due(&nodes, planned - DAY), planned + EVERY, "no operator asks for it again within a day");
     let event = nodes.state.events.back().expect("it is told");
     assert!(event.severity == Severity::Critical && event.text.contains("5 blocks differed"), "{event:?}");
 }
 
 #[test]
-fn one_at_a_time_on_every_node() {
+fn every_node_scrubs_one_resource_at_a_time() {
     let mut nodes = scheduled();
     let spec = |replicas: Vec<NodeId>| ResourceSpec {
         volumes: vec![1 << 20],
@@ -250,7 +254,7 @@ fn one_at_a_time_on_every_node() {
 }
 
 #[test]
-fn wrong_clocks_make_it_early_or_late_and_nothing_else() {
+fn wrong_clocks_make_a_scrub_early_or_late_and_nothing_else() {
     let mut nodes = scheduled();
     let first = due(&nodes, NOW);
     // A clock that is years ahead begins a scrub. When it is right again, the next scrub does not

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use mainstay_control::State;
-use mainstay_control::reconcile::{Action, plan};
+use mainstay_control::actions::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Code, Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
@@ -46,7 +46,7 @@ fn a_snapshot_is_taken_told_by_every_node_and_dropped() {
 }
 
 #[test]
-fn an_agent_that_does_not_know_of_it_yet_does_not_have_it_dropped() {
+fn an_agent_that_does_not_know_of_a_snapshot_yet_does_not_drop_it() {
     let mut nodes = running();
     let old = nodes.state.clone();
     assert!(take(&mut nodes, "s").is_ok());
@@ -65,7 +65,7 @@ fn an_agent_that_does_not_know_of_it_yet_does_not_have_it_dropped() {
 }
 
 #[test]
-fn whoever_is_primary_next_fulfils_the_wish() {
+fn the_next_primary_carries_out_the_order() {
     let mut nodes = running();
     nodes.power_cut(A);
     assert!(take(&mut nodes, "s").is_ok());
@@ -96,7 +96,7 @@ fn a_snapshot_that_a_node_cannot_keep_is_told() {
 }
 
 #[test]
-fn what_a_replica_held_goes_with_it() {
+fn the_snapshots_of_a_replica_go_with_its_disk() {
     let mut nodes = running();
     assert!(take(&mut nodes, "s").is_ok());
     nodes.settle();
@@ -116,7 +116,7 @@ fn what_a_replica_held_goes_with_it() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_orders_are_refused() {
     let mut nodes = running();
     for name in ["", "a b", "../x", "DB", &"x".repeat(33)] {
         assert_eq!(code(take(&mut nodes, name)), Code::BadName, "{name:?}");

@@ -364,7 +364,7 @@ mod tests {
         let mut problems = Vec::new();
         remover.remove(&[loopback], &|| true, &mut problems);
         assert_eq!(problems, Vec::<String>::new());
-        assert!(remover.list().expect("a list").contains(found), "nobody has removed it");
+        assert!(remover.list().expect("a list").contains(found), "no program has removed it");
     }
 
     #[test]

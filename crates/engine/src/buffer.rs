@@ -156,14 +156,14 @@ impl Drop for Memory {
     }
 }
 
-struct Shared {
+struct PoolShared {
     idle: [Mutex<Vec<Memory>>; SLOTS],
     idle_bytes: AtomicUsize,
     idle_bytes_max: usize,
     in_use_bytes: AtomicUsize,
 }
 
-impl Shared {
+impl PoolShared {
     fn take(&self, class: usize, sparse: bool) -> Memory {
         let bytes = class_bytes(class);
         let idle = self.idle(slot(class, sparse)).pop();
@@ -228,7 +228,7 @@ impl Shared {
 /// A pool of aligned buffers in size classes that are powers of two. Clones share the pool.
 #[derive(Clone)]
 pub struct BufferPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     /// Memory that short-lived buffers are cut from, see [`Self::get_passing`]. Kept outside of
     /// `shared`: it is itself a buffer, and buffers refer to `shared`.
     passing: Arc<Mutex<Option<Begun>>>,
@@ -239,7 +239,7 @@ impl BufferPool {
     #[must_use]
     pub fn new(idle_bytes_max: usize) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolShared {
                 idle: [const { Mutex::new(Vec::new()) }; SLOTS],
                 idle_bytes: AtomicUsize::new(0),
                 idle_bytes_max,
@@ -333,7 +333,7 @@ enum Kind {
 struct Whole {
     /// `None` only while it is being dropped.
     memory: Option<Memory>,
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 impl Whole {
@@ -351,7 +351,7 @@ impl Drop for Whole {
 }
 
 impl BufMut {
-    fn whole(memory: Memory, shared: Arc<Shared>) -> Self {
+    fn whole(memory: Memory, shared: Arc<PoolShared>) -> Self {
         Self(Kind::Whole(Whole { memory: Some(memory), shared }))
     }
 
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_buffer_takes_what_is_written_and_no_more() {
+    fn a_sparse_buffer_takes_memory_only_for_written_bytes() {
         let pool = BufferPool::new(64 << 20);
         let mut sparse = pool.get_sparse(LARGE_BYTES + 1);
         let address = sparse.as_mut_ptr() as usize;
@@ -525,7 +525,7 @@ mod tests {
     /// A load whose sizes change would otherwise map and fault every buffer anew, beside memory of
     /// sizes that are no longer asked for.
     #[test]
-    fn what_is_used_now_stays_and_what_was_used_before_goes() {
+    fn buffers_of_sizes_in_use_stay_and_those_of_earlier_sizes_go() {
         let pool = BufferPool::new(64 << 10);
         drop((0..16).map(|_| pool.get(4096)).collect::<Vec<_>>());
         assert_eq!(pool.idle_bytes(), 64 << 10, "full of small ones");

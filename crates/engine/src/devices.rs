@@ -7,10 +7,10 @@
 //! Each kind of device has a file of its own: [`crate::loop_device`], [`crate::ublk_device`],
 //! [`crate::nbd_device`].
 
+use crate::descriptor_holder::DescriptorHolder;
+use crate::device_recovery::LeavesDevices;
 use crate::frontend::Opened;
 use crate::frontend::ublk::UblkError;
-use crate::keeper::Keeper;
-use crate::left_devices::LeavesDevices;
 use crate::loop_device::{LoopDevice, LoopError, LoopResizing};
 use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ring::Fd;
@@ -159,8 +159,8 @@ impl DeviceAdmin {
         done: impl FnMut(DeviceOutcome) + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let keeper = Keeper::new(run_dir);
-        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), keeper, done };
+        let holder = DescriptorHolder::new(run_dir);
+        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), holder, done };
         let thread = thread::Builder::new().name("devices".into()).spawn(move || {
             if kind != Some(FrontendKind::Ublk) {
                 worker.ublk.give_up_all();
@@ -200,7 +200,7 @@ pub fn give_up_left(run_dir: &Path) {
 struct Worker<F> {
     ublk: UblkAdmin,
     nbd: NbdAdmin,
-    keeper: Keeper,
+    holder: DescriptorHolder,
     done: F,
 }
 
@@ -239,7 +239,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 (self.done)(outcome);
             }
             DeviceJob::Detach { resource, devices } => {
-                self.keeper.release(resource);
+                self.holder.release(resource);
                 let errors = devices.into_iter().filter_map(|device| self.detach(device).err()).collect();
                 (self.done)(DeviceOutcome::Detached { resource, errors });
             }
@@ -258,7 +258,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 self.ublk.give_up(resource);
                 self.nbd.give_up(resource);
             }
-            DeviceJob::Keep => self.keeper.again(),
+            DeviceJob::Keep => self.holder.again(),
             DeviceJob::Record { resource, epoch, own } => {
                 self.ublk.record(resource, epoch, own);
                 self.nbd.record(resource, epoch, own);
@@ -279,9 +279,9 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 Ok(device.map_or_else(|| Device::Export(plan.uri.into()), Device::Nbd))
             }
             Attachment::Loop { backing, connection } => {
-                self.keeper.keep(resource, connection);
+                self.holder.keep(resource, connection);
                 let device = LoopDevice::attach(&backing)?;
-                self.keeper.keep(resource, device.duplicate()?);
+                self.holder.keep(resource, device.duplicate()?);
                 Ok(Device::Loop(device))
             }
             Attachment::Ublk(plan) => {

@@ -125,7 +125,7 @@ enum Work {
 enum Whose {
     Caller(DiskTag),
     /// Something of a volume is put aside, see `keeping.rs`.
-    Keeper(VolumeId, Part),
+    CopyBeforeWrite(VolumeId, Part),
 }
 
 struct Pending {
@@ -517,7 +517,7 @@ impl Disk {
         };
         match pending.whose {
             Whose::Caller(tag) => Some(DiskDone { tag, result }),
-            Whose::Keeper(volume, part) => {
+            Whose::CopyBeforeWrite(volume, part) => {
                 self.kept(ring, volume, part, result);
                 None
             }

@@ -2,9 +2,10 @@
 //! [`mainstay_silence::Guard`], and its head says what follows; this file has the thread, the timer
 //! and the notes.
 //!
-//! What this file guarantees: the guard needs neither the agent nor the shard, nor memory of either:
-//! it has a thread of its own, and was told in advance what to do. Its clock is the boot-time clock,
-//! by a timer that also fires after a suspend. Each of its steps has a bounded wait.
+//! What this file guarantees: the guard needs neither the agent nor the shard, nor memory of
+//! either: it has a thread of its own, and was told in advance what to do. Its clock is the
+//! boot-time clock, by a timer that also fires after a suspend. Each of its steps has a bounded
+//! wait.
 //!
 //! What it does not guarantee: anything when the machine stops running altogether and goes on
 //! later. Then the guard acts late; only a watchdog would have acted in time.
@@ -60,7 +61,7 @@ const END_ATTEMPTS: Duration = Duration::from_secs(2);
 
 /// A message of the guard, given on the guard's own thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum GuardNotice {
     /// The lease was not renewed: the guard has silenced this node.
     Silenced(Silenced),
     /// The guard has sent SIGKILL to the services of a resource, as [`Guard::kill_users`] asked.
@@ -76,7 +77,7 @@ struct State {
     stopping: bool,
 }
 
-struct Shared {
+struct GuardShared {
     state: Mutex<State>,
     /// Copies of what `state` holds, for readers that must not wait.
     lease_until_us: AtomicU64,
@@ -99,7 +100,7 @@ fn cgroups_of(targets: &[GuardTarget], resource: ResourceId) -> impl Iterator<It
     targets.iter().filter(move |target| target.resource == resource).flat_map(|target| &target.cgroups)
 }
 
-impl Shared {
+impl GuardShared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +176,7 @@ impl Shared {
 
 /// Handle of the guard's thread. Dropping it stops the guard without silencing anything.
 pub struct Guard {
-    shared: Arc<Shared>,
+    shared: Arc<GuardShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -185,7 +186,7 @@ impl Guard {
     ///
     /// `tell` is called on the guard's thread each time it has acted; it must not block. The
     /// devices are to fail then.
-    pub fn start(tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
+    pub fn start(tell: impl FnMut(GuardNotice) + Send + 'static) -> io::Result<Self> {
         Self::start_noting(None, Vec::new(), tell)
     }
 
@@ -194,7 +195,7 @@ impl Guard {
     pub fn start_noting(
         noted: Option<LeaseFile>,
         known: Vec<GuardTarget>,
-        tell: impl FnMut(Told) + Send + 'static,
+        tell: impl FnMut(GuardNotice) + Send + 'static,
     ) -> io::Result<Self> {
         Self::start_with(noted, known, AddressThread::start()?, tell)
     }
@@ -203,7 +204,7 @@ impl Guard {
         noted: Option<LeaseFile>,
         known: Vec<GuardTarget>,
         mut addresses: AddressThread,
-        mut tell: impl FnMut(Told) + Send + 'static,
+        mut tell: impl FnMut(GuardNotice) + Send + 'static,
     ) -> io::Result<Self> {
         let guard = match &noted {
             Some(file) => mainstay_silence::Guard::taking_over(file.lease_until()?, file.silent()?, known),
@@ -214,7 +215,7 @@ impl Guard {
         if timer < 0 {
             return Err(io::Error::last_os_error());
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GuardShared {
             state: Mutex::new(State { guard, withdrawn: Arc::default(), stopping: false }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
@@ -275,7 +276,7 @@ impl Guard {
 
     /// Called before devices of a resource fail. Returns true, so that they may fail, if no service
     /// of the resource is known here. Otherwise all processes of its services are killed, and
-    /// [`Told::Killed`] says when.
+    /// [`GuardNotice::Killed`] says when.
     pub fn kill_users(&self, resource: ResourceId) -> bool {
         let mut state = self.shared.state();
         let uses = |target: &GuardTarget| target.resource == resource && !target.cgroups.is_empty();
@@ -306,7 +307,7 @@ impl Guard {
 
 /// Silences this node because its engine ends.
 pub struct GuardEnder {
-    shared: Arc<Shared>,
+    shared: Arc<GuardShared>,
 }
 
 impl GuardEnder {
@@ -347,7 +348,7 @@ pub(crate) fn prefer_this_thread() {
     }
 }
 
-fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(Told)) {
+fn watch(shared: &GuardShared, addresses: &mut AddressThread, tell: &mut dyn FnMut(GuardNotice)) {
     let log = LogThread::start();
     loop {
         shared.wait();
@@ -404,14 +405,14 @@ fn take_steps(
     silencing: &Silencing<GuardTarget>,
     addresses: &mut AddressThread,
     wanted: &Wanted,
-    tell: &mut dyn FnMut(Told),
+    tell: &mut dyn FnMut(GuardNotice),
 ) -> (Silenced, Vec<JoinHandle<()>>) {
     let targets = &silencing.targets;
     let mut silenced = Silenced::begins(silencing.until);
     let (mut mounts, mut detaching) = (None, Vec::new());
     for step in silencing.steps {
         match step {
-            Step::Agent => tell(Told::Ends),
+            Step::Agent => tell(GuardNotice::Ends),
             Step::Addresses => silenced.remove_addresses(targets, addresses, wanted),
             Step::Processes => silenced.kill_processes(targets),
             Step::Rest => {
@@ -424,7 +425,7 @@ fn take_steps(
             Step::Devices => {
                 // Before the devices fail, because with them their links may go.
                 mounts = Some(guarded_mounts(targets));
-                tell(Told::Silenced(silenced.clone()));
+                tell(GuardNotice::Silenced(silenced.clone()));
             }
             Step::Mounts => {
                 detaching = detach_mounts(mounts.take().unwrap_or_else(|| guarded_mounts(targets)), wanted);
@@ -436,12 +437,12 @@ fn take_steps(
 
 /// Kills the services on resources whose devices are about to fail. It does not wait for their end:
 /// see [`crate::users`].
-fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
+fn kill_doomed(shared: &GuardShared, tell: &mut dyn FnMut(GuardNotice)) {
     let doomed = shared.state().guard.take_doomed();
     for resource in doomed {
         let cgroups: Vec<PathBuf> = cgroups_of(shared.state().guard.targets(), resource).cloned().collect();
         let results: Vec<_> = cgroups.iter().map(|cgroup| kill_cgroup(cgroup)).collect();
-        tell(Told::Killed(resource));
+        tell(GuardNotice::Killed(resource));
         for (cgroup, result) in cgroups.iter().zip(results) {
             let cgroup = cgroup.display();
             match result {

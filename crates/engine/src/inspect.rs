@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_found_is_told() {
+    fn an_inspection_tells_all_that_was_found() {
         let told = view(Path::new("/pool/db-7"), &inspection(None));
         let entry = |index, kind: &str, block: u64| EntryView {
             index,

@@ -35,11 +35,11 @@ const QUEUE_LINES_MAX: usize = 1024;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 << 10;
 /// No connection has this number.
-const NOBODY: u64 = 0;
+const NO_AGENT: u64 = 0;
 
 /// A message from the socket to the shard.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a few per second; nobody keeps many")]
+#[expect(clippy::large_enum_variant, reason = "a few per second; no list of them is kept")]
 pub enum IpcMessage {
     /// A new connection, which expects the state of all replicas as events.
     Connected(Client),
@@ -109,13 +109,13 @@ impl Drop for ReplySender {
     }
 }
 
-struct Shared {
+struct IpcShared {
     connections: Mutex<BTreeMap<u64, Client>>,
     /// The connection that said hello last.
     agent: AtomicU64,
 }
 
-impl Shared {
+impl IpcShared {
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Client>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +135,7 @@ impl Shared {
 pub struct IpcServer {
     path: PathBuf,
     listener: Arc<UnixListener>,
-    shared: Arc<Shared>,
+    shared: Arc<IpcShared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -160,7 +160,7 @@ impl IpcServer {
         let listener = Arc::new(UnixListener::bind(&fresh)?);
         fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600))?;
         fs::rename(&fresh, path)?;
-        let shared = Arc::new(Shared { connections: Mutex::default(), agent: AtomicU64::new(NOBODY) });
+        let shared = Arc::new(IpcShared { connections: Mutex::default(), agent: AtomicU64::new(NO_AGENT) });
         let (listener2, shared2) = (Arc::clone(&listener), Arc::clone(&shared));
         let forward: Arc<dyn Fn(IpcMessage) + Send + Sync> = Arc::new(forward);
         let thread = thread::Builder::new()
@@ -197,8 +197,8 @@ impl Drop for IpcServer {
     }
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>, forward: &Arc<dyn Fn(IpcMessage) + Send + Sync>) {
-    for id in NOBODY + 1.. {
+fn accept(listener: &UnixListener, shared: &Arc<IpcShared>, forward: &Arc<dyn Fn(IpcMessage) + Send + Sync>) {
+    for id in NO_AGENT + 1.. {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -230,7 +230,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, forward: &Arc<dyn Fn(Ip
 fn serve(
     id: u64,
     stream: UnixStream,
-    shared: &Arc<Shared>,
+    shared: &Arc<IpcShared>,
     forward: &Arc<dyn Fn(IpcMessage) + Send + Sync>,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -267,7 +267,7 @@ fn write_lines(stream: &UnixStream, queue: &Receiver<EngineLine>) {
     }
 }
 
-fn read_requests(client: &Client, shared: &Shared, forward: &dyn Fn(IpcMessage)) -> Result<(), LineError> {
+fn read_requests(client: &Client, shared: &IpcShared, forward: &dyn Fn(IpcMessage)) -> Result<(), LineError> {
     let mut decoder = LineDecoder::default();
     let mut buffer = [0; READ_BYTES];
     loop {

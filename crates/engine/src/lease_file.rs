@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_read_by_another_and_forgotten_with_the_boot() {
+    fn notes_are_read_by_another_process_and_forgotten_with_the_boot() {
         let dir = directory("lease");
         let engine = LeaseFile::open(&dir).expect("a file");
         assert_eq!(engine.lease_until().expect("read"), Time(0));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_cut_off_is_an_error() {
+    fn a_file_truncated_by_another_program_is_an_error() {
         let dir = directory("cut-lease");
         let noted = LeaseFile::open(&dir).expect("a file");
         noted.note_lease(Time(7)).expect("written");

@@ -6,9 +6,11 @@
 //! [`transport`], [`disk`], [`frontend`], [`guard`].
 
 mod addresses;
+pub mod attachment;
 mod block_queue;
 pub mod buffer;
-pub mod clients;
+pub mod descriptor_holder;
+pub mod device_recovery;
 pub mod devices;
 pub mod disk;
 mod fault;
@@ -16,9 +18,7 @@ pub mod frontend;
 pub mod guard;
 pub mod inspect;
 pub mod ipc;
-pub mod keeper;
 pub mod lease_file;
-pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
 mod metrics_page;
@@ -27,8 +27,8 @@ pub mod nbd_device;
 pub mod netlink;
 pub mod open_replica;
 pub mod options;
-pub mod presence;
 mod requests;
+pub mod resource_devices;
 pub mod ring;
 pub mod runtime;
 pub mod shard;

@@ -4,7 +4,7 @@
 use crate::buffer::BufferPool;
 use crate::disk::{Content, DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
 use crate::ipc::Client;
-use crate::open_replica::Answer;
+use crate::open_replica::AgentReply;
 use mainstay_api::engine::Reply;
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
@@ -135,14 +135,14 @@ pub enum Job {
         journal: Option<NewJournal>,
         content: Option<Content>,
         client: Client,
-        answer: Answer,
+        answer: AgentReply,
     },
     Open {
         resource: ResourceId,
         name: String,
         dir: PathBuf,
         expected: Expected,
-        answer: Answer,
+        answer: AgentReply,
     },
 }
 
@@ -160,7 +160,7 @@ pub struct Expected {
 pub struct Opened {
     pub resource: ResourceId,
     pub name: String,
-    pub answer: Answer,
+    pub answer: AgentReply,
     pub result: Result<(Store, ReplicaFiles), LifecycleError>,
 }
 
@@ -215,7 +215,7 @@ enum Made {
 }
 
 fn take_back(dir: &Path, journal: Option<&NewJournal>) {
-    tracing::info!(dir = %dir.display(), "nobody waits for the replica that was made; it is removed again");
+    tracing::info!(dir = %dir.display(), "no agent waits for the replica that was made; it is removed again");
     // The journal goes before the link that names it.
     let removed = journal.map_or(Ok(()), NewJournal::remove).and_then(|()| ReplicaFiles::remove(dir));
     if let Err(error) = removed {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_removed_again() {
+    fn a_new_replica_whose_client_has_gone_is_removed_again() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
         let root = root.join(format!("lifecycle-{}", std::process::id()));
         std::fs::create_dir_all(&root).expect("a directory");
@@ -358,7 +358,7 @@ mod tests {
                 journal_bytes: JOURNAL_BYTES_MIN,
                 sums: true,
             };
-            let answer: Answer = Box::new(move |reply| drop(answered.send(reply)));
+            let answer: AgentReply = Box::new(move |reply| drop(answered.send(reply)));
             let (journal, content, client) = (None, None, client.clone());
             lifecycle.submit(Job::Create { dir: dir.clone(), config, journal, content, client, answer });
             assert!(matches!(answers.recv_timeout(LIMIT), Ok(Reply::Created { .. })));
@@ -367,7 +367,7 @@ mod tests {
         let (stream, client) = agent(&socket, &messages);
         assert!(made("waited-for", &client));
         drop(stream);
-        assert!(!made("left", &client), "nobody knows of it");
+        assert!(!made("left", &client), "no agent knows of it");
         assert!(made("waited-for", &client), "what was there before is not the job's to remove");
         drop(server);
         std::fs::remove_dir_all(&root).expect("removed");

@@ -5,7 +5,7 @@
 //!   so a flush means what it says.
 //! - After the engine has died, the device disappears by itself when its last user closes it
 //!   (autoclear). The engine holds it open for as long as it lives, and the agent for a moment
-//!   longer ([`crate::keeper`]).
+//!   longer ([`crate::descriptor_holder`]).
 
 // The loop driver is controlled by ioctl.
 #![allow(unsafe_code)]

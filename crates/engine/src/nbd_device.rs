@@ -8,8 +8,8 @@
 //!
 //! When the engine dies its end of the connection closes. The driver then holds new requests, and
 //! keeps those that it had sent and that were not answered. When such a device goes on, and when it
-//! fails, is the same for all frontends: see [`crate::left_devices`]. If neither engine nor agent
-//! is there to decide, the driver lets what it holds fail after [`DEAD_CONNECTION_S`].
+//! fails, is the same for all frontends: see [`crate::device_recovery`]. If neither engine nor
+//! agent is there to decide, the driver lets what it holds fail after [`DEAD_CONNECTION_S`].
 //!
 //! An engine takes a left device over by giving it a new socket (`RECONFIGURE`). The device must be
 //! the one of the note, which the driver itself compares, and must have the volume's size. The
@@ -22,7 +22,7 @@
 //! source, from Linux 5.10 on.
 
 use crate::block_queue;
-use crate::left_devices::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
+use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
 use crate::netlink::{Attributes, Message, Netlink};
 use crate::ring::Fd;
 use mainstay_codec::nbd::flags;
@@ -357,7 +357,7 @@ fn make(driver: &Driver, plan: &NbdPlan, id: NbdId) -> Result<(u32, PathBuf), Nb
 fn take_over(driver: &Driver, plan: &NbdPlan, left: &Left<NbdId>) -> Result<NbdDevice, NbdDeviceError> {
     if !may_take_over(left.epoch, plan.epoch) {
         return Err(NbdDeviceError::Unfit(
-            "was served in another epoch, and somebody else may have written since",
+            "was served in another epoch, and another node may have written since",
         ));
     }
     let sys_block = Path::new(SYS_BLOCK);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_told_what_the_volume_is() {
+    fn the_nbd_driver_is_told_size_and_flags_of_the_volume() {
         let plan = plan();
         let fd = plan.socket.as_raw_fd();
         #[rustfmt::skip]
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_known_by_its_identity() {
+    fn a_left_nbd_device_is_known_by_its_identity() {
         let dir = std::env::temp_dir().join(format!("mainstay-nbd-left-{}", std::process::id()));
         let id = NbdId(0xabc);
         assert_eq!(id.to_string().parse(), Ok(id));
@@ -550,7 +550,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("mainstay-nbd-lock-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory");
         let mut engine = NbdAdmin::new(&dir);
-        engine.lock().expect("nobody has it");
+        engine.lock().expect("no process has it");
         let second = File::options().write(true).open(dir.join(LOCK)).expect("it is there");
         assert!(matches!(second.try_lock(), Err(TryLockError::WouldBlock)));
         drop(engine);

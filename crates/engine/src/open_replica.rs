@@ -21,21 +21,21 @@ use crate::frontend::vhost_user::{self, runs};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendRequest};
 use crate::guard::Guard;
 use crate::options::EngineOptions;
-use crate::presence::{Offered, Presence};
 use crate::requests::{REQUESTS_MAX, Requests, operation};
+use crate::resource_devices::{Offered, ResourceDevices};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
-use counts::{Asked, Counts};
+use counts::{Counts, DeviceRequest};
 use mainstay_api::engine::{EngineEvent, ProposalEvent, Reply};
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::Store;
 use mainstay_types::{
-    Code, Copies, EXTENT_BYTES, Epoch, Index, Mode, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
+    Code, Copies, EXTENT_BYTES, Epoch, Index, Instance, Mode, NodeId, REQUEST_BYTES_MAX, Range, ResourceId,
     ResourceRecord, Role, ScrubState, SnapshotId, Time, VolumeId,
 };
-use platform::World;
+use platform::HostPlatform;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -46,10 +46,10 @@ use watch::Watch;
 const ENDED_MAX: usize = 16;
 
 /// Sends the reply of a request of the agent.
-pub type Answer = Box<dyn FnOnce(Reply) + Send>;
+pub type AgentReply = Box<dyn FnOnce(Reply) + Send>;
 
 /// Parts of the shard that a host uses while it works.
-pub struct Shared<'a> {
+pub struct ShardParts<'a> {
     pub ring: &'a mut Ring,
     pub transport: &'a mut Transport,
     pub pool: &'a BufferPool,
@@ -75,21 +75,21 @@ pub struct Shared<'a> {
 struct Pending {
     frontend: FrontendId,
     tag: u64,
-    asked: Asked,
+    asked: DeviceRequest,
 }
 
 /// See the top of this file.
 pub struct OpenReplica {
     host: Host,
-    around: Around,
+    around: ReplicaParts,
 }
 
 /// Everything around the cores of a replica: its files, its devices, and the requests and reports
 /// that are still to be answered or sent.
-struct Around {
+struct ReplicaParts {
     resource: ResourceId,
     name: String,
-    opening: Opening,
+    instance: Instance,
     /// See [`FrontendKind::caches`](mainstay_types::FrontendKind::caches).
     caches: bool,
     /// All flushes of users of the devices come, or there are no devices.
@@ -97,7 +97,7 @@ struct Around {
     /// Bytes of each volume.
     volumes: Vec<u64>,
     disk: Disk,
-    presence: Presence,
+    resource_devices: ResourceDevices,
     pending: Requests<Pending>,
     /// The last epoch in which the record named this node primary.
     epoch: Epoch,
@@ -106,10 +106,10 @@ struct Around {
     /// The devices are those of a client, as the record says.
     attached: bool,
     proposal: Option<ProposalEvent>,
-    pause_answers: Vec<Answer>,
-    digest_answer: Option<Answer>,
+    pause_answers: Vec<AgentReply>,
+    digest_answer: Option<AgentReply>,
     /// The request that waits for a promise of this epoch.
-    vow_answer: Option<(Epoch, Answer)>,
+    promise_answer: Option<(Epoch, AgentReply)>,
     dirty: bool,
     /// The replica is being closed: no agent counts on it any more.
     closing: bool,
@@ -133,28 +133,28 @@ impl OpenReplica {
         options: &EngineOptions,
     ) -> Self {
         let config = store.config().clone();
-        let opening = new_opening();
+        let instance = new_instance();
         // Whatever the kernel may have outstanding is admitted: it waits for room, it does not
         // fail.
         let replica_config = ReplicaConfig {
-            opening,
+            instance,
             requests_max: REQUESTS_MAX,
             request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
         let counts = Counts::new(config.volumes.len());
         let offered = Offered { resource: config.resource, name: name.clone(), leased: true };
-        let mut presence = Presence::new(offered);
-        presence.set_sizes(&config.volumes);
-        let around = Around {
+        let mut resource_devices = ResourceDevices::new(offered);
+        resource_devices.set_sizes(&config.volumes);
+        let around = ReplicaParts {
             resource: config.resource,
             name,
-            opening,
+            instance,
             caches,
             flushed: true,
             volumes: config.volumes,
             disk,
-            presence,
+            resource_devices,
             pending: Requests::default(),
             epoch: Epoch(0),
             role: Role::Secondary,
@@ -162,7 +162,7 @@ impl OpenReplica {
             proposal: None,
             pause_answers: Vec::new(),
             digest_answer: None,
-            vow_answer: None,
+            promise_answer: None,
             dirty: true,
             closing: false,
             awaited: (false, Copies::Enough, None),
@@ -207,7 +207,7 @@ impl OpenReplica {
     }
 
     /// The control plane's record, which may name this node primary.
-    pub fn record(&mut self, shared: &mut Shared<'_>, record: ResourceRecord) {
+    pub fn record(&mut self, shared: &mut ShardParts<'_>, record: ResourceRecord) {
         if record.primary == Some(shared.node) {
             self.around.epoch = self.around.epoch.max(record.epoch);
         }
@@ -216,7 +216,7 @@ impl OpenReplica {
         }
         self.around.dirty = true;
         // Before the mode is known to the cores, which would acknowledge from memory at once.
-        let flushes = self.around.presence.need_flushes(record.policy.mode() == Mode::B);
+        let flushes = self.around.resource_devices.need_flushes(record.policy.mode() == Mode::B);
         self.told_of_flushes(shared.now, flushes);
         self.host.record(shared.now, record);
         let attached = self.host.replica().attached().is_some();
@@ -259,7 +259,7 @@ impl OpenReplica {
         let paused = self.host.paused_until().is_some();
         self.host.tick(now);
         if paused && self.host.paused_until().is_none() {
-            tracing::warn!(resource = %self.around.resource, "nobody has ended the pause in time; writes go on");
+            tracing::warn!(resource = %self.around.resource, "no agent has ended the pause in time; writes go on");
             self.pause_ended();
         }
     }
@@ -275,9 +275,9 @@ impl OpenReplica {
     }
 
     /// Answered when the epoch is promised, durably.
-    pub fn vow(&mut self, epoch: Epoch, answer: Answer) {
-        if self.host.vow(epoch) {
-            self.around.vow_answer = Some((epoch, answer));
+    pub fn promise_ahead(&mut self, epoch: Epoch, answer: AgentReply) {
+        if self.host.promise_ahead(epoch) {
+            self.around.promise_answer = Some((epoch, answer));
         } else {
             answer(self.around.refuse(
                 Code::NotEligible,
@@ -309,7 +309,7 @@ impl OpenReplica {
     }
 
     /// Answered when everything that was admitted is committed.
-    pub fn pause(&mut self, now: Time, answer: Answer) {
+    pub fn pause(&mut self, now: Time, answer: AgentReply) {
         if self.host.pause(now) {
             self.around.pause_answers.push(answer);
         } else {
@@ -340,36 +340,36 @@ impl OpenReplica {
 
     /// Digests everything as of the present commit index. Refuses when that index moves meanwhile,
     /// so the caller pauses writes first.
-    pub fn start_digest(&mut self, shared: &mut Shared<'_>, answer: Answer) {
+    pub fn start_digest(&mut self, shared: &mut ShardParts<'_>, answer: AgentReply) {
         if self.around.digest_answer.is_some() {
             return answer(self.around.refuse(Code::Busy, "a digest is being made", "try again in a moment"));
         }
         self.around.digest_answer = Some(answer);
-        if let Err(error) = self.host.start_digest(&mut World { around: &mut self.around, shared }) {
+        if let Err(error) = self.host.start_digest(&mut HostPlatform { around: &mut self.around, shared }) {
             self.around.digested(Err(error));
         }
     }
 
     /// A request of a device.
-    pub fn request(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, request: FrontendRequest) {
+    pub fn request(&mut self, shared: &mut ShardParts<'_>, frontend: FrontendId, request: FrontendRequest) {
         let volume = request.volume;
         let (kind, bytes, op) = match operation(volume, request.op) {
             Ok(operation) => operation,
             Err(range) => return self.extents(shared, frontend, request.tag, range),
         };
-        let asked = Asked { kind, volume, bytes, since: shared.now, reads_since: None };
+        let asked = DeviceRequest { kind, volume, bytes, since: shared.now, reads_since: None };
         let id = self.around.pending.add(Pending { frontend, tag: request.tag, asked });
         self.host.request(shared.now, id, op);
     }
 
     /// A completion of one of this replica's files.
-    pub fn disk_completed(&mut self, shared: &mut Shared<'_>, completion: Completion) {
+    pub fn disk_completed(&mut self, shared: &mut ShardParts<'_>, completion: Completion) {
         if let Some(done) = self.around.disk.handle_completion(shared.ring, completion) {
             self.disk_done(shared, done);
         }
     }
 
-    fn disk_done(&mut self, shared: &mut Shared<'_>, done: DiskDone) {
+    fn disk_done(&mut self, shared: &mut ShardParts<'_>, done: DiskDone) {
         match done.tag {
             DiskTag::Store(op) => {
                 self.around.counts.store_done(shared.now, op);
@@ -377,7 +377,7 @@ impl OpenReplica {
             }
             DiskTag::Shard(token) => {
                 let result = done.result.map(Option::unwrap_or_default);
-                self.host.read_done(&mut World { around: &mut self.around, shared }, token, result);
+                self.host.read_done(&mut HostPlatform { around: &mut self.around, shared }, token, result);
             }
         }
     }
@@ -385,10 +385,10 @@ impl OpenReplica {
     /// Carries out what the cores want until they and the devices want nothing more. The cores hear
     /// here, between two rounds, of operations that ended when they were started, as of a
     /// completion of the next turn.
-    pub fn pump(&mut self, shared: &mut Shared<'_>) {
+    pub fn pump(&mut self, shared: &mut ShardParts<'_>) {
         let mut left = ENDED_MAX;
         loop {
-            self.host.pump(&mut World { around: &mut self.around, shared });
+            self.host.pump(&mut HostPlatform { around: &mut self.around, shared });
             let mut more = false;
             while left > 0
                 && let Some(done) = self.around.disk.ended()
@@ -400,8 +400,10 @@ impl OpenReplica {
                 break;
             }
         }
-        if let Some((_, answer)) =
-            self.around.vow_answer.take_if(|(epoch, _)| self.host.replica().vowed() == Some(*epoch))
+        if let Some((_, answer)) = self
+            .around
+            .promise_answer
+            .take_if(|(epoch, _)| self.host.replica().promised_ahead() == Some(*epoch))
         {
             answer(Reply::Ok);
         }
@@ -410,12 +412,12 @@ impl OpenReplica {
 
     /// Where something was ever written, from the version table: an extent that no entry has
     /// changed is zero.
-    fn extents(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, tag: u64, range: Range) {
+    fn extents(&mut self, shared: &mut ShardParts<'_>, frontend: FrontendId, tag: u64, range: Range) {
         // The same conditions as for what is read (R10).
-        let may_answer =
-            self.around.role == Role::Primary && World { around: &mut self.around, shared }.may_answer();
+        let may_answer = self.around.role == Role::Primary
+            && HostPlatform { around: &mut self.around, shared }.may_answer();
         if !may_answer {
-            return self.around.presence.answer(shared, frontend, tag, Err(libc::EIO));
+            return self.around.resource_devices.answer(shared, frontend, tag, Err(libc::EIO));
         }
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = range.offset;
@@ -430,17 +432,17 @@ impl OpenReplica {
             }
             at = end;
         }
-        self.around.presence.answer_extents(shared, frontend, tag, &extents);
+        self.around.resource_devices.answer_extents(shared, frontend, tag, &extents);
     }
 }
 
-impl Around {
+impl ReplicaParts {
     fn refuse(&self, code: Code, message: &str, remedy: &str) -> Reply {
         Reply::refused(code, format!("{}: {message}", self.name), remedy)
     }
 }
 
-/// A number that no other opening has, and not 0. Seeded by the kernel for each process.
-fn new_opening() -> Opening {
-    Opening(RandomState::new().build_hasher().finish().max(1))
+/// A number that no other instance has, and not 0. Seeded by the kernel for each process.
+fn new_instance() -> Instance {
+    Instance(RandomState::new().build_hasher().finish().max(1))
 }

@@ -9,7 +9,7 @@ use crate::devices::DeviceAdmin;
 use crate::disk::SnapshotJob;
 use crate::frontend::nbd::{NbdServer, ServerError};
 use crate::frontend::{self, ChoiceError};
-use crate::guard::{Guard, GuardEnder, Told};
+use crate::guard::{Guard, GuardEnder, GuardNotice};
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lease_file::{self, LeaseFile};
 use crate::lifecycle::Lifecycle;
@@ -95,7 +95,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         Some(NbdServer::new(pool.clone(), &frontend::nbd_socket(run_dir), options.nbd_network.clone())?)
     } else {
         if let Some(network) = &options.nbd_network {
-            tracing::warn!(addr = %network.addr, "nobody listens for NBD clients: the device is not nbd");
+            tracing::warn!(addr = %network.addr, "the engine does not listen for NBD clients: the device is not nbd");
         }
         None
     };
@@ -111,9 +111,9 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let to_shard = tell.clone();
     let guard = Guard::start_noting(noted, known, move |told| {
         to_shard(match told {
-            Told::Silenced(_) => Inbound::Fence,
-            Told::Killed(resource) => Inbound::Killed(resource),
-            Told::Ends => Inbound::Ends,
+            GuardNotice::Silenced(_) => Inbound::Fence,
+            GuardNotice::Killed(resource) => Inbound::Killed(resource),
+            GuardNotice::Ends => Inbound::Ends,
         });
     });
     let guard = failed("cannot start the guard", guard)?;

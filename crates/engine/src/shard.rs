@@ -7,10 +7,10 @@
 //! request.
 
 mod agent;
-mod clients;
+mod attachments;
 
+use crate::attachment::OpenClient;
 use crate::buffer::BufferPool;
-use crate::clients::OpenClient;
 use crate::devices::{DeviceAdmin, DeviceOutcome};
 use crate::disk::{Disk, SnapshotDone, SnapshotJob};
 use crate::frontend::nbd::NbdServer;
@@ -19,7 +19,7 @@ use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::Guard;
 use crate::ipc::{Client, IpcServer};
 use crate::lifecycle::{Lifecycle, Opened};
-use crate::open_replica::{Answer, OpenReplica, Shared};
+use crate::open_replica::{AgentReply, OpenReplica, ShardParts};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
@@ -31,11 +31,11 @@ use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 
-/// Makes the [`Shared`] parts of a shard for a host, from all its fields but those that hold the
+/// Makes the [`ShardParts`] for a host, from all its fields but those that hold the
 /// hosts.
 macro_rules! shared {
     ($shard:expr, $identity:expr, $now:expr) => {
-        Shared {
+        ShardParts {
             ring: &mut $shard.ring,
             transport: $shard.transport.as_mut()?,
             pool: &$shard.pool,
@@ -63,7 +63,7 @@ const EARLY_MAX: usize = 4096;
 /// A message of another thread to the shard.
 pub enum Inbound {
     /// The agent asks for something. `client` is its connection.
-    Request { client: Client, request: Box<Request>, answer: Answer },
+    Request { client: Client, request: Box<Request>, answer: AgentReply },
     /// A new agent listens to events, and is to get the whole state.
     Connected(Client),
     /// A device was attached or detached.
@@ -112,9 +112,9 @@ pub struct Shard {
     frontends: BTreeMap<FrontendId, ResourceId>,
     next_frontend: u32,
     /// Replicas that are being opened, with the requests that wait for it.
-    opening: BTreeMap<ResourceId, Vec<Answer>>,
+    being_opened: BTreeMap<ResourceId, Vec<AgentReply>>,
     /// Replicas that are to be dropped once their devices are gone.
-    dropping: BTreeMap<ResourceId, Vec<Answer>>,
+    dropping: BTreeMap<ResourceId, Vec<AgentReply>>,
     /// Messages of primaries to replicas that are not open: this engine has just started, or the
     /// replicas are being made. A replica gets them when it opens.
     early: BTreeMap<(ResourceId, Channel), Envelope>,
@@ -179,7 +179,7 @@ impl Shard {
             next_disk: 1,
             frontends: BTreeMap::new(),
             next_frontend: 1,
-            opening: BTreeMap::new(),
+            being_opened: BTreeMap::new(),
             dropping: BTreeMap::new(),
             early: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -241,7 +241,7 @@ impl Shard {
         &mut self,
         now: Time,
         resource: ResourceId,
-        work: impl FnOnce(&mut OpenReplica, &mut Shared<'_>) -> T,
+        work: impl FnOnce(&mut OpenReplica, &mut ShardParts<'_>) -> T,
     ) -> Option<T> {
         let identity = self.identity?;
         let replica = self.replicas.get_mut(&resource)?;
@@ -250,7 +250,7 @@ impl Shard {
         Some(work(replica, &mut shared))
     }
 
-    fn with_all(&mut self, now: Time, mut work: impl FnMut(&mut OpenReplica, &mut Shared<'_>)) {
+    fn with_all(&mut self, now: Time, mut work: impl FnMut(&mut OpenReplica, &mut ShardParts<'_>)) {
         for resource in self.replicas.keys().copied().collect::<Vec<_>>() {
             self.with(now, resource, &mut work);
         }

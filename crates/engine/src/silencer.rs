@@ -26,7 +26,7 @@
 //! What it does not guarantee: anything when it is killed together with engine and agent, or when
 //! the machine stands still as a whole.
 
-// Sessions, signals and names of processes are system calls.
+// AttachedClients, signals and names of processes are system calls.
 #![allow(unsafe_code)]
 
 use crate::addresses::{AddressThread, Wanted};
@@ -66,7 +66,7 @@ pub const COMMAND: &str = "silencer";
 
 /// Lock by which the silencer knows that an engine runs. Dropping it means that none does.
 #[derive(Debug)]
-pub struct Presence {
+pub struct EnginePresence {
     _lock: File,
 }
 
@@ -74,7 +74,7 @@ pub struct Presence {
 ///
 /// # Errors
 /// When the file cannot be made.
-pub fn engine_is_here(run_dir: &Path) -> io::Result<Presence> {
+pub fn engine_is_here(run_dir: &Path) -> io::Result<EnginePresence> {
     let lock = File::options().write(true).create(true).truncate(false).open(run_dir.join(LOCK_FILE))?;
     let deadline = Instant::now() + LOCK_WAIT;
     while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -90,7 +90,7 @@ pub fn engine_is_here(run_dir: &Path) -> io::Result<Presence> {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Ok(Presence { _lock: lock })
+    Ok(EnginePresence { _lock: lock })
 }
 
 /// Keeps a silencer running for as long as this process lives.
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_left_is_tried_again_and_nothing_once_the_lease_is_renewed() {
+    fn the_silencer_retries_only_leftovers_and_stops_once_the_lease_is_renewed() {
         let node = Node::new("silencer-repeats");
         node.tell(&["a", "b"]);
         node.populate("a", true);
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_an_entry_does_not_save_the_rest_of_it() {
+    fn a_wrong_part_of_an_entry_does_not_spare_the_rest_of_it() {
         let mut problems = Vec::new();
         let entry = GuardEntry {
             cgroups: vec!["x/y".into(), "/x/y".into()],
@@ -542,7 +542,7 @@ mod tests {
         let node = Node::new("silencer-lock");
         let path = node.dir.join(LOCK_FILE);
         let acting = File::options().write(true).create(true).truncate(false).open(&path).expect("a lock");
-        flock(&acting, FlockOperation::LockExclusive).expect("nobody has it");
+        flock(&acting, FlockOperation::LockExclusive).expect("no process has it");
         let engine = engine_is_here(&node.dir).expect("it goes on");
         flock(&acting, FlockOperation::Unlock).expect("it has it");
         let deadline = Instant::now() + Duration::from_secs(10);

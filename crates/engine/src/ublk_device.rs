@@ -3,14 +3,14 @@
 //!
 //! An engine that dies leaves its devices behind, and the kernel holds everything that is asked of
 //! them (their state is *quiesced*). When such a device goes on, and when it fails, is the same for
-//! all frontends: see [`crate::left_devices`].
+//! all frontends: see [`crate::device_recovery`].
 //!
 //! What this file guarantees: a left device is taken over only if an engine of this node made it,
 //! for this volume, in its present size. Its note and the cookie in the kernel's description of the
 //! device prove that together.
 
+use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
 use crate::frontend::ublk::{Channel, Control, UblkError, abi};
-use crate::left_devices::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
 use mainstay_silence::may_take_over;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::fmt;
@@ -167,7 +167,7 @@ impl UblkAdmin {
         let UblkId { number, cookie } = left.device;
         let unfit = |what: &str| UblkError::Unfit { device: number, what: what.into() };
         if !may_take_over(left.epoch, plan.epoch) {
-            return Err(unfit("was served in another epoch, and somebody else may have written since").into());
+            return Err(unfit("was served in another epoch, and another node may have written since").into());
         }
         let control = self.control()?;
         let info = control.info(number)?;
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_device_is_known_by_is_read_as_it_was_written() {
+    fn the_identity_of_a_ublk_device_is_read_as_it_was_written() {
         let id = UblkId { number: 5, cookie: u64::MAX };
         assert_eq!(id.to_string().parse(), Ok(id));
         for noise in ["", "5", "five 6", "5 6 7", "5 "] {

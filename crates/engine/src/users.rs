@@ -53,7 +53,7 @@ impl Users {
         let entries = match self.entries() {
             Ok(entries) => entries,
             Err(error) => {
-                tracing::error!(file = %self.file.display(), %error, "cannot read who uses devices: they fail under whoever it is");
+                tracing::error!(file = %self.file.display(), %error, "cannot read the users of devices: the devices fail under them");
                 return;
             }
         };
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_users_of_a_resource_are_killed_and_whoever_comes_later_knows_them() {
+    fn only_the_users_of_the_resource_are_killed_also_by_a_later_process() {
         let dir = std::env::temp_dir().join(format!("mainstay-users-{}", std::process::id()));
         // A directory instead of a cgroup: what is written stays to be seen.
         let cgroups = [1, 2].map(|number| dir.join(number.to_string()));
         cgroups.iter().for_each(|cgroup| fs::create_dir_all(cgroup).expect("a directory"));
         let killed = |number: usize| cgroups[number].join("cgroup.kill").exists();
         Users::new(&dir).kill(ResourceId(1));
-        assert!(!killed(0), "nobody is known");
+        assert!(!killed(0), "no user is known");
         Users::new(&dir).note(&[entry(1, &cgroups[0]), entry(2, &cgroups[1])]).expect("noted");
         Users::new(&dir).kill(ResourceId(3));
         assert!(!killed(0) && !killed(1));

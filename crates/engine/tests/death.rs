@@ -8,7 +8,7 @@ mod support;
 
 use mainstay_api::engine::{GuardEntry, Request};
 use mainstay_engine::frontend::{DeviceOption, unmount_stale};
-use mainstay_engine::{EngineOptions, keeper};
+use mainstay_engine::{EngineOptions, descriptor_holder};
 use mainstay_types::{FrontendKind, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ fn writer_process() {
                     Err(error) => format!("\nerror {writer} {block} {error}\n"),
                 };
                 let error = said.starts_with("\nerror");
-                std::io::stderr().write_all(said.as_bytes()).expect("somebody listens");
+                std::io::stderr().write_all(said.as_bytes()).expect("an agent listens");
                 if error {
                     return;
                 }
@@ -212,7 +212,9 @@ struct Lab {
 
 impl Lab {
     fn new(node: u32, name: &str) -> Option<Self> {
-        Self::with(node, name, |engine| keeper::start(&engine.run_dir).expect("an agent that keeps devices"))
+        Self::with(node, name, |engine| {
+            descriptor_holder::start(&engine.run_dir).expect("an agent that keeps devices")
+        })
     }
 
     /// `agent` comes before the device.
@@ -304,7 +306,7 @@ fn a_service_sees_no_error_when_its_engine_is_killed_and_loses_nothing() {
 fn a_service_sees_no_error_when_its_engine_is_killed_after_its_agent_was_restarted() {
     let Some(mut lab) = Lab::with(8, "restarted", |_| ()) else { return };
     device(&mut lab.engine);
-    keeper::start(&lab.engine.run_dir).expect("an agent that keeps devices");
+    descriptor_holder::start(&lab.engine.run_dir).expect("an agent that keeps devices");
     // Says hello.
     lab.engine = Engine::connect(lab.node, &lab.base);
     lab.round("death after a restart", Lab::kill_engine, Lab::start_engine);

@@ -94,7 +94,7 @@ fn zeroed(bench: &mut Bench, free: bool) {
 const OWN: u64 = 64 << 10;
 
 #[test]
-fn what_is_discarded_gives_its_space_back() {
+fn discarded_ranges_give_their_space_back() {
     let dir = Dir::new("free");
     let mut bench = Bench::new(&dir);
     let volume = VolumeId(0);
@@ -124,7 +124,7 @@ fn zeroes_that_are_written_keep_their_space() {
 }
 
 #[test]
-fn what_is_preallocated_keeps_its_space_whatever_is_discarded() {
+fn a_preallocated_volume_keeps_its_space_after_discards() {
     let dir = Dir::new("preallocated");
     let layout = Layout { preallocate: true, ..layout() };
     let new = NewReplica::create(&dir.replica(), &layout, None, &pool()).expect("space for a replica");
@@ -241,7 +241,7 @@ fn a_replica_appears_whole_or_not_at_all() {
 
 /// A store of one volume of 8 MiB, as `format` leaves it.
 #[test]
-fn a_replica_that_nobody_has_open_can_be_looked_at() {
+fn a_replica_that_no_engine_has_open_can_be_inspected() {
     let dir = Dir::new("inspect");
     assert!(matches!(inspect(&dir.replica(), None), Err(InspectError::Open { .. })));
     let config = StoreConfig {
@@ -294,7 +294,7 @@ fn memory_returns_to_the_pool() {
 }
 
 #[test]
-fn a_volume_and_what_is_said_of_it_grow_and_stay_so() {
+fn a_volume_and_its_metadata_grow_and_stay_grown() {
     let dir = Dir::new("grow");
     let mut bench = Bench::new(&dir);
     let volume = VolumeId(1);

@@ -125,7 +125,7 @@ fn a_journal_that_is_not_the_replicas_is_refused_and_nothing_is_changed() {
     refused("none of them are a label");
     std::fs::write(&place.path, b"").expect("writable");
     assert!(matches!(open(&dir.replica()), Err(DiskError::Size { .. })));
-    assert!(meta() == before, "whoever refuses has written nothing");
+    assert!(meta() == before, "a refused command has written nothing");
 
     // The link may be set anew, also relative to the directory; and the journal may come back to
     // it.
@@ -155,7 +155,7 @@ fn a_copy_of_a_directory_does_not_share_the_journal() {
     assert!(matches!(open(&copy), Err(DiskError::InUse { path }) if path == place.path));
     assert!(matches!(inspect(&copy, None), Err(InspectError::InUse { path }) if path == place.path));
     drop(files);
-    open(&copy).expect("nobody has it");
+    open(&copy).expect("no process has it");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn no_journal_is_made_where_its_device_may_not_be() {
 }
 
 #[test]
-fn what_was_made_and_not_published_takes_its_journal_with_it() {
+fn an_unpublished_replica_takes_its_journal_with_it() {
     let (dir, fast) = (Dir::new("unpublished"), Dir::new("unpublished-fast"));
     let config = config(1);
     let place = journal(&fast.0, &config, false);

@@ -143,7 +143,7 @@ impl Lab {
         let jobs: Vec<_> = outputs.into_iter().map(job).collect();
         for job in jobs {
             let tell = tell.clone();
-            job.start(move |done| tell.send(done).expect("somebody waits"));
+            job.start(move |done| tell.send(done).expect("a caller waits"));
         }
         drop(tell);
         let mut all: Vec<SnapshotDone> = told.iter().collect();
@@ -324,7 +324,7 @@ fn live(seed: u64, sums: bool) {
 }
 
 #[test]
-fn snapshots_hold_what_the_volumes_held_whatever_is_done_afterwards() {
+fn snapshots_keep_their_content_whatever_is_done_afterwards() {
     // Most of the time is spent waiting for the disk.
     std::thread::scope(|scope| {
         for seed in 1..9 {
@@ -482,7 +482,7 @@ fn zeroes_over_nothing_put_nothing_aside() {
 
 /// A map that rotted: the snapshots that need it are lost, and nothing else.
 #[test]
-fn what_cannot_be_read_costs_the_snapshots_that_need_it() {
+fn an_unreadable_map_costs_only_the_snapshots_that_need_it() {
     let mut lab = Lab::new("rot", true);
     lab.write(0, 0, 64, 1);
     lab.wait();
@@ -503,7 +503,7 @@ fn what_cannot_be_read_costs_the_snapshots_that_need_it() {
     lab.wait();
     lab.check_all();
     fs::remove_file(lab.file("snap3-sums1")).expect("removed");
-    assert_eq!(lab.reopen(), [SnapshotId(3)], "without its sums nobody could say what of it is right");
+    assert_eq!(lab.reopen(), [SnapshotId(3)], "without its sums its right blocks are not known");
     lab.snapshots.clear();
     lab.write(0, 0, 64, 6);
     lab.wait();
@@ -514,7 +514,7 @@ fn what_cannot_be_read_costs_the_snapshots_that_need_it() {
 
 /// The power fails when its files are there, and before a superblock names it.
 #[test]
-fn what_no_superblock_names_is_removed_and_taken_again() {
+fn a_snapshot_that_no_superblock_names_is_removed_and_taken_again() {
     let mut lab = Lab::new("unnamed", true);
     lab.write(0, 0, 64, 1);
     lab.wait();
@@ -537,7 +537,7 @@ fn what_no_superblock_names_is_removed_and_taken_again() {
 
 /// The snapshot ends within a chunk, and the volume does not end there any more.
 #[test]
-fn what_a_volume_has_grown_by_is_zeroes_after_a_rollback() {
+fn the_grown_part_of_a_volume_is_zeroes_after_a_rollback() {
     let mut lab = Lab::new("grown", true);
     let end = lab.volumes[0].len();
     lab.write(0, end - 5, 5, 1);

@@ -110,7 +110,7 @@ fn serve(
     let id = FrontendId(3);
     let mut frontend = FuseFrontend::mount(id, dir, &[bytes], pool.clone()).expect("a mount");
     frontend.start(&mut ring);
-    ready.send((ring.waker(), frontend.file(VolumeId(0)))).expect("somebody waits");
+    ready.send((ring.waker(), frontend.file(VolumeId(0)))).expect("a caller waits");
     let mut memory = vec![0u8; bytes as usize];
     let (mut completions, mut requests) = (Vec::new(), Vec::new());
     let mut hang = false;
@@ -234,14 +234,14 @@ fn a_device_that_needs_no_flush_gets_none() {
     assert_eq!(shard.count("write").requests, 3, "a flush of the page cache writes what is in it");
     assert_eq!(shard.count("flush").requests, 0);
     drop(file);
-    assert!(device.detach().expect("detached"), "nobody else uses it");
+    assert!(device.detach().expect("detached"), "no other program uses it");
     shard.end(Order::Detach);
 }
 
 /// A loop device keeps the cache setting of its number's earlier device. Without a cache, its users
 /// would not flush.
 #[test]
-fn a_device_has_a_cache_whatever_its_number_had() {
+fn a_loop_device_has_a_cache_whatever_its_number_had_before() {
     if !may_run() {
         return;
     }
@@ -250,7 +250,7 @@ fn a_device_has_a_cache_whatever_its_number_had() {
     let path = device.path().to_owned();
     let cache = Path::new("/sys/block").join(path.file_name().expect("a name")).join("queue/write_cache");
     fs::write(&cache, "write through").expect("a cache can be told to be none");
-    assert!(device.detach().expect("detached"), "nobody else uses it");
+    assert!(device.detach().expect("detached"), "no other program uses it");
     // Others may take the number meanwhile, and then it is another one.
     let device = LoopDevice::attach(&shard.file).expect("attached");
     let own =
@@ -259,7 +259,7 @@ fn a_device_has_a_cache_whatever_its_number_had() {
     // No other user is to get the number as it was left, whatever comes of this.
     fs::write(&cache, "write back").expect("a cache can be told to be one");
     assert_eq!(found.trim(), "write back");
-    assert!(device.detach().expect("detached"), "nobody else uses it");
+    assert!(device.detach().expect("detached"), "no other program uses it");
     shard.end(Order::Detach);
 }
 
@@ -301,14 +301,14 @@ fn a_file_system_lives_on_a_loop_device() {
         "what a file system writes in one piece arrives in one"
     );
     run("xfs_repair", &["-n", text(&path)]);
-    assert!(device.detach().expect("detached"), "nobody else uses it");
+    assert!(device.detach().expect("detached"), "no other program uses it");
     assert!(gone(&path));
     shard.end(Order::Detach);
     assert!(!shard.dir.exists(), "the mount point is taken away");
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_own_writes() {
     if !may_run() {
         return;
     }
@@ -370,7 +370,7 @@ fn a_fenced_device_fails_writes_at_once() {
         assert!(Instant::now() < end, "the write arrives");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(!writer.is_finished(), "nobody has answered");
+    assert!(!writer.is_finished(), "no shard has answered");
     shard.order(Order::Fence);
     assert!(!writer.join().unwrap().success(), "the write that was outstanding fails");
     let file = fs::File::options().write(true).open(device.path()).unwrap();
@@ -382,7 +382,7 @@ fn a_fenced_device_fails_writes_at_once() {
 }
 
 #[test]
-fn everything_can_be_taken_away_after_the_engine_died() {
+fn mount_and_loop_device_can_be_removed_after_the_engine_died() {
     if !may_run() {
         return;
     }

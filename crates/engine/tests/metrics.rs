@@ -50,7 +50,7 @@ fn changes(one: &ReplicaMetrics) -> u64 {
 }
 
 #[test]
-fn counts_rise_with_what_a_device_does() {
+fn counts_rise_with_the_requests_of_a_device() {
     let base = fresh_dir("metrics");
     let mut engines: Vec<_> = (1..=3).map(|node| Engine::start(node, &base)).collect();
     for (engine, node) in engines.iter_mut().zip(1..) {
@@ -70,7 +70,10 @@ fn counts_rise_with_what_a_device_does() {
     let primary = replica(&mut engines[0]);
     let (writes, reads) = (RequestKind::Write, RequestKind::Read);
     assert_eq!(count(&primary, writes) - count(&before, writes), WRITES);
-    assert!(count(&primary, reads) - count(&before, reads) >= READS, "who looks at devices reads as well");
+    assert!(
+        count(&primary, reads) - count(&before, reads) >= READS,
+        "programs that look at devices read as well"
+    );
     let written = &primary.counts.volumes[0].requests[writes as usize];
     assert_eq!((written.bytes, written.errors), (count(&primary, writes) * BLOCK as u64, 0));
     let took = &primary.counts.requests_us;

@@ -13,7 +13,7 @@ use exports::{
 };
 use mainstay_api::engine::{DeviceUser, Request};
 use mainstay_codec::nbd::handshake::GREETING_BYTES;
-use mainstay_codec::nbd::{Command as Ask, REQUEST_BYTES, Request as Asked};
+use mainstay_codec::nbd::{Command as Ask, REQUEST_BYTES, Request as NbdRequest};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::frontend::nbd::{CLIENTS_MAX, NetworkOptions};
 use mainstay_types::{ResourceId, Role};
@@ -69,7 +69,7 @@ fn libnbds_tools_see_and_copy_volumes() {
 }
 
 #[test]
-fn libnbd_agrees_with_an_array_of_bytes_whatever_it_asks() {
+fn libnbd_agrees_with_an_array_of_bytes() {
     let _turn = turn();
     for seed in 1..=2u32 {
         let (engine, base) = serve("nbd-model", 20 + seed);
@@ -88,7 +88,7 @@ fn libnbd_agrees_with_an_array_of_bytes_whatever_it_asks() {
 }
 
 #[test]
-fn qemu_reads_what_it_wrote() {
+fn qemu_reads_back_its_own_writes() {
     let _turn = turn();
     let (mut engine, base) = serve("nbd-qemu", 13);
     let uri = uri(&engine, "db/0");
@@ -147,7 +147,7 @@ fn qemu_reads_what_it_wrote() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_own_writes() {
     let _turn = turn();
     let (mut engine, base) = serve("nbd-fio", 14);
     let uri = uri(&engine, "db/0").replace('?', "\\?");
@@ -259,14 +259,19 @@ fn a_client_that_does_not_listen_is_read_no_further() {
     let (engine, base) = serve("nbd-slow", 16);
     let mut deaf = Client::at(&engine, "db/0");
     deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
-    let request =
-        Asked { command: Ask::Read { whole: false }, cookie: 1, offset: 0, len: 1 << 20, bad_flags: false };
+    let request = NbdRequest {
+        command: Ask::Read { whole: false },
+        cookie: 1,
+        offset: 0,
+        len: 1 << 20,
+        bad_flags: false,
+    };
     let mut asked = 0u64;
     // More than the socket's buffers hold, as answers of 1 MiB each.
     while asked < 1 << 20 && deaf.stream.write_all(&request.encode()).is_ok() {
         asked += 1;
     }
-    assert!(asked < 1 << 20, "the server read {asked} requests whose answers nobody took");
+    assert!(asked < 1 << 20, "the server read {asked} requests whose answers no client took");
     let mut good = Client::at(&engine, "db/0");
     let block = content(4, 4096);
     for at in 0..100 {

@@ -41,7 +41,7 @@ struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.lock().expect("nobody panics with it").extend_from_slice(bytes);
+        LOG.lock().expect("no thread panics with it").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -54,15 +54,15 @@ impl Write for Log {
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
-    LOG.lock().expect("nobody panics with it").clear();
+    LOG.lock().expect("no thread panics with it").clear();
 }
 
 /// Waits until an engine has said it.
 fn said(words: &str) {
-    let log = || String::from_utf8_lossy(&LOG.lock().expect("nobody panics with it")).into_owned();
+    let log = || String::from_utf8_lossy(&LOG.lock().expect("no thread panics with it")).into_owned();
     let end = Instant::now() + Duration::from_secs(10);
     while !log().contains(words) {
-        assert!(Instant::now() < end, "nobody said {words:?}:\n{}", log());
+        assert!(Instant::now() < end, "no line said {words:?}:\n{}", log());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -177,7 +177,7 @@ fn nbds(addr: SocketAddr, export: &str, certificates: &Path) -> String {
 }
 
 #[test]
-fn clients_that_others_wrote_get_in_with_a_certificate() {
+fn foreign_nbd_clients_get_in_with_a_certificate() {
     let _turn = turn();
     let Setup { mut engine, base, addr, client, .. } = serve("tls-clients", 40);
     let uri = nbds(addr, "db/0", &client);
@@ -228,7 +228,7 @@ fn clients_that_others_wrote_get_in_with_a_certificate() {
 }
 
 #[test]
-fn whoever_cannot_prove_who_he_is_is_refused_with_the_reason() {
+fn a_client_without_a_valid_certificate_is_refused_with_the_reason() {
     let _turn = turn();
     let Setup { mut engine, base, addr, authority, client } = serve("tls-refused", 41);
     let info = |uri: &str| {
@@ -318,7 +318,7 @@ fn asked_for_tls(addr: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn nothing_is_had_and_nothing_counts_that_comes_without_tls() {
+fn requests_without_tls_get_nothing_and_do_not_count() {
     let _turn = turn();
     let Setup { engine, base, addr, .. } = serve("tls-plain", 42);
     let mut stream = greeted(addr);
@@ -344,7 +344,7 @@ fn nothing_is_had_and_nothing_counts_that_comes_without_tls() {
 }
 
 #[test]
-fn who_takes_his_time_to_prove_himself_is_cut_off_and_holds_up_nobody_else() {
+fn a_client_slow_in_its_tls_handshake_is_cut_off_and_holds_up_no_other() {
     let _turn = turn();
     let Setup { engine, base, addr, .. } = serve("tls-slow", 43);
     let begin = Instant::now();
@@ -429,7 +429,7 @@ fn a_client_with_tls_that_does_not_listen_is_read_no_further() {
             break false;
         }
     };
-    assert!(refused, "the server read {asked} requests whose answers nobody took");
+    assert!(refused, "the server read {asked} requests whose answers no client took");
     let mut good = connect(addr, &client);
     choose(&mut good);
     let mut good = Client { stream: good };
@@ -447,7 +447,7 @@ fn a_client_with_tls_that_does_not_listen_is_read_no_further() {
 }
 
 #[test]
-fn files_that_let_nobody_in_are_refused_with_words() {
+fn unusable_tls_files_are_refused_with_words() {
     let base = fresh_dir("tls-files");
     let authority = Authority::new(&base, "authority");
     let server = authority.certify("server", "server", VALID);

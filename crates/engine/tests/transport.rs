@@ -232,7 +232,7 @@ fn an_idle_pair_stays_connected_and_says_nothing_to_the_shard() {
 /// each is a wake-up. On the connection that a node has opened come answers, which its shard waits
 /// for together; what the peer asks ends that wait.
 #[test]
-fn what_a_peer_asks_is_urgent_and_its_answers_are_not() {
+fn requests_of_a_peer_are_urgent_and_its_answers_are_not() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.turn();
     let before = a.ring.urgent_in_flight();
@@ -288,7 +288,7 @@ fn another_cluster_is_refused_on_both_sides() {
     assert_eq!(a.last_error(2), Some(DownReason::OtherCluster { ours: CLUSTER, theirs: 0xC2 }));
     assert_eq!(b.last_error(1), Some(DownReason::OtherCluster { ours: 0xC2, theirs: CLUSTER }));
     for_ms(&mut [&mut a, &mut b], 300);
-    assert!(a.events.is_empty() && b.events.is_empty(), "nobody was up");
+    assert!(a.events.is_empty() && b.events.is_empty(), "no peer was up");
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_wrong_address_is_noticed() {
 }
 
 #[test]
-fn a_stranger_is_not_let_in_until_it_is_known() {
+fn an_unknown_node_is_not_let_in_until_it_is_known() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     a.know(&[(2, b.addr())]);
     run(&mut [&mut a, &mut b], "a refusal", |nodes| nodes[0].last_error(2).is_some());
@@ -311,7 +311,7 @@ fn a_stranger_is_not_let_in_until_it_is_known() {
 }
 
 #[test]
-fn nobody_listening_is_an_error_and_not_the_end() {
+fn a_refused_connection_is_an_error_and_is_tried_again() {
     let mut a = Node::new(1);
     let gone = TcpListener::bind(any_port()).expect("a port").local_addr().expect("an address");
     a.know(&[(2, gone)]);
@@ -410,7 +410,7 @@ fn a_peer_that_only_listens_to_half_of_a_payload_is_down() {
 }
 
 #[test]
-fn a_peer_that_says_much_hears_something_all_the_same() {
+fn a_talkative_peer_is_pinged_all_the_same() {
     // Its own pings may be far behind in its queue; without ours it would take us for silent.
     let mut a = Node::new(1);
     let listener = TcpListener::bind(any_port()).expect("a port");

@@ -78,7 +78,7 @@ impl Random {
 }
 
 #[test]
-fn a_driver_reads_what_it_wrote() {
+fn a_driver_reads_back_its_own_writes() {
     let _turn = turn();
     let (engine, path, base) = serve("vhost-model", 40);
     assert_eq!(path, engine.run_dir.join("vhost-user/db/0.sock"));
@@ -134,7 +134,7 @@ fn a_driver_reads_what_it_wrote() {
 }
 
 #[test]
-fn many_requests_at_once_and_long_ones() {
+fn many_simultaneous_and_long_requests() {
     let _turn = turn();
     let (engine, path, base) = serve("vhost-many", 41);
     let mut machine = Machine::start(&path, 2);
@@ -173,7 +173,7 @@ fn many_requests_at_once_and_long_ones() {
 }
 
 #[test]
-fn what_cannot_be_done_is_answered_so() {
+fn an_impossible_request_of_a_driver_gets_an_error() {
     let _turn = turn();
     let (engine, path, base) = serve("vhost-refused", 42);
     let mut machine = Machine::start(&path, 1);
@@ -237,7 +237,7 @@ fn cut_off(engine: &mut Engine, machine: &mut Machine, fill: u8, stop: impl FnOn
 /// R5, R19: requests in flight when the devices were withdrawn are done when the volume is served
 /// again, if no other node was primary. They fail if another node may have been.
 #[test]
-fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
+fn requests_in_flight_go_on_while_no_epoch_is_missing() {
     let _turn = turn();
     let (mut engine, path, base) = serve("vhost-epochs", 43);
     let mut machine = Machine::start(&path, 2);
@@ -292,7 +292,7 @@ fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
 /// While the resource is attached elsewhere a client writes, in the same epoch: what was in flight
 /// before fails, and so does all that the machine asks for until it is started again.
 #[test]
-fn what_was_in_flight_fails_after_a_client_had_the_resource() {
+fn requests_in_flight_fail_after_a_client_had_the_resource() {
     let _turn = turn();
     let (mut engine, path, base) = serve("vhost-attached", 44);
     let mut machine = Machine::start(&path, 2);
@@ -312,7 +312,7 @@ fn what_was_in_flight_fails_after_a_client_had_the_resource() {
     };
     cut_off(&mut engine, &mut machine, 20, |engine| {
         let (node, session) = (NodeId(9), SessionId(2));
-        attach(engine, 2, Some(Attachment { node, session, opening: None, wait_ms: 60_000 }));
+        attach(engine, 2, Some(Attachment { node, session, instance: None, wait_ms: 60_000 }));
     });
     engine.until("no socket", |status| status.attached && status.devices.is_empty());
     engine.ask(Request::Resume { resource: ResourceId(1) });

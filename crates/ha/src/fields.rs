@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_or_missing_field_is_named_with_what_can_be_there() {
+    fn an_unknown_or_missing_field_is_named_with_the_possible_ones() {
         for (text, field, remedy) in [
             ("colour = \"red\"\n", "colour (line 3)", "mount, process, vip, policy"),
             ("[mount]\npath = \"/srv/a\"\nfstyp = \"xfs\"\n", "mount.fstyp (line 5)", "did you mean fstype?"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_names_its_line() {
+    fn a_syntax_error_of_toml_names_its_line() {
         for text in [
             "name = [",
             "= 5",

@@ -26,14 +26,14 @@ pub const REPEAT_GUARD_MS: u64 = 500;
 pub struct Guard<L> {
     confirmed: bool,
     /// The newest request, if it was made for the present connection.
-    asked: Option<Asked<L>>,
+    asked: Option<ListRequest<L>>,
     last_number: u64,
     /// The lease that the engine has taken on the present connection, 0 for none.
     lease_until: Time,
 }
 
 #[derive(Clone, Debug)]
-struct Asked<L> {
+struct ListRequest<L> {
     number: u64,
     list: L,
     at: Time,
@@ -86,7 +86,7 @@ impl<L: Clone + PartialEq> Guard<L> {
         self.confirmed = false;
         self.last_number += 1;
         let number = self.last_number;
-        self.asked = Some(Asked { number, list: list.clone(), at: now });
+        self.asked = Some(ListRequest { number, list: list.clone(), at: now });
         Wanted::Ask { number, list }
     }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_confirmed_is_asked_again_after_a_while() {
+    fn an_unconfirmed_list_is_asked_again_after_a_while() {
         let mut guard = Guard::default();
         let first = ask(&mut guard, NOW, &[1]);
         assert_eq!(guard.next_deadline(), Some(NOW.plus_ms(REPEAT_GUARD_MS)));

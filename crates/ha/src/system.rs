@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_needs_is_no_place_for_users() {
+    fn directories_of_the_system_are_refused_as_places_of_services() {
         for path in [
             "/",
             "/bin",
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_above_a_directory_of_the_system_is_one_too() {
+    fn a_directory_above_a_system_directory_is_one_too() {
         for path in TREES.iter().chain(&SHARED) {
             let mut above = *path;
             while let Some((parent, _)) = above.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {

@@ -308,7 +308,7 @@ fn a_flapping_process_backs_off_and_stops_with_its_reason() {
 }
 
 #[test]
-fn a_crash_restarts_only_what_depends_on_it() {
+fn a_crash_restarts_only_the_steps_that_depend_on_the_process() {
     let mut node = Node::new();
     node.start(1);
     node.log.clear();
@@ -493,7 +493,7 @@ fn begun(machine: &mut Machine) -> Vec<Step> {
 /// R10: an agent that was stopped for long wakes up. Its queue holds an answer and the end of its
 /// lease.
 #[test]
-fn what_an_answer_made_due_does_not_begin_after_the_lease_was_lost() {
+fn a_step_that_an_answer_made_due_does_not_begin_after_the_lease_was_lost() {
     let mut node = Node::new();
     node.hung.insert(Step::Mount);
     node.start(1);
@@ -510,7 +510,7 @@ fn what_an_answer_made_due_does_not_begin_after_the_lease_was_lost() {
 
 /// R10: a restarted agent walks its steps again, unless it hears first that its lease has ended.
 #[test]
-fn what_a_restart_made_due_does_not_begin_after_the_lease_was_lost() {
+fn a_step_that_a_restart_made_due_does_not_begin_after_the_lease_was_lost() {
     let mut node = Node::new();
     node.start(1);
     let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
@@ -625,7 +625,7 @@ fn runs(log: &[Effect]) -> Vec<Step> {
 /// R19: the guard acted while the agent stood still or was not there. The machine does not go on
 /// with a service that was silenced. A service that began later is another start.
 #[test]
-fn what_the_guard_silenced_is_killed_and_what_began_later_is_not() {
+fn a_service_that_the_guard_silenced_is_killed_and_a_later_start_is_not() {
     let mut node = Node::new();
     node.start(1);
     let began = node.now;
@@ -651,7 +651,7 @@ fn held(machine: &mut Machine) -> Vec<Effect> {
 
 /// R19
 #[test]
-fn no_step_begins_while_none_may() {
+fn no_step_begins_while_the_service_is_held() {
     let mut node = Node::new();
     let start = Event::Start { epoch: Epoch(1), round: 1 };
     node.machine.handle(node.now, start.clone());
@@ -787,7 +787,7 @@ fn a_specification_changes_in_place_wherever_the_machine_is() {
 
 /// The operator has cleared the failures. The running service goes on, and says so.
 #[test]
-fn another_round_of_what_runs_clears_its_failures() {
+fn another_round_of_a_running_service_clears_its_failures() {
     let mut node = Node::new();
     node.start(1);
     node.exit(1);

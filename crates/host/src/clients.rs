@@ -1,11 +1,11 @@
 //! Requests of a client, on their way to the replication core and back.
 //!
-//! [`Sessions`] keeps their order. Here they wait for room in the core (R18), and are answered
-//! under the lease (R10).
+//! [`AttachedClients`] keeps their order. Here they wait for room in the core (R18), and are
+//! answered under the lease (R10).
 
 use crate::{AnswerError, Host, Platform};
 use mainstay_codec::{ClientAnswer, ClientAsk, Envelope, Message, Pieces, Refusal};
-use mainstay_replica::{Event, RequestError, RequestId, Sessions};
+use mainstay_replica::{AttachedClients, Event, RequestError, RequestId};
 use mainstay_types::{Incarnation, NodeId, Role, reach};
 
 impl Host {
@@ -39,7 +39,7 @@ impl Host {
         id: RequestId,
         answer: Result<Pieces, AnswerError>,
     ) {
-        if Sessions::owns(id) {
+        if AttachedClients::owns(id) {
             match answer {
                 // It is done, and only the lease is missing to say so.
                 Err(AnswerError::NoLease) => self.sessions.unvouched(id),
@@ -81,7 +81,7 @@ impl Host {
         }
         while let Some((to, answer)) = self.sessions.poll() {
             busy = true;
-            if Sessions::vouches(&answer) && !platform.may_answer() {
+            if AttachedClients::vouches(&answer) && !platform.may_answer() {
                 reach!("host: a client's answer comes after the lease");
                 self.sessions.close(Refusal::NotServing);
                 continue;

@@ -19,7 +19,7 @@
 use crate::reads::{Purpose, ReadJob};
 use crate::{AnswerError, Happened, Host, Platform};
 use bytes::Bytes;
-use mainstay_replica::{Event, Mended, RequestError, Sessions};
+use mainstay_replica::{AttachedClients, Event, Mended, RequestError};
 use mainstay_store::DamagedBlock;
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Role, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet};
@@ -240,7 +240,7 @@ impl Host {
             Purpose::Request(id) => {
                 reach!("host: a read that no replica can answer");
                 self.damage.counts.unreadable += 1;
-                if Sessions::owns(id) {
+                if AttachedClients::owns(id) {
                     self.sessions.unreadable(id);
                 } else {
                     platform.complete(id, Err(AnswerError::Disk));
@@ -283,7 +283,7 @@ impl Host {
         for read in std::mem::take(&mut self.damage.waiting).into_values().flatten() {
             // Clients ask the next primary.
             if let Purpose::Request(id) = read.purpose
-                && !Sessions::owns(id)
+                && !AttachedClients::owns(id)
             {
                 reach!("host: a read waits for damage to be mended when the role ends");
                 platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));

@@ -35,7 +35,7 @@ mod space;
 mod tests;
 
 pub use damage::DamageCounts;
-pub use platform::{Answer, AnswerError, Digest, DigestError, Happened, Platform, Seen};
+pub use platform::{AnswerError, CoreMessage, DeviceAnswer, Digest, DigestError, Happened, Platform};
 pub use space::FULL_MS_MAX;
 
 use bytes::Bytes;
@@ -44,7 +44,7 @@ use digest::Digesting;
 use direction::is_answer;
 use loads::LogLoad;
 use mainstay_codec::{Envelope, Message, Pieces};
-use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Sessions};
+use mainstay_replica::{AttachedClients, Effect, Event, Op, Replica, ReplicaConfig, RequestId};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Segments, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Index, NodeId, Range, ResourceRecord, Role, SnapshotId, Time, VolumeId, reach};
@@ -81,7 +81,7 @@ pub struct Host {
     waiting: Vec<Waiting>,
     /// `None` unless the pool has none.
     space: Option<Space>,
-    sessions: Sessions,
+    sessions: AttachedClients,
     damage: Damage,
     /// Entries of scrubs whose extents are not read yet, in the order of the log.
     scrubs: VecDeque<(Index, Range, Segments)>,
@@ -122,7 +122,7 @@ impl Host {
             digest: None,
             waiting: Vec::new(),
             space: None,
-            sessions: Sessions::default(),
+            sessions: AttachedClients::default(),
             damage: Damage::default(),
             scrubs: VecDeque::new(),
             journal_writes: VecDeque::new(),
@@ -245,10 +245,10 @@ impl Host {
         self.replica.handle(now, Event::LeaseEnded);
     }
 
-    /// Promises an epoch that has no primary yet, see [`Replica::vow`]; [`Replica::vowed`] tells
-    /// when that is durable. False if it cannot be promised.
-    pub fn vow(&mut self, epoch: Epoch) -> bool {
-        self.replica.vow(epoch)
+    /// Promises an epoch that has no primary yet, see [`Replica::promise_ahead`];
+    /// [`Replica::promised_ahead`] tells when that is durable. False if it cannot be promised.
+    pub fn promise_ahead(&mut self, epoch: Epoch) -> bool {
+        self.replica.promise_ahead(epoch)
     }
 
     /// Holds new writes; [`Happened::Paused`] follows when everything that was admitted is
@@ -354,7 +354,7 @@ impl Host {
                 quiet = false;
                 self.effect(platform, effect);
             }
-            quiet &= !self.read_what_waited(platform);
+            quiet &= !self.answer_waiting_reads(platform);
             // Only now: entries that the replica has appended and the store has not heard of would
             // be counted as room again.
             let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
@@ -371,7 +371,7 @@ impl Host {
     }
 
     fn output(&mut self, platform: &mut impl Platform, output: Output) {
-        platform.observe(Seen::Output(&output));
+        platform.observe(CoreMessage::Output(&output));
         let event = match output {
             Output::Durable { index } => {
                 let began = self.journal_writes.front().map_or(platform.now(), |(_, began)| *began);
@@ -433,7 +433,7 @@ impl Host {
     }
 
     fn effect(&mut self, platform: &mut impl Platform, effect: Effect) {
-        platform.observe(Seen::Effect(&effect));
+        platform.observe(CoreMessage::Effect(&effect));
         match effect {
             Effect::Send { to, envelope } => {
                 let answer = is_answer(&envelope.message);

@@ -38,25 +38,25 @@ pub trait Platform {
     fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope);
 
     /// Answers a request of a device: the pieces of a read, nothing otherwise.
-    fn complete(&mut self, id: RequestId, answer: Answer);
+    fn complete(&mut self, id: RequestId, answer: DeviceAnswer);
 
     fn happened(&mut self, happened: Happened);
 
     /// Shows what passes between the two cores, before it is carried out, to a platform that judges
     /// it. Does nothing by default.
     #[inline]
-    fn observe(&mut self, _seen: Seen<'_>) {}
+    fn observe(&mut self, _seen: CoreMessage<'_>) {}
 }
 
 /// Word of one core to the other: an effect of the replication core, or an output of the store.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+pub enum CoreMessage<'a> {
     Effect(&'a Effect),
     Output(&'a Output),
 }
 
 /// Answer to a request of a device.
-pub type Answer = Result<Pieces, AnswerError>;
+pub type DeviceAnswer = Result<Pieces, AnswerError>;
 
 /// Why a request failed.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::rollback::Waiting;
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::Pieces;
-use mainstay_replica::{Event, RequestError, RequestId, Sessions};
+use mainstay_replica::{AttachedClients, Event, RequestError, RequestId};
 use mainstay_store::{
     Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Segments, Source, Store,
 };
@@ -62,7 +62,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     /// Whether a device of this node waits for it.
     fn is_device(self) -> bool {
-        matches!(self, Self::Request(id) if !Sessions::owns(id))
+        matches!(self, Self::Request(id) if !AttachedClients::owns(id))
     }
 }
 
@@ -466,7 +466,7 @@ impl Host {
         self.reads.retain(|_, job| {
             let Purpose::Request(id) = job.purpose else { return true };
             // Clients ask the next primary.
-            if !Sessions::owns(id) {
+            if !AttachedClients::owns(id) {
                 platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
             }
             false

@@ -32,7 +32,7 @@ impl Host {
 
     /// Begins the reads that have waited, if they need not wait any more. Returns whether there
     /// were any.
-    pub(crate) fn read_what_waited(&mut self, platform: &mut impl Platform) -> bool {
+    pub(crate) fn answer_waiting_reads(&mut self, platform: &mut impl Platform) -> bool {
         if self.waiting.is_empty() || self.store.rolling_back() || self.failed.is_some() {
             return false;
         }

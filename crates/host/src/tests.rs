@@ -71,7 +71,7 @@ fn a_read_whose_place_in_the_journal_was_used_again_is_done_anew() {
     lab.answer_reads();
     assert_eq!(lab.content(read), filled(&[0x11]));
     lab.answer(old, Ok(filled(&[9]).into()));
-    assert_eq!(lab.failures(), 0, "an answer that nobody waits for is ignored");
+    assert_eq!(lab.failures(), 0, "an answer without a waiting request is ignored");
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn decayed(ask: impl FnOnce(&mut Lab)) -> Lab {
 }
 
 #[test]
-fn what_decayed_in_the_journal_is_not_answered() {
+fn decayed_journal_content_is_not_answered() {
     let mut read = None;
     let lab = decayed(|lab| read = Some(lab.read(0, 1)));
     assert_eq!(lab.error(read.expect("it was asked for")), AnswerError::Disk);
 }
 
 #[test]
-fn what_decayed_in_the_journal_is_not_copied() {
+fn decayed_journal_content_is_not_copied() {
     let lab = decayed(|lab| {
         let Lab { host, world, .. } = lab;
         host.load_extent(world, THERE.node, VOLUME, 0);
@@ -201,7 +201,7 @@ fn what_decayed_in_the_journal_is_not_copied() {
 }
 
 #[test]
-fn what_decayed_in_the_journal_is_not_digested() {
+fn decayed_journal_content_is_not_digested() {
     let lab = decayed(|lab| lab.host.start_digest(&mut lab.world).expect("none is being made"));
     let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
     assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
@@ -252,7 +252,7 @@ fn a_message_of_the_wrong_direction_is_dropped() {
     let mut lab = Lab::new(lazy());
     assert!(
         !lab.hear(true, HERE.incarnation, Message::Attach),
-        "only who opened a connection may be primary"
+        "only the node that opened a connection may be primary"
     );
     assert!(lab.world.sent.is_empty() && lab.host.store().promised() == Epoch(0));
     assert!(lab.hear(false, HERE.incarnation, Message::Attach));
@@ -309,7 +309,7 @@ fn a_batch_of_another_history_in_the_journal_is_not_sent() {
 }
 
 #[test]
-fn what_is_read_for_a_peer_and_then_overwritten_is_no_damage() {
+fn an_entry_overwritten_while_it_is_read_for_a_peer_is_no_damage() {
     let mut lab = Lab::primary(lazy());
     lab.write(0, 1);
     lab.settle();

@@ -151,7 +151,8 @@ fn filled(name: &str, on: On) -> Outcome<Measured> {
     let measured = Measured { name: name.into(), on };
     let run = measured.run(0, 0).map_err(failed)?;
     let mut progress = Progress::new();
-    progress.show(&format!("writing {} MiB of {name}, so that nobody pays for finding space later", run.mib));
+    progress
+        .show(&format!("writing {} MiB of {name}, so that no later write pays for finding space", run.mib));
     let limit = SPARE + FILL_PER_MIB * u32::try_from(run.mib).unwrap_or(u32::MAX);
     started(&run.fill_words(), limit).map_err(failed)?;
     Ok(measured)

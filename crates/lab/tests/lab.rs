@@ -175,7 +175,7 @@ fn links_are_cut_and_healed() {
 }
 
 #[test]
-fn a_power_cut_loses_what_was_not_synced_and_keeps_what_was() {
+fn a_power_cut_loses_unsynced_files_and_keeps_synced_ones() {
     let lab = Lab::up("power", 2);
     let write = "cd /var/lib/mainstay && head -c 1M /dev/urandom >kept && sync kept . && cksum <kept \
                  && head -c 1M /dev/urandom >lost && ip address add 10.213.0.100/24 dev eth0";

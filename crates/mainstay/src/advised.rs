@@ -147,7 +147,7 @@ fn ends_empty(text: &str) -> bool {
 }
 
 #[test]
-fn every_refusal_says_what_to_do() {
+fn every_refusal_names_a_remedy() {
     const CALLS: [&str; 4] = ["Failure::new(", "Problem::new(", "refused(", "refuse("];
     let mut paths = Vec::new();
     files(Path::new("../../crates"), &mut paths);
@@ -175,7 +175,7 @@ fn every_refusal_says_what_to_do() {
 }
 
 #[test]
-fn what_is_filled_in_is_found() {
+fn commands_with_filled_in_names_are_found() {
     assert_eq!(filled("mainstay service move {name} NODE"), ["mainstay", "service", "move", "1", "n1"]);
     assert_eq!(
         filled("mainstay resource create NAME --from {a}@{b} --size SIZE"),

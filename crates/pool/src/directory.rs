@@ -495,7 +495,7 @@ mod tests {
     use mainstay_types::{Incarnation, ResourceId};
 
     #[test]
-    fn what_a_crash_left_is_known_by_its_files() {
+    fn leftovers_of_a_crash_are_known_by_their_files() {
         let pool = tempfile::tempdir().expect("a directory");
         let make = |name: &str, files: &[&str]| {
             let directory = pool.path().join(name);

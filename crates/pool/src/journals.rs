@@ -169,7 +169,7 @@ mod tests {
     /// Removal takes away only the journal of the replica that goes, and only while its directory
     /// is there.
     #[test]
-    fn only_the_journal_of_what_is_removed_goes() {
+    fn only_the_journal_of_the_removed_replica_goes() {
         let root = tempfile::tempdir().unwrap();
         let journal = root.path().join("fast/db-1.0000000000000abc.journal");
         let foreign = root.path().join("fast/other.db");
@@ -180,7 +180,7 @@ mod tests {
         touch(&foreign);
         symlink(&foreign, link(&rest)).unwrap();
         remove_of(&rest).unwrap();
-        assert!(foreign.exists(), "named as nobody's journal");
+        assert!(foreign.exists(), "named as no replica's journal");
 
         std::fs::remove_file(link(&rest)).unwrap();
         symlink(&journal, link(&rest)).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_nobody_names_is_found() {
+    fn a_journal_that_no_replica_names_is_found() {
         let root = tempfile::tempdir().unwrap();
         let (pool, fast) = (root.path().join("pool"), root.path().join("fast"));
         let named = fast.join("db-1.0000000000000abc.journal");

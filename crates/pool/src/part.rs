@@ -49,7 +49,7 @@ pub enum LayerKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub part: Part,
-    /// It was being made.
+    /// Whether the part was still being made.
     pub half: bool,
     pub path: PathBuf,
 }

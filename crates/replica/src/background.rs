@@ -23,9 +23,9 @@
 //! such a minimum would blame the background for it.
 //!
 //! ```text
-//!            nobody writes                      what is usual is known
+//!            no write comes                     what is usual is known
 //!   Idle ◀─────────────────── any     ┌──────────────────────────────────────┐
-//!    │ somebody writes                │                                      ▼
+//!    │ a client writes                │                                      ▼
 //!    └─────────────────────────▶ Resting ◀──────────────────────────────── Working
 //!                                nothing new        every REST_EVERY_MS     every INTERVAL_MS: over factor times usual:
 //!                                                                           half the window, at 1 c-min-rate; else one more

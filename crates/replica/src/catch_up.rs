@@ -45,7 +45,7 @@ impl Replica {
             return;
         }
         peer.base = state.base;
-        if self.doubtful(from) && !self.log.continues(state) {
+        if self.unverified(from) && !self.log.continues(state) {
             return self.diverges(from, state);
         }
         if state.data == DataState::Consistent && self.log.lacks_committed(state) {
@@ -87,10 +87,10 @@ impl Replica {
 
     /// Whether the record doubts the peer: it was a member when a promotion was forced, and no
     /// primary has found its log sound since.
-    pub(crate) fn doubtful(&self, node: NodeId) -> bool {
+    pub(crate) fn unverified(&self, node: NodeId) -> bool {
         let member = self.peers.get(&node).map(|peer| peer.member);
-        let doubtful = self.record.as_ref().map_or(&[][..], |record| &record.doubtful);
-        member.is_some_and(|member| doubtful.contains(&member)) && !planted(Bug::DoubtForgotten)
+        let unverified = self.record.as_ref().map_or(&[][..], |record| &record.unverified);
+        member.is_some_and(|member| unverified.contains(&member)) && !planted(Bug::DoubtForgotten)
     }
 
     /// R11: the peer's log may hold entries that were taken out of the history. So may its volumes:
@@ -184,7 +184,7 @@ impl Replica {
         let known = peer.durable;
         let Some(stream) = peer.stream() else { return };
         if stream.loading != Some(from) {
-            reach!("replica: a load that nobody waits for");
+            reach!("replica: a load without a waiting peer");
             return;
         }
         stream.loading = None;

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_damaged_is_kept_whatever_its_sum() {
+    fn damaged_blocks_are_not_kept_whatever_their_sum() {
         let here = extent(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
         let same = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         assert_eq!(kept_blocks(&here, &[], &held(&same, &[4])), [0, 1, 2, 3, 5, 6, 7, 8], "damaged there");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_keeps_nothing() {
+    fn a_replica_that_reports_no_sums_keeps_no_blocks() {
         let here = extent(&[1; 8]);
         assert!(kept_blocks(&here, &[], &BlockSums::default()).is_empty());
         // Blocks beyond the end of the volume there were not summed.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_goes_on_while_it_pays() {
+    fn comparing_goes_on_while_it_pays() {
         let mut comparing = Comparing::default();
         for _ in 0..100 {
             assert!(comparing.asks());

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_are_right_the_primary_or_not() {
+    fn a_majority_of_replicas_is_right_with_or_without_the_primary() {
         assert_eq!(compared(&[(1, &[5, 6]), (2, &[5, 6]), (3, &[5, 6])], true), []);
         let found = compared(&[(1, &[5, 6, 6, 7]), (2, &[5, 8, 9, 7]), (3, &[5, 6, 6, 1])], false);
         assert_eq!(found.len(), 2, "neighbours that the same replicas differ on are one");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_its_damage_has_no_vote() {
+    fn a_replica_that_knows_its_damage_has_no_vote() {
         // Of two replicas the secondary is right, with and without an order to believe the primary.
         for unproven in [false, true] {
             let found = compared(&[(1, &[5, 6]), (2, &[0, 6])], unproven);

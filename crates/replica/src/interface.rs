@@ -4,8 +4,8 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ClientMark, Epoch, Incarnation, Index, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX, NodeId,
-    Opening, Position, Proposal, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
+    Chain, ClientMark, Epoch, Incarnation, Index, Instance, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX,
+    NodeId, Position, Proposal, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct ReplicaConfig {
     /// The identity of its disk content (R9).
     pub incarnation: Incarnation,
     /// New whenever the replica is opened. 0: the content of its memory never counts.
-    pub opening: Opening,
+    pub instance: Instance,
     /// Size of each volume in bytes, as of the commit index; entries beyond are refused on
     /// admission and on receipt.
     pub volumes: Vec<u64>,
@@ -70,7 +70,7 @@ impl ReplicaConfig {
             resource,
             node,
             incarnation,
-            opening: Opening(0),
+            instance: Instance(0),
             volumes,
             resizes_ahead: Vec::new(),
             snapshots: Vec::new(),

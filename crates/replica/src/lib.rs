@@ -7,7 +7,7 @@
 //!   epochs forever. Acknowledgements of an earlier disk content never count. (`secondary.rs`,
 //!   `commit.rs`)
 //! - R2  A write is acknowledged when the primary and its whole required set hold it durably
-//!   (`commit.rs`), in mode B in memory (`memory.rs`).
+//!   (`commit.rs`), in mode B in memory (`mode_b.rs`).
 //! - R3, R4  The required set changes so that every recorded in-sync set holds all acknowledged
 //!   writes, whenever the control plane decides and however late its answer comes.
 //!   (`membership.rs`)
@@ -26,7 +26,7 @@
 //!   (`background.rs`). An entry is appended only if the journal has room for it, and a promotion
 //!   makes room for its epoch start. (`commit.rs`)
 //! - S18 A change of a client is in a log once, and only if the record names the client's session.
-//!   (`clients/`)
+//!   (`attachment/`)
 //!
 //! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the
 //! runtime.
@@ -44,23 +44,23 @@
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs`
 //! (knowledge of a replica about its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `sealed.rs`,
 //! `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`,
-//! `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`, `background.rs`,
-//! `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
+//! `copies.rs`, `slow.rs`, `mode_a.rs` (mode A), `mode_b.rs` (mode B), `copy.rs`, `background.rs`,
+//! `scrub.rs` with `findings.rs`; `attachment/` (nodes that have the devices and no replica).
 
+mod attachment;
 mod background;
 mod catch_up;
-mod clients;
 mod commit;
 mod compare;
 mod copies;
 mod copy;
 mod findings;
-mod follow;
 mod interface;
 mod log;
 mod membership;
-mod memory;
 mod mend;
+mod mode_a;
+mod mode_b;
 mod peer;
 mod progress;
 mod promote;
@@ -76,7 +76,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
+pub use attachment::{AttachedClients, Client, ClientConfig, ClientEffect, ClientEvent};
 pub use copies::Short;
 pub use findings::{FINDINGS_MAX, ScrubReport};
 pub use interface::{Effect, Event, Op, ReplicaConfig, RequestError, RequestId};
@@ -85,8 +85,8 @@ pub use scrub::{ScrubOrder, ScrubTotals};
 pub use sealed::Lag;
 pub use status::{PeerCounts, PeerStatus, Status};
 
+use crate::attachment::Marks;
 use crate::background::Background;
-use crate::clients::Marks;
 use crate::copies::Shortage;
 use crate::log::Log;
 use crate::peer::{Link, Peer};
@@ -147,7 +147,7 @@ pub struct Replica {
     promise_wanted: Epoch,
     /// Epoch that this process has promised before it had a primary. The process has sequenced
     /// nothing in it.
-    vow: Option<Epoch>,
+    promise_ahead: Option<Epoch>,
     record: Option<ResourceRecord>,
     connected: BTreeSet<NodeId>,
     role: Role,
@@ -160,7 +160,7 @@ pub struct Replica {
     closed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
-    /// The same for the opening in which its memory counts.
+    /// The same for the instance in which its memory counts.
     own_memory_asked: Option<(mainstay_types::ConfigVersion, Time)>,
     /// Users of the devices know that they have to flush.
     cached: bool,
@@ -209,7 +209,7 @@ impl Replica {
             installing: 0,
             promised,
             promise_wanted: promised,
-            vow: None,
+            promise_ahead: None,
             record: None,
             connected: BTreeSet::new(),
             role: Role::Secondary,
@@ -368,7 +368,7 @@ impl Replica {
             Message::AttachReply(state) => self.on_attach_reply(from, &state),
             Message::CutReply { end } => self.on_cut_reply(from, end),
             Message::Ack { durable } => self.on_ack(from, durable),
-            Message::Received { opening, index } => self.on_received(from, opening, index),
+            Message::Received { instance, index } => self.on_received(from, instance, index),
             Message::CopyBeginReply { at, sums } => self.on_copy_begin_reply(from, at, sums),
             Message::CopyHeld { at, volume, extent, held } => {
                 self.on_copy_held(from, at, (volume, extent), held);

@@ -1,7 +1,7 @@
 //! Knowledge of a replica about its own log, without the entries: its end, how far it is durable
 //! and committed, and which epochs it consists of. The entries themselves are in the store.
 
-use crate::clients::Marks;
+use crate::attachment::Marks;
 use crate::sizes::Sizes;
 use crate::snapshots::Snapshots;
 use mainstay_codec::frame::EPOCHS_MAX;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_lacks_what_is_committed_is_known() {
+    fn a_log_that_lacks_committed_entries_is_known() {
         // It left epoch 1 after entry 10 and began epoch 3.
         let own = new(log(&[(1, 10), (3, 11)], 10));
         assert!(own.lacks_committed(&log(&[(1, 12)], 11)));
@@ -295,7 +295,7 @@ mod tests {
             assert_eq!(own.continues(&log(epochs, 0)), continues, "{epochs:?}");
         }
         let forgotten = new(log(&[(3, 20)], 10));
-        assert!(!forgotten.continues(&log(&[(1, 7)], 0)), "nobody knows any more");
+        assert!(!forgotten.continues(&log(&[(1, 7)], 0)), "the lists do not tell any more");
         let copied = LogState { data: DataState::Inconsistent, ..log(&[(1, 7)], 7) };
         assert!(!own.continues(&copied));
     }

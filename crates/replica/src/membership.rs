@@ -6,7 +6,7 @@
 //! required set is always a superset of every ISS that is or may become recorded. A replica that is
 //! promoted out of it holds every acknowledged write.
 
-use crate::peer::{Asked, Joining, Link};
+use crate::peer::{AskedChange, Joining, Link};
 use crate::{Effect, Fence, Replica};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -23,7 +23,7 @@ enum Verdict {
     Record,
     Trust,
     Part,
-    Near,
+    Failover,
     Memory,
     Reattach,
 }
@@ -42,9 +42,11 @@ impl Replica {
             let latency_us = peer.latency_us(now, limits.for_ms);
             peer.slow.recorded(record.version, (peer.in_iss, in_iss), latency_us, now, &limits);
             peer.in_iss = in_iss;
-            peer.near_recorded = record.near.contains(member);
-            if peer.near_recorded || peer.near_proposed.is_some_and(|version| version < record.version) {
-                peer.near_proposed = None;
+            peer.failover_recorded = record.failover_ready.contains(member);
+            if peer.failover_recorded
+                || peer.failover_proposed.is_some_and(|version| version < record.version)
+            {
+                peer.failover_proposed = None;
             }
             if in_iss {
                 peer.joining = None;
@@ -141,10 +143,10 @@ impl Replica {
                 self.propose(IssChange::Grow { add: member });
             }
             Verdict::Trust => {
-                reach!("replica: a doubtful peer has nothing that the history has not");
+                reach!("replica: an unverified peer has nothing that the history has not");
                 self.propose(IssChange::Trust { member });
             }
-            Verdict::Near => self.record_near(node),
+            Verdict::Failover => self.record_failover_ready(node),
             Verdict::Memory => self.propose_memory(node),
             Verdict::Part => {
                 let (common, end) = peer.diverged.unwrap_or_default();
@@ -170,13 +172,13 @@ impl Replica {
         if self.retry_at(node).is_some_and(|due| due <= self.now) {
             return Verdict::Reattach;
         }
-        if self.near_change(peer).is_some() {
-            return Verdict::Near;
+        if self.failover_change(peer).is_some() {
+            return Verdict::Failover;
         }
         if peer.diverged.is_some() {
             // It was trusted before its copy was interrupted, and half a copy looks like another
             // history. Seed 271574.
-            return if self.doubtful(node) { Verdict::Part } else { Verdict::Reattach };
+            return if self.unverified(node) { Verdict::Part } else { Verdict::Reattach };
         }
         let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
         let why = if !peer.required() {
@@ -212,7 +214,7 @@ impl Replica {
                     && self.serving() =>
             {
                 match peer.joining {
-                    _ if self.doubtful(node) => Verdict::Trust,
+                    _ if self.unverified(node) => Verdict::Trust,
                     Some(_) if peer.durable >= self.answered() || planted(Bug::GrowBeforeCaughtUp) => {
                         Verdict::Record
                     }
@@ -273,7 +275,7 @@ impl Replica {
         if last.is_some() {
             reach!("replica: a proposal is repeated");
         }
-        peer.asked = Some(Asked { change, version, at: now });
+        peer.asked = Some(AskedChange { change, version, at: now });
         let change = ProposedChange::Iss(change);
         self.effects.push_back(Effect::Propose(Proposal { version, epoch, change }));
     }
@@ -333,7 +335,7 @@ impl Replica {
         };
         let shrink = IssChange::Shrink { remove: member, why: ShrinkReason::Absent };
         // What is to be recorded comes first, see `verdict`.
-        let waits = self.near_change(peer).is_some() || peer.diverged.is_some();
+        let waits = self.failover_change(peer).is_some() || peer.diverged.is_some();
         let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
         let fails = fails.filter(|due| *due > self.now || !self.stays_for_copies(peer));
         let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
@@ -344,14 +346,14 @@ impl Replica {
             None
         };
         let doubt = match () {
-            () if let Some(change) = self.near_change(peer) => asked_again(change),
-            () if let Some(opening) = self.memory_change(peer) => {
-                asked_again(IssChange::Memory { member, opening })
+            () if let Some(change) = self.failover_change(peer) => asked_again(change),
+            () if let Some(instance) = self.memory_change(peer) => {
+                asked_again(IssChange::Memory { member, instance })
             }
             () if let Some((common, end)) = peer.diverged => {
                 asked_again(IssChange::Part { member, common, end })
             }
-            () if streaming && self.doubtful(node) => asked_again(IssChange::Trust { member }),
+            () if streaming && self.unverified(node) => asked_again(IssChange::Trust { member }),
             () => None,
         };
         let lag = self.lag_deadline(node, peer);

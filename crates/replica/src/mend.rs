@@ -7,8 +7,8 @@
 //! wanted ─▶ a flight ─▶ judged ─▶ its repairs are admitted ─▶ they are committed ─▶ read again
 //!    ▲         ▲  │        │
 //!    │         └──┘        ├─▶ nothing is damaged (any more) ─▶ read again
-//!    │  sums are lacking   ├─▶ everybody was heard, or is not in sync and away for long, and nobody has a good one ─▶ an error for who reads
-//!    └─────────────────────┴─▶ somebody was not heard, or could not give it; at last ─▶ this replica fails if who is in sync may have it
+//!    │  sums are lacking   ├─▶ every replica was heard, or is out of sync and away for long, and none has a good one ─▶ the read fails
+//!    └─────────────────────┴─▶ a replica was not heard, or could not give it; at last ─▶ this replica fails if an in-sync one may have it
 //! ```
 //!
 //! - A block counts as good by its own checksum. Without one it counts as good if most replicas
@@ -208,7 +208,7 @@ impl Replica {
         // `false`: no operator has asked to believe the primary.
         for difference in compare(&flight.sums, own, false) {
             if difference.damaged.is_empty() {
-                reach!("replica: replicas differ where nobody knows of damage");
+                reach!("replica: replicas differ where none knows of damage");
                 continue;
             }
             if let Some(right) = difference.right {
@@ -229,19 +229,19 @@ impl Replica {
                 Mended::Again
             }
             (true, true) if more && tries < TRIES => {
-                reach!("replica: somebody who is not in sync may have what is damaged, and is asked");
+                reach!("replica: a replica out of sync may have the damaged block, and is asked");
                 return self.scrub.mends.again(range, tries, since);
             }
             (true, true) => {
-                reach!("replica: nobody has what is damaged");
+                reach!("replica: no replica has the damaged block");
                 Mended::Nowhere
             }
             (true, false) if tries < TRIES => {
-                reach!("replica: somebody who must have what is damaged is asked again");
+                reach!("replica: a replica that must have the damaged block is asked again");
                 return self.scrub.mends.again(range, tries, since);
             }
             (true, false) => {
-                reach!("replica: somebody may have what is damaged");
+                reach!("replica: another replica may have the damaged block");
                 Mended::Unknown
             }
         };

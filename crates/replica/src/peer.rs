@@ -9,7 +9,7 @@
 
 use crate::copy::CopySource;
 use crate::slow::Slowness;
-use mainstay_types::{ConfigVersion, Index, IssChange, Member, Opening, Position, Time};
+use mainstay_types::{ConfigVersion, Index, Instance, IssChange, Member, Position, Time};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -24,20 +24,20 @@ pub(crate) struct Peer {
     /// in this epoch (R1).
     pub durable: Index,
     /// Everything up to here is in memory there, as it said on this connection in this epoch, in
-    /// this opening (mode B).
+    /// this instance (mode B).
     pub received: Index,
-    pub opening: Option<Opening>,
+    pub instance: Option<Instance>,
     /// The highest value of `durable` in this epoch. So the peer lacks at most the rest. For mode A
     /// and for people.
     pub known: Index,
-    /// Writes wait for it when it lags too far, see `follow.rs`.
-    pub near: bool,
+    /// Writes wait for it when it lags too far, see `mode_a.rs`.
+    pub within_limits: bool,
     /// The record says so, and the primary is bound to it.
-    pub near_recorded: bool,
+    pub failover_recorded: bool,
     /// The version on which that was proposed, while it may still happen.
-    pub near_proposed: Option<ConfigVersion>,
-    /// Last position that both logs hold, and the end of the peer's log. Set if a doubtful peer's
-    /// log is not the beginning of ours.
+    pub failover_proposed: Option<ConfigVersion>,
+    /// Last position that both logs hold, and the end of the peer's log. Set if an unverified
+    /// peer's log is not the beginning of ours.
     pub diverged: Option<(Position, Position)>,
     /// Every extent of its backing store is at least as new as this, whatever happens to its log.
     pub base: Index,
@@ -48,7 +48,7 @@ pub(crate) struct Peer {
     /// When it last made progress, or when it last began to have something outstanding.
     pub progress_at: Time,
     /// The last proposal about it, to time its repetition.
-    pub asked: Option<Asked>,
+    pub asked: Option<AskedChange>,
     /// Whether it keeps up, and since when it is out because it did not; see `slow.rs`.
     pub slow: Slowness,
     /// Its log differs from ours at a position that both hold; only a copy helps.
@@ -110,13 +110,13 @@ pub(crate) struct Joining {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AskedChange {
     pub change: IssChange,
     pub version: ConfigVersion,
     pub at: Time,
 }
 
-impl Asked {
+impl AskedChange {
     /// Whether it is the same on this version, for whatever reason.
     pub fn is(&self, change: &IssChange, version: ConfigVersion) -> bool {
         self.version == version && std::mem::discriminant(&self.change) == std::mem::discriminant(change)
@@ -156,11 +156,11 @@ impl Peer {
             since: now,
             durable: Index(0),
             received: Index(0),
-            opening: None,
+            instance: None,
             known: Index(0),
-            near: false,
-            near_recorded: false,
-            near_proposed: None,
+            within_limits: false,
+            failover_recorded: false,
+            failover_proposed: None,
             diverged: None,
             base: Index(0),
             told: Index(0),
@@ -180,7 +180,7 @@ impl Peer {
 
     /// Whether writes wait for it when it lags too far.
     pub fn counts(&self) -> bool {
-        self.near || self.near_recorded || self.near_proposed.is_some()
+        self.within_limits || self.failover_recorded || self.failover_proposed.is_some()
     }
 
     pub fn set_link(&mut self, link: Link, now: Time) {
@@ -200,7 +200,7 @@ impl Peer {
     pub fn forget_held(&mut self) {
         self.durable = Index(0);
         self.received = Index(0);
-        self.opening = None;
+        self.instance = None;
     }
 
     /// Begins to feed it from right after `at`, which it holds durably.

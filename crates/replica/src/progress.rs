@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_the_rate_of_late() {
+    fn the_time_left_follows_from_the_latest_rate() {
         let mut progress = Progress::begin(1000, at(0));
         assert_eq!(
             (progress.rate(at(10_000)), progress.left_ms(at(10_000))),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_still_takes_ever_longer() {
+    fn the_time_left_grows_while_a_copy_stands_still() {
         let mut progress = Progress::begin(10, at(0));
         progress.step(at(1000));
         let left = [2, 10, 100].map(|s| progress.left_ms(at(s * 1000)).expect("a rate"));

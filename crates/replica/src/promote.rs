@@ -59,7 +59,10 @@ impl Replica {
         } else if epoch < self.promise_wanted {
             reach!("replica: named in an epoch that is outlived");
             self.fence(Some(Fence::Outlived));
-        } else if epoch == self.promise_wanted && self.vow != Some(epoch) && !planted(Bug::SameEpochTwice) {
+        } else if epoch == self.promise_wanted
+            && self.promise_ahead != Some(epoch)
+            && !planted(Bug::SameEpochTwice)
+        {
             reach!("replica: named in an epoch that it may have served");
             // It may have sequenced in this epoch before, and must not give a position away twice.
             // A replica that was demoted, or knows itself outlived, waits for the next decision of
@@ -108,7 +111,7 @@ impl Replica {
 
     fn promote(&mut self, epoch: Epoch) {
         reach!("replica: promoted");
-        self.vow = None;
+        self.promise_ahead = None;
         self.drop_session();
         self.fence = None;
         self.epoch = epoch;
@@ -121,24 +124,25 @@ impl Replica {
     /// Makes the promise of `epoch` for the control plane, as a primary of that epoch would ask for
     /// it. Nothing changes here from then on until a replica, perhaps this one, is primary in that
     /// epoch. Returns false if the promise cannot be made.
-    pub fn vow(&mut self, epoch: Epoch) -> bool {
+    pub fn promise_ahead(&mut self, epoch: Epoch) -> bool {
         let may = !self.failed
             && !self.leading()
             && self.data() == DataState::Consistent
-            && (epoch > self.promise_wanted || self.vow == Some(epoch));
-        if may && self.vow != Some(epoch) {
+            && (epoch > self.promise_wanted || self.promise_ahead == Some(epoch));
+        if may && self.promise_ahead != Some(epoch) {
             reach!("replica: an epoch is promised before it has a primary");
             self.promise(epoch);
             self.drop_session();
-            self.vow = Some(epoch);
+            self.promise_ahead = Some(epoch);
         }
         may
     }
 
-    /// The epoch of [`vow`](Self::vow), once its promise is durable and the log rests.
+    /// The epoch of [`promise_ahead`](Self::promise_ahead), once its promise is durable and the log
+    /// rests.
     #[must_use]
-    pub fn vowed(&self) -> Option<Epoch> {
-        self.vow.filter(|epoch| *epoch <= self.promised && self.quiescent())
+    pub fn promised_ahead(&self) -> Option<Epoch> {
+        self.promise_ahead.filter(|epoch| *epoch <= self.promised && self.quiescent())
     }
 
     /// Persists a promise of `epoch`, after which lower ones are refused forever (R1).

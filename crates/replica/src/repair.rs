@@ -102,7 +102,7 @@ impl Repair {
             return false;
         }
         if since.plus_ms(AGAIN_MS) <= now && self.right.iter().any(streams) {
-            reach!("replica: who has the content for a repair is asked again");
+            reach!("replica: the replica with the content for a repair is asked again");
             (self.rounds, self.lacks_since) = (self.rounds + 1, None);
             self.sources.clone_from(&self.right);
         }
@@ -145,7 +145,7 @@ impl Replica {
                     }
                     continue;
                 }
-                reach!("replica: nobody has the content for a repair");
+                reach!("replica: no replica has the content for a repair");
                 // Commits do not wait for a replica that is not in sync. So no acknowledged write
                 // is lost if its content is gone, and no replica fails for it.
                 let counts = |node: &NodeId| *node == own || self.peers.get(node).is_some_and(Peer::required);

@@ -473,7 +473,7 @@ impl Replica {
         report.to = report.to.max(at);
         self.scrub.totals.extents += 1;
         if flight.sums.len() < 2 {
-            reach!("replica: an extent that nobody can be compared with");
+            reach!("replica: an extent that no replica can be compared with");
             report.uncompared += 1;
         }
         for node in flight.sums.keys() {

@@ -67,7 +67,7 @@ impl Replica {
         let session = session.filter(|session| session.primary == from && session.epoch == epoch);
         let Some(session) = session else {
             if !planted(Bug::SessionOutlivesReplica) {
-                reach!("replica: a primary goes on in a session of an earlier opening");
+                reach!("replica: a primary goes on in a session of an earlier instance");
                 self.reject_to(from, epoch, Reject::Unknown);
             }
             return;
@@ -103,7 +103,7 @@ impl Replica {
             self.give_up(None, crate::RequestError::NotPrimary);
         }
         reach!("replica: a primary attaches");
-        self.vow = None;
+        self.promise_ahead = None;
         self.promise(epoch);
         self.fence = None;
         self.older = false;

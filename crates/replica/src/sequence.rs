@@ -445,7 +445,7 @@ impl Replica {
             return Some(RequestError::NotPrimary);
         }
         if !self.admits_session(op, session) {
-            reach!("replica: a request of who is not attached");
+            reach!("replica: a request of a client that is not attached");
             return Some(RequestError::NotAttached);
         }
         // A rollback acknowledges no client's write, and a resource that is made of a snapshot gets
@@ -714,7 +714,7 @@ mod tests {
 
     /// A change waits for room before it is sealed, and that wait is part of its latency.
     #[test]
-    fn one_change_is_timed_from_its_admission_to_its_commit() {
+    fn the_latency_of_a_change_runs_from_its_admission_to_its_commit() {
         let mut sequence = Sequence::default();
         let admit = |sequence: &mut Sequence, id| {
             let range = Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES };
@@ -739,7 +739,7 @@ mod tests {
     /// Seed 2446022: the count of failed entries went wrong. So no role ended, and no request was
     /// admitted any more.
     #[test]
-    fn what_fails_while_it_is_in_memory_everywhere_is_counted_once() {
+    fn an_entry_that_fails_while_in_memory_everywhere_is_counted_once() {
         let mut sequence = Sequence::default();
         let (one, two) = (RequestId(1), RequestId(2));
         let snapshot = snapshot_range(mainstay_types::SnapshotId(1));
@@ -762,7 +762,7 @@ mod tests {
 
     /// Copies are wanted, so the write before it is not acknowledged; then there are enough.
     #[test]
-    fn a_repair_ends_once_though_what_is_before_it_is_held() {
+    fn a_repair_ends_once_though_the_write_before_it_is_held() {
         let mut sequence = Sequence::default();
         let range = |block: u64| Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
         let one = RequestId(1);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_counts_for_what_comes_after_it_and_for_clients_when_it_is_committed() {
+    fn a_resize_counts_for_later_entries_at_once_and_for_clients_when_committed() {
         let mut sizes = Sizes::new(vec![8 * BLOCK_BYTES], Vec::new());
         let (resize, beyond) = (
             batch(1, EntryKind::Resize, 10 * BLOCK_BYTES, 0),

@@ -13,7 +13,7 @@
 //! - Devices are made only when there are none, and while none may be there they are not made: not
 //!   when the node is fenced (R19), and not once the owner ends.
 //! - Devices that answer errors do so for good. They go as soon as none of them is being made.
-//! - Before they fail, no service can see it: see [`Failing`](crate::Failing).
+//! - Before they fail, no service can see it: see [`HeldErrors`](crate::HeldErrors).
 
 /// State of the devices of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_arms_it_again_and_ends_what_it_still_tries() {
+    fn a_renewal_arms_the_guard_again_and_ends_its_attempts() {
         let mut guard = armed();
         acts(&mut guard, ACTS_AT);
         guard.silenced(UNTIL, Some(vec!["part"]));
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_guard_takes_over_what_the_one_before_it_owed() {
+    fn the_next_guard_takes_over_a_silencing_that_its_predecessor_owed() {
         let owed = |silent| {
             let mut guard = Guard::taking_over(UNTIL, silent, vec!["s0"]);
             guard.woken(LATER).is_some()

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_acts_before_the_lease_ends_when_the_guard_has_not() {
+    fn the_silencer_acts_before_the_lease_ends_when_the_guard_has_not() {
         for engine in [false, true] {
             let seen = sees(10_000, 0, engine, true);
             assert_eq!(does(5_000, seen), SilencerDoes::Sleeps(at(6_000)));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_nothing_is_left_to_do() {
+    fn the_silencer_ends_when_nothing_is_left_to_do() {
         assert_eq!(does(5_000, sees(10_000, 0, false, false)), SilencerDoes::Ends);
         assert_eq!(does(5_000, sees(10_000, 0, true, false)), SilencerDoes::Sleeps(at(6_000)));
         // The next engine that is told a lease has its own.

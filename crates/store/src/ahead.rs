@@ -60,7 +60,7 @@ mod tests {
     const V: VolumeId = VolumeId(1);
 
     #[test]
-    fn what_was_written_is_left_out_once() {
+    fn ranges_written_ahead_are_left_out_once() {
         let mut ahead = Ahead::default();
         let whole = (BLOCKS, 2 * BLOCKS);
         assert_eq!(ahead.take(V, 1, whole), [whole]);

@@ -366,7 +366,7 @@ mod tests {
         /// another trim. (Once an empty ring had all its bytes as room, wherever the head was. Then
         /// the second of two batches could find no place.)
         #[test]
-        fn what_there_is_room_for_has_a_place(
+        fn a_batch_with_room_has_a_place_in_the_journal(
             ring in 8u64..40,
             steps in prop::collection::vec((1u64..12, prop::bool::weighted(0.3), 0u64..8), 1..60),
         ) {

@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         /// Against a flat array of (index, content) per block.
         #[test]
-        fn it_agrees_with_a_flat_array(ops in prop::collection::vec((0u8..5, 0u64..40, 1u64..20, 0u64..30), 1..60)) {
+        fn the_overlay_agrees_with_a_flat_array(ops in prop::collection::vec((0u8..5, 0u64..40, 1u64..20, 0u64..30), 1..60)) {
             let mut overlay = Overlay::default();
             let mut flat: Vec<Option<(u64, Content)>> = vec![None; 64];
             for (number, (kind, first, blocks, back)) in ops.into_iter().enumerate() {

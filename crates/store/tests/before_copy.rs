@@ -56,7 +56,7 @@ fn is_kept(lab: &Lab) -> bool {
 }
 
 #[test]
-fn what_was_whole_is_kept_until_the_copy_has_ended() {
+fn a_whole_state_is_kept_until_the_copy_has_ended() {
     let (mut lab, log) = behind();
     assert!(!is_kept(&lab));
     restart(&mut lab, &log);
@@ -84,7 +84,7 @@ fn what_was_whole_is_kept_until_the_copy_has_ended() {
 }
 
 #[test]
-fn it_stays_as_it_is_when_the_copy_begins_anew() {
+fn a_kept_state_stays_when_the_copy_begins_anew() {
     let (mut lab, mut log) = behind();
     restart(&mut lab, &log);
     lab.settle();
@@ -116,7 +116,7 @@ fn copy_anew_keeping_nothing(lab: &mut Lab, log: &Log) {
 }
 
 #[test]
-fn a_copy_goes_on_where_it_cannot_be_kept() {
+fn a_copy_goes_on_where_the_earlier_state_cannot_be_kept() {
     let (mut lab, log) = behind();
     restart(&mut lab, &log);
     let take = until_take(&mut lab);
@@ -128,7 +128,7 @@ fn a_copy_goes_on_where_it_cannot_be_kept() {
 }
 
 #[test]
-fn it_is_given_up_for_the_space_that_the_copy_needs() {
+fn a_kept_state_is_given_up_for_the_space_that_the_copy_needs() {
     let (mut lab, log) = behind();
     restart(&mut lab, &log);
     lab.settle();
@@ -151,7 +151,7 @@ fn it_is_given_up_for_the_space_that_the_copy_needs() {
 }
 
 #[test]
-fn it_is_given_up_when_nobody_wants_it() {
+fn a_kept_state_is_given_up_when_no_resource_wants_it() {
     let (mut lab, log) = behind();
     lab.store.give_up_kept();
     restart(&mut lab, &log);
@@ -167,7 +167,7 @@ fn it_is_given_up_when_nobody_wants_it() {
 }
 
 #[test]
-fn what_never_held_anything_keeps_nothing() {
+fn an_empty_replica_keeps_no_state_before_a_copy() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     log.seal(1, log.end().index, vec![write(0, 1, 7)]);
     restart(&mut lab, &log);
@@ -177,7 +177,7 @@ fn what_never_held_anything_keeps_nothing() {
 }
 
 #[test]
-fn a_restart_waits_for_the_removal_of_what_was_kept_before() {
+fn a_restart_waits_for_the_removal_of_the_earlier_kept_state() {
     let (mut lab, mut log) = behind();
     restart(&mut lab, &log);
     lab.settle();

@@ -15,7 +15,7 @@ fn change(session: u64, request: u64) -> NewEntry {
 }
 
 #[test]
-fn it_is_found_in_the_journal_and_in_the_superblock_after_any_crash() {
+fn the_mark_of_a_client_is_found_in_journal_and_superblock_after_any_crash() {
     // More than there are operations.
     for completed in 0..16 {
         let mut random = Random(completed);
@@ -48,7 +48,7 @@ fn it_is_found_in_the_journal_and_in_the_superblock_after_any_crash() {
 }
 
 #[test]
-fn the_target_of_a_copy_takes_it_over_also_if_it_is_lower() {
+fn the_target_of_a_copy_takes_over_a_lower_mark_as_well() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![change(9, 9)]);
     lab.settle();

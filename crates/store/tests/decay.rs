@@ -37,7 +37,7 @@ fn destage_with_damage_at(lab: &mut Lab, payload_byte: usize) -> String {
 }
 
 #[test]
-fn what_decayed_in_the_journal_never_reaches_a_volume() {
+fn decayed_journal_content_never_reaches_a_volume() {
     let (mut lab, _) = two_entries();
     assert_eq!(destage_with_damage_at(&mut lab, 100), "the journal record of entry 1 is damaged");
     // Damage in the part that is already overwritten: the checksum covers the whole entry.
@@ -48,7 +48,7 @@ fn what_decayed_in_the_journal_never_reaches_a_volume() {
 }
 
 #[test]
-fn what_recovery_found_is_checked_again_when_it_is_read_again() {
+fn entries_found_by_recovery_are_checked_again_when_read_again() {
     let (mut lab, log) = two_entries();
     let disk = lab.disk.clone();
     lab.recover_from(disk).expect("all is well yet");

@@ -51,7 +51,7 @@ fn a_size_counts_when_it_is_committed_and_goes_with_a_tail_that_is_cut() {
 }
 
 #[test]
-fn what_is_new_can_be_read_and_written_before_the_file_has_grown_and_is_not_destaged() {
+fn the_new_part_of_a_volume_is_readable_and_not_destaged_before_its_file_grows() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     let old = size(&lab);
     append(&mut lab, &mut log, vec![resize(0, old + 4 * BLOCK_BYTES)]);
@@ -147,7 +147,7 @@ fn a_volume_that_finds_no_space_to_grow_waits_for_it() {
         lab.fail_for_space(0);
         assert!(lab.store.is_stalled() && grown(&lab).is_empty());
         lab.pump();
-        assert!(lab.doing.is_empty(), "nothing is tried before somebody says so");
+        assert!(lab.doing.is_empty(), "nothing is tried before the host says so");
         lab.store.retry();
         assert!(!lab.store.is_stalled());
     }

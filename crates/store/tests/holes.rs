@@ -33,7 +33,7 @@ fn a_discard_is_a_hole_and_write_zeroes_is_not() {
 }
 
 #[test]
-fn what_is_newer_decides_whether_space_stays() {
+fn the_newest_entry_decides_whether_space_stays() {
     let lab = destaged(
         lazy(),
         vec![vec![discard(0, 8)], vec![zeroes(2, 2)], vec![write(4, 1, 9)], vec![discard(3, 1)]],
@@ -69,7 +69,7 @@ fn space_is_given_back_without_waiting_for_writes() {
 /// R18: a journal has room for millions of discards, each a run of the overlay. They wait for a
 /// checkpoint, nothing is lost, and an epoch can start meanwhile.
 #[test]
-fn an_overlay_full_of_discards_holds_up_what_follows() {
+fn an_overlay_full_of_discards_holds_up_later_entries() {
     let tuning = Tuning { runs_max: 8, ..lazy() };
     let (mut lab, mut log) = (Lab::with(lab::config(), tuning), Log::default());
     // The log of a secondary, which does not ask for room.

@@ -68,7 +68,7 @@ fn a_batch_is_written_at_once_unless_enough_is_in_flight() {
 
 /// R18: bytes in flight delay the clients that read.
 #[test]
-fn no_more_bytes_are_in_flight_than_may_be() {
+fn journal_bytes_in_flight_are_bounded() {
     let tuning = Tuning { write_bytes_max: 8 * BLOCK as u64, ..lazy() };
     let (mut lab, mut log) = (Lab::with(lab::config(), tuning), Log::default());
     let mut add = |lab: &mut Lab, blocks: u64| {
@@ -128,7 +128,7 @@ fn writes_end_in_any_order_and_are_durable_in_that_of_the_log() {
 /// R13: a write in flight with one that fails is not told as durable any more, whether it came
 /// before or after and however it ends.
 #[test]
-fn a_write_that_fails_ends_it_for_those_in_flight_with_it() {
+fn a_failed_journal_write_ends_durability_for_the_writes_in_flight_with_it() {
     for (ended, failed) in [(None, 0), (None, 1), (None, 2), (Some(1), 0), (Some(2), 0), (Some(0), 0)] {
         let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());
         append(&mut lab, &mut log, 1);
@@ -153,7 +153,7 @@ fn a_write_that_fails_ends_it_for_those_in_flight_with_it() {
 /// not whole, and nothing is taken for damage. Nothing behind it comes back when the log goes on
 /// with the same bytes.
 #[test]
-fn what_a_crash_leaves_of_writes_in_flight_is_a_prefix() {
+fn a_crash_leaves_a_prefix_of_the_journal_writes_in_flight() {
     let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());
     append(&mut lab, &mut log, 1);
     end(&mut lab, 0);
@@ -198,7 +198,7 @@ fn what_a_crash_leaves_of_writes_in_flight_is_a_prefix() {
 /// A record is known to have been durable once a write that began later is. Until then its damage
 /// looks like a torn tail.
 #[test]
-fn damage_has_a_witness_in_what_began_later() {
+fn a_later_journal_write_is_the_witness_of_damage() {
     let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());
     append(&mut lab, &mut log, 1);
     append(&mut lab, &mut log, 2);

@@ -30,7 +30,7 @@ fn replica() -> (Lab, Log) {
 }
 
 #[test]
-fn it_tells_what_recovery_finds_and_changes_nothing() {
+fn an_inspection_reports_what_recovery_finds_and_changes_nothing() {
     let (lab, log) = replica();
     let mut disk = lab.disk.clone();
     let found = inspect(&mut disk).expect("a replica");
@@ -76,7 +76,7 @@ fn damage_is_told_where_recovery_refuses() {
 }
 
 #[test]
-fn what_an_entry_does_is_told() {
+fn an_inspection_tells_kind_and_range_of_each_entry() {
     let mut lab = Lab::new();
     let mut log = Log::default();
     let range = Range { volume: VolumeId(1), offset: BLOCK as u64, len: 3 * BLOCK as u64 };

@@ -50,7 +50,7 @@ fn in_volume(lab: &Lab, block: u32) -> u8 {
 }
 
 #[test]
-fn what_is_kept_stays_and_the_rest_goes_to_its_place() {
+fn kept_blocks_stay_and_copied_blocks_go_to_their_place() {
     let (mut lab, log) = target(true);
     let kept = [0, 2, 3, 9];
     let data = rest(&kept, |block| 100 + (block % 100) as u8);
@@ -92,7 +92,7 @@ fn an_extent_of_which_all_is_kept_is_installed_without_a_write() {
 
 /// A device gives back what is in its cache, so it is kept; then the power goes.
 #[test]
-fn what_is_kept_is_durable_before_the_replica_counts_as_whole() {
+fn kept_blocks_are_durable_before_the_replica_counts_as_whole() {
     let (mut lab, log) = target(false);
     let all: Vec<u32> = (0..BLOCKS as u32).collect();
     lab.store.install_extent(VOLUME, 0, log.end().index, Bytes::new(), Vec::new(), all);

@@ -33,7 +33,7 @@ fn in_volume(lab: &Lab, block: u64) -> u8 {
 }
 
 #[test]
-fn a_pass_frees_a_part_and_what_is_written_again_and_again_stays() {
+fn a_pass_frees_a_part_of_the_journal_and_hot_blocks_stay() {
     let (mut lab, mut log) = (in_parts(4), Log::default());
     let part = lab.config.journal_bytes / 4 / BATCH_BYTES;
     let half = lab.config.journal_bytes / 2 / BATCH_BYTES;
@@ -76,7 +76,7 @@ fn writes_until_there_is_room(pass_parts: u64) -> usize {
 }
 
 #[test]
-fn who_waits_for_room_waits_for_a_part_of_the_journal() {
+fn a_write_that_waits_for_room_waits_for_a_part_of_the_journal() {
     let blocks = (lab::config().journal_bytes / BATCH_BYTES) as usize;
     let all = writes_until_there_is_room(1);
     assert!(all >= blocks / 2, "for all {all} that were there when the pass began");
@@ -159,7 +159,7 @@ fn gathered(journal: u64, tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -
 }
 
 #[test]
-fn a_pass_takes_its_time_unless_much_has_gathered_or_somebody_waits() {
+fn a_pass_takes_its_time_unless_much_has_gathered_or_a_write_waits() {
     let scattered = |blocks, awaited| at_once(unhurried(), blocks, write, awaited);
     assert_eq!(scattered(20, false), 0);
     assert_eq!(scattered(21, false), 1);
@@ -176,7 +176,7 @@ fn a_pass_has_fewer_bytes_in_flight_while_it_takes_its_time() {
 }
 
 #[test]
-fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
+fn a_pass_hurries_more_the_more_of_its_cause_there_is() {
     let lazy = Tuning { destage_start_bytes: u64::MAX, ..unhurried() };
     // Half of the journal, and three quarters.
     assert_eq!([100, 101, 126, 151].map(|blocks| at_once(lazy, blocks, write, false)), [0, 1, 4, 8]);

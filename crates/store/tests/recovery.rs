@@ -227,7 +227,7 @@ fn a_record_that_was_written_at_the_start_of_the_ring_by_mistake_is_damage() {
 /// recovery finds it. A record that recovery tells to be durable must survive a power cut from then
 /// on (S8).
 #[test]
-fn what_was_found_in_a_cache_after_the_end_of_a_process_is_durable_once_it_was_recovered() {
+fn records_found_in_the_cache_after_a_process_ended_are_durable_once_recovered() {
     let mut lab = Lab::new();
     let mut log = Log::default();
     lab.store.append(log.seal(1, Index(0), vec![write(0, 1, 1)]));
@@ -444,7 +444,7 @@ fn formatting_leaves_nothing_of_an_earlier_life() {
 }
 
 #[test]
-fn a_full_journal_keeps_the_reserve_and_takes_what_waits_once_entries_are_committed() {
+fn a_full_journal_keeps_the_reserve_and_takes_waiting_batches_after_commits() {
     let mut lab = Lab::new();
     let mut log = Log::default();
     while lab.store.room() >= 2 * BLOCK_BYTES {

@@ -42,7 +42,7 @@ fn with_snapshot() -> (Lab, Log) {
 }
 
 #[test]
-fn all_volumes_hold_what_the_snapshot_holds_and_what_comes_after_lies_over_it() {
+fn after_a_rollback_all_volumes_hold_the_snapshot_with_later_writes_over_it() {
     let (mut lab, mut log) = with_snapshot();
     lab.append(&mut log, vec![write(1, 1, 3), rollback(1, 2)]);
     lab.append(&mut log, vec![write(3, 1, 4)]);
@@ -66,7 +66,7 @@ fn all_volumes_hold_what_the_snapshot_holds_and_what_comes_after_lies_over_it() 
 }
 
 #[test]
-fn one_goes_back_and_forth_between_snapshots() {
+fn volumes_go_back_and_forth_between_snapshots() {
     let (mut lab, mut log) = with_snapshot();
     // Like an operator, it takes a snapshot of the content that is given up.
     lab.append(&mut log, vec![snapshot(2)]);
@@ -98,7 +98,7 @@ fn a_volume_that_grew_since_keeps_its_size_and_has_zeroes_there() {
 /// The power fails after `completed` operations, from the entry to the one after its checkpoint.
 /// Any part of the operations under way may be left.
 #[test]
-fn after_any_crash_it_is_done_or_not_begun() {
+fn after_any_crash_a_rollback_is_done_or_not_begun() {
     let mut begun = 0;
     for completed in 0..24 {
         for variant in 0..8 {
@@ -145,7 +145,7 @@ fn nothing_is_applied_later_that_was_not_said_to_be_committed() {
 
 /// Its primary was told that it is here, and copies nothing that is older. Seed 1620212.
 #[test]
-fn what_waits_for_a_rollback_is_not_lost_with_a_copy() {
+fn entries_that_wait_for_a_rollback_are_not_lost_with_a_copy() {
     let mut waited = 0;
     for completed in 0..24 {
         let (mut lab, mut log) = with_snapshot();
@@ -172,7 +172,7 @@ fn what_waits_for_a_rollback_is_not_lost_with_a_copy() {
 /// A primary copies to another replica everything that has changed since that one left. Entries
 /// that are committed and not applied count too. Seed 3163911.
 #[test]
-fn what_waits_for_a_rollback_is_listed_as_changed() {
+fn extents_of_entries_that_wait_for_a_rollback_are_listed_as_changed() {
     let mut waited = 0;
     for completed in 0..24 {
         let (mut lab, mut log) = with_snapshot();
@@ -219,7 +219,7 @@ fn a_snapshot_is_not_dropped_before_it_was_rolled_back_to() {
 }
 
 #[test]
-fn who_does_not_hold_the_snapshot_stops() {
+fn a_store_that_lacks_the_snapshot_of_a_rollback_stops() {
     let (mut lab, mut log) = with_snapshot();
     lab.store.snapshot_lost(S);
     assert_eq!(state(&lab, 1), Some(Missing));
@@ -239,7 +239,7 @@ fn who_does_not_hold_the_snapshot_stops() {
 }
 
 #[test]
-fn what_cannot_be_is_left_out_by_everybody() {
+fn every_store_leaves_out_an_impossible_rollback() {
     let (mut lab, mut log) = with_snapshot();
     let before = lab.content();
     for entry in [rollback(8, 9), rollback(8, 1)] {
@@ -288,7 +288,7 @@ fn checked(lab: &Lab, block: u64) -> Checked {
 /// Sums come back with the blocks that they are of. So a block that has rotted in the snapshot is
 /// damaged afterwards too.
 #[test]
-fn what_has_rotted_in_the_snapshot_is_damaged_afterwards_and_nothing_else() {
+fn only_blocks_rotten_in_the_snapshot_are_damaged_after_a_rollback() {
     let (mut lab, mut log) = with_snapshot();
     lab.disk.snapshots.get_mut(&S).expect("it is kept")[0][3 * BLOCK] ^= 4;
     lab.append(&mut log, vec![rollback(1, 2)]);
@@ -358,7 +358,7 @@ fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Segments)> {
 /// A scrub that is asked for before the rollback gets the content before it, and one that is asked
 /// for after it the content after it. Neither gets a mixture.
 #[test]
-fn scrubs_see_what_was_before_a_rollback_or_what_comes_after_it() {
+fn scrubs_see_the_content_before_or_after_a_rollback_never_a_mixture() {
     let (mut lab, mut log) = with_snapshot();
     lab.store.destage_now();
     lab.settle();

@@ -50,7 +50,7 @@ fn nothing_newer_reaches_an_extent_before_it_is_read() {
 }
 
 #[test]
-fn another_extent_is_written_meanwhile() {
+fn other_extents_are_written_during_a_scrub() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     let entry = of_extent(&lab, 1);
     lab.append(&mut log, vec![write(0, 1, 1), entry]);

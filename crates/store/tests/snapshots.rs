@@ -35,7 +35,7 @@ fn until_take(lab: &mut Lab) -> usize {
 }
 
 #[test]
-fn what_changes_afterwards_is_not_in_it_and_nobody_waits_for_it() {
+fn a_snapshot_excludes_later_writes_and_delays_no_write() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 2, 1), write(8, 1, 1)]);
     lab.append(&mut log, vec![write(1, 1, 2), snapshot(1)]);
@@ -61,7 +61,7 @@ fn what_changes_afterwards_is_not_in_it_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn one_after_the_other_is_taken_although_the_first_still_waits() {
+fn several_snapshots_are_taken_although_the_first_still_waits() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     for id in 1..=3 {
         lab.append(&mut log, vec![write(0, 1, id as u8), write(u64::from(id), 1, id as u8), snapshot(id)]);
@@ -75,7 +75,7 @@ fn one_after_the_other_is_taken_although_the_first_still_waits() {
 }
 
 #[test]
-fn a_number_that_was_used_before_is_missing_and_passes_end_at_it() {
+fn a_snapshot_number_used_before_is_missing_and_passes_end_at_it() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
     let take = until_take(&mut lab);
@@ -92,7 +92,7 @@ fn a_number_that_was_used_before_is_missing_and_passes_end_at_it() {
 }
 
 #[test]
-fn a_volume_that_grows_afterwards_has_its_old_size_in_it() {
+fn a_snapshot_keeps_the_size_of_a_volume_that_grows_afterwards() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     let old = lab.config.volumes[0];
     lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
@@ -133,7 +133,7 @@ fn a_volume_that_grows_after_two_has_its_old_size_in_both_after_a_crash() {
 /// The power fails after `completed` operations, from the snapshot's entry to the one after its
 /// checkpoint.
 #[test]
-fn after_any_crash_it_is_taken_again_or_there() {
+fn after_any_crash_a_snapshot_is_taken_again_or_there() {
     for completed in 0..24 {
         for variant in 0..8 {
             let (mut lab, mut log) = (Lab::new(), Log::default());
@@ -151,7 +151,7 @@ fn after_any_crash_it_is_taken_again_or_there() {
 }
 
 #[test]
-fn a_pool_that_cannot_take_it_costs_the_snapshot_and_nothing_else() {
+fn a_pool_that_cannot_take_a_snapshot_costs_only_the_snapshot() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
     let take = until_take(&mut lab);
@@ -225,7 +225,7 @@ fn there_are_only_so_many_everywhere() {
 }
 
 #[test]
-fn the_target_of_a_copy_learns_which_there_are_and_keeps_what_it_has() {
+fn the_target_of_a_copy_learns_the_list_of_snapshots_and_keeps_its_own() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
     lab.append(&mut log, vec![write(0, 1, 2), snapshot(2)]);
@@ -268,7 +268,7 @@ fn a_restart_waits_for_a_snapshot_that_is_being_taken() {
 /// The superblock that the pass writes says that the replica is whole, so after a crash this entry
 /// is met by one. Found by seed 314670.
 #[test]
-fn one_that_is_met_while_a_copy_ends_is_taken() {
+fn a_snapshot_met_while_a_copy_ends_is_taken() {
     let mut met = 0;
     for completed in 0..16 {
         for crash in [None, Some(0), Some(1), Some(2)] {

@@ -214,7 +214,7 @@ fn a_replica_without_sums_has_nothing_to_check() {
 
 /// ADR 15: as the target of a copy holds it, whatever was there and whatever is lost of it.
 #[test]
-fn what_nobody_has_is_damaged_here_as_well_until_it_is_written_anew() {
+fn a_block_copied_as_damage_is_damaged_until_it_is_written_anew() {
     let (mut lab, mut log) = destaged(&[3, 5]);
     log.seal(1, log.end().index, vec![write(0, 1, 1)]);
     let blocks = EXTENT_BYTES / BLOCK_BYTES;

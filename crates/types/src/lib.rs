@@ -84,9 +84,10 @@ id!(
     Incarnation(u64), "d"
 );
 id!(
-    /// One opening of a replica by a process. Random and new each time, because content that was
-    /// only in memory is gone with the last opening. 0: not known, and never counted on.
-    Opening(u64), "o"
+    /// One instance of a replica or client: the time for which a process has it open. Random and
+    /// new each time, because content that was only in memory is gone with the last instance. 0:
+    /// not known, and never counted on.
+    Instance(u64), "o"
 );
 id!(
     /// Running hash over the log up to and including a batch; equal chains mean equal logs.
@@ -100,8 +101,8 @@ id!(
 );
 
 id!(
-    /// One opening of a resource's devices on a client: the version of the record that began it, so
-    /// that later ones are higher. 0: a device of the primary itself.
+    /// One period for which a client has a resource's devices: the version of the record that began
+    /// it, so that later ones are higher. 0: a device of the primary itself.
     SessionId(u64), "a"
 );
 

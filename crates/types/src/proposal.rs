@@ -4,7 +4,7 @@
 //! them, and the control plane decides. A change counts only for the version of the record that it
 //! was based on.
 
-use crate::{ConfigVersion, Epoch, Member, Opening, Position, ShrinkReason};
+use crate::{ConfigVersion, Epoch, Instance, Member, Position, ShrinkReason};
 use serde::{Deserialize, Serialize};
 
 /// A compare-and-set on the record, to be sent to the control plane. Its result arrives as a
@@ -41,18 +41,24 @@ pub enum IssChange {
     },
     /// Add a replica that has caught up to the in-sync set (R4).
     Grow { add: Member },
-    /// The primary has seen the log of a doubtful replica: it is the beginning of its own (R11).
+    /// The primary has seen the log of an unverified replica: it is the beginning of its own (R11).
     Trust { member: Member },
     /// In mode A with takeover: this follower lacks no more than the limits allow, and writes wait
     /// for it.
-    Near { member: Member },
-    /// Writes are not to wait for it any more. Raises the version also if it was not near: an
-    /// earlier `Near` can no longer happen.
-    Far { member: Member },
-    /// In mode B: what this member has in memory counts from now on, in this opening, or in none
+    #[serde(rename = "near")]
+    FailoverReady { member: Member },
+    /// Writes are not to wait for it any more. Raises the version also if the follower was not
+    /// failover-ready: an earlier `FailoverReady` can no longer happen.
+    #[serde(rename = "far")]
+    NotFailoverReady { member: Member },
+    /// In mode B: what this member has in memory counts from now on, in this instance, or in none
     /// any more.
-    Memory { member: Member, opening: Option<Opening> },
-    /// A doubtful replica holds what the history has not, or may: what follows `common`, up to
+    Memory {
+        member: Member,
+        #[serde(rename = "opening")]
+        instance: Option<Instance>,
+    },
+    /// An unverified replica holds what the history has not, or may: what follows `common`, up to
     /// `end` (R11). It is to go and to begin anew.
     Part { member: Member, common: Position, end: Position },
 }
@@ -64,8 +70,8 @@ impl IssChange {
         let (Self::Shrink { remove: member, .. }
         | Self::Grow { add: member }
         | Self::Trust { member }
-        | Self::Near { member }
-        | Self::Far { member }
+        | Self::FailoverReady { member }
+        | Self::NotFailoverReady { member }
         | Self::Memory { member, .. }
         | Self::Part { member, .. }) = self;
         *member

@@ -1,7 +1,7 @@
 //! The control plane's record of a resource: which node may sequence, and which replicas hold every
 //! acknowledged write.
 
-use crate::{ConfigVersion, Epoch, Incarnation, Mode, NodeId, Opening, Policy, ResourceId, SessionId};
+use crate::{ConfigVersion, Epoch, Incarnation, Instance, Mode, NodeId, Policy, ResourceId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -43,8 +43,9 @@ pub struct Attachment {
     pub node: NodeId,
     /// The only one whose requests are admitted.
     pub session: SessionId,
-    /// Opening of the client that owns the session; `None` while no client has taken the session.
-    pub opening: Option<Opening>,
+    /// Instance of the client that owns the session; `None` while no client has taken the session.
+    #[serde(rename = "opening")]
+    pub instance: Option<Instance>,
     /// Time after which a waiting request ends the session (R20), in milliseconds.
     pub wait_ms: u64,
 }
@@ -76,7 +77,7 @@ pub struct ResourceRecord {
     /// demotion.
     pub primary: Option<NodeId>,
     /// The in-sync set: sorted by node, never empty once the resource is ready (R11). In mode A the
-    /// primary and those that are `called`.
+    /// primary and those in `joining_for_move`.
     pub iss: Vec<Member>,
     /// All replicas that are meant to exist and have a disk, sorted by node; a superset of `iss`.
     pub replicas: Vec<Member>,
@@ -86,23 +87,23 @@ pub struct ResourceRecord {
     /// With `takeover`: followers that lack no more acknowledged writes than `lag` allows, sorted
     /// by node. The primary ensures this from before they are in the list (as R4) until it knows
     /// that they are out of it (as R3).
-    #[serde(default)]
-    pub near: Vec<Member>,
+    #[serde(default, rename = "near")]
+    pub failover_ready: Vec<Member>,
     /// Nodes whose replicas are to be in sync although the mode is A, because the primary, or a
     /// replica, moves there.
-    #[serde(default)]
-    pub called: Vec<NodeId>,
+    #[serde(default, rename = "called")]
+    pub joining_for_move: Vec<NodeId>,
     /// Replicas that were there when a promotion was forced (R11). Their logs and volumes may hold
     /// entries that are no longer in the history. A primary feeds one only after it has seen that
     /// it holds none.
-    #[serde(default)]
-    pub doubtful: Vec<Member>,
-    /// Members of the in-sync set whose memory counts, each with the opening in which it does. In
-    /// another opening the member may lack acknowledged writes, and must not be promoted. A member
+    #[serde(default, rename = "doubtful")]
+    pub unverified: Vec<Member>,
+    /// Members of the in-sync set whose memory counts, each with the instance in which it does. In
+    /// another instance the member may lack acknowledged writes, and must not be promoted. A member
     /// that is not named here holds its acknowledged writes durably. Empty unless the mode is B, or
     /// was B and some entries are not durable yet.
-    #[serde(default, with = "pairs")]
-    pub openings: BTreeMap<NodeId, Opening>,
+    #[serde(default, with = "pairs", rename = "openings")]
+    pub instances: BTreeMap<NodeId, Instance>,
     /// The client that has the devices, if the primary does not. No other client is admitted.
     #[serde(default)]
     pub attached: Option<Attachment>,
@@ -120,10 +121,10 @@ impl ResourceRecord {
             iss: Vec::new(),
             replicas: Vec::new(),
             policy: Policy::default(),
-            near: Vec::new(),
-            called: Vec::new(),
-            doubtful: Vec::new(),
-            openings: BTreeMap::new(),
+            failover_ready: Vec::new(),
+            joining_for_move: Vec::new(),
+            unverified: Vec::new(),
+            instances: BTreeMap::new(),
             attached: None,
         }
     }
@@ -131,7 +132,7 @@ impl ResourceRecord {
     /// Whether a replica on `node` that has caught up is to become a member of the in-sync set.
     #[must_use]
     pub fn admits(&self, node: NodeId) -> bool {
-        self.policy.mode() != Mode::A || self.called.contains(&node)
+        self.policy.mode() != Mode::A || self.joining_for_move.contains(&node)
     }
 
     /// How many copies of a write there have to be before it is acknowledged.
@@ -159,15 +160,15 @@ impl ResourceRecord {
 /// A map as a list of pairs. Keys of JSON objects are texts. Where serde first has to look for the
 /// kind of a message, it does not make numbers of them again.
 mod pairs {
-    use crate::{NodeId, Opening};
+    use crate::{Instance, NodeId};
     use serde::{Deserialize, Deserializer, Serializer};
     use std::collections::BTreeMap;
 
-    pub fn serialize<S: Serializer>(map: &BTreeMap<NodeId, Opening>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(map: &BTreeMap<NodeId, Instance>, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(map)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<NodeId, Opening>, D::Error> {
-        Ok(Vec::<(NodeId, Opening)>::deserialize(from)?.into_iter().collect())
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<NodeId, Instance>, D::Error> {
+        Ok(Vec::<(NodeId, Instance)>::deserialize(from)?.into_iter().collect())
     }
 }

@@ -1,8 +1,8 @@
 //! Jobs of replicas, carried out step by step. The agent asks the engine for a step. It gets no
 //! answer when the connection breaks or the step takes too long, as in `agent/src/engine_link.rs`.
 
-use super::{Agent, Answer, Out, Step, StepError};
-use mainstay_control::reconcile::Unusable;
+use super::{Agent, Out, Step, StepAnswer, StepError};
+use mainstay_control::actions::Unusable;
 use mainstay_control::reconciler::job::{Job, Order, Trouble};
 use mainstay_control::reconciler::{Event, Failure};
 use mainstay_types::{Code, Incarnation, ResourceId, Time};
@@ -85,7 +85,7 @@ impl Agent {
         now: Time,
         resource: ResourceId,
         number: u64,
-        result: Result<Answer, StepError>,
+        result: Result<StepAnswer, StepError>,
     ) -> bool {
         if self.jobs.get(&resource).is_none_or(|under_way| under_way.number != number) {
             return false;

@@ -7,9 +7,9 @@ use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{ResourceSpec, Settings};
 use mainstay_silence::GUARD_MARGIN_MS;
 use mainstay_types::{
-    BLOCK_BYTES, BackgroundLimits, Choices, ConfigVersion, Copies, Epoch, IssChange, JOURNAL_BYTES_MIN,
-    Member, NodeStatus, Opening, Proposal, ProposedChange, Role, Severity, ShrinkReason, SlowLimits,
-    StepDownReason,
+    BLOCK_BYTES, BackgroundLimits, Choices, ConfigVersion, Copies, Epoch, Instance, IssChange,
+    JOURNAL_BYTES_MIN, Member, NodeStatus, Proposal, ProposedChange, Role, Severity, ShrinkReason,
+    SlowLimits, StepDownReason,
 };
 use std::collections::BTreeSet;
 
@@ -327,7 +327,7 @@ impl Lab {
                 epoch: Epoch(0),
                 version: ConfigVersion(0),
                 incarnation,
-                opening: Opening(1),
+                instance: Instance(1),
                 reopened: None,
                 devices_ready: false,
                 volumes: vec![16 * BLOCK_BYTES],
@@ -341,12 +341,12 @@ impl Lab {
             },
             proposal: None,
         };
-        let mut answer = Answer::Done;
+        let mut answer = StepAnswer::Done;
         match step {
             Step::Open => {
                 let incarnation = node.agent.as_ref().unwrap().durable.stored[&resource];
                 node.engine.replicas.insert(resource, report(incarnation));
-                answer = Answer::Opened(incarnation);
+                answer = StepAnswer::Opened(incarnation);
             }
             Step::Close => {
                 node.engine.replicas.remove(&resource);
@@ -437,7 +437,7 @@ fn agents_elect_and_replace_a_primary() {
             choices: Choices::default(),
             origin: None,
         });
-        assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody serves");
+        assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: no node serves");
         let record = &lab.truth().resources[&R0].record;
         assert_eq!((record.epoch, record.iss.len()), (Epoch(1), 3), "seed {seed}");
         lab.run(5_000_000);
@@ -454,7 +454,7 @@ fn agents_elect_and_replace_a_primary() {
         assert!(lab.reach(6_000_000, |lab| !lab.truth().alive(old)), "seed {seed}: {old} does not die");
         assert!(clock(old, lab.now_us) > lease_end, "seed {seed}: {old} is dead before its lease has ended");
         assert!(lab.now_us > stopped_us + (LEASE_MS - 400) * 1000, "seed {seed}");
-        assert!(lab.reach(1_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody follows");
+        assert!(lab.reach(1_000_000, |lab| lab.serving().is_some()), "seed {seed}: no follower is fed");
         let new = lab.serving().unwrap();
         assert_ne!(new, old);
         let record = &lab.truth().resources[&R0].record;
@@ -465,7 +465,7 @@ fn agents_elect_and_replace_a_primary() {
         assert!(lab.reach(5_000_000, |lab| lab.truth().alive(old)), "seed {seed}: {old} does not rejoin");
         assert_eq!(lab.truth().nodes[&old].generation, 2);
         lab.run(3_000_000);
-        assert_eq!(lab.serving(), Some(new), "seed {seed}: nobody moves back by himself");
+        assert_eq!(lab.serving(), Some(new), "seed {seed}: no service moves back by itself");
         for node in lab.nodes.values() {
             assert_eq!(node.agent.as_ref().unwrap().state(), lab.truth(), "seed {seed}");
         }
@@ -522,7 +522,7 @@ fn a_restarted_agent_goes_on_with_its_service() {
 }
 
 #[test]
-fn nothing_starts_before_the_engine_has_confirmed_the_guard() {
+fn no_service_starts_before_the_engine_has_confirmed_the_guard() {
     let mut lab = Lab::new(3, initial_state(&shape(true)));
     for node in lab.nodes.values_mut() {
         node.mute_guard = true;
@@ -650,7 +650,7 @@ fn steps_of_the_engine_end_with_the_connection() {
             )
             .collect()
     };
-    let done = |number| In::StepAnswered { resource: R0, number, result: Ok(Answer::Done) };
+    let done = |number| In::StepAnswered { resource: R0, number, result: Ok(StepAnswer::Done) };
     // Makes a replica until the engine has formatted it, and gives its incarnation and the number
     // of that step.
     let makes = |agent: &mut Agent, now: Time| {
@@ -674,7 +674,7 @@ fn steps_of_the_engine_end_with_the_connection() {
     let (number, second) = makes(&mut agent, Time(0).plus_ms(5001));
     assert_ne!(first, second, "what the first attempt left is nothing");
     agent.handle(Time(0).plus_ms(5002), done(late));
-    assert_eq!(steps(&mut agent), [], "an answer to the first attempt is nobody's");
+    assert_eq!(steps(&mut agent), [], "an answer to the first attempt has no reader");
     agent.handle(Time(0).plus_ms(7000), done(number));
     let labels = steps(&mut agent);
     let [(number, Step::WriteLabel(label))] = labels[..] else { panic!("{labels:?}") };

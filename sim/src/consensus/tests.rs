@@ -30,7 +30,7 @@ impl Net {
 }
 
 /// Deliveries that a node has had so far.
-struct Told {
+struct Delivered {
     index: u64,
     state: State,
     leads: bool,
@@ -42,7 +42,7 @@ struct Lab {
     net: Net,
     now_us: u64,
     events: u64,
-    told: BTreeMap<NodeId, Told>,
+    told: BTreeMap<NodeId, Delivered>,
     /// Entry that was delivered under each index; every node must get the same one.
     seen: BTreeMap<u64, Arc<Entry>>,
     next_note: u64,
@@ -71,7 +71,7 @@ impl Lab {
         let state = initial_state(&shape(nodes));
         let voters: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
         let told =
-            |node: &NodeId| (*node, Told { index: 0, state: state.clone(), leads: false, snapshots: 0 });
+            |node: &NodeId| (*node, Delivered { index: 0, state: state.clone(), leads: false, snapshots: 0 });
         Self {
             told: voters.iter().map(told).collect(),
             consensus: Consensus::new(voters, 200, state, Random::new(seed)),
@@ -157,7 +157,7 @@ impl Lab {
         let told = self.told.get_mut(&node).unwrap();
         let (Log { applied: index, .. }, state) = self.consensus.restarted(node, told.index);
         assert!(index <= told.index, "{node} starts with what it never had");
-        *told = Told { index, state, leads: false, snapshots: told.snapshots };
+        *told = Delivered { index, state, leads: false, snapshots: told.snapshots };
     }
 
     fn assert_all_equal(&self) {
@@ -284,7 +284,7 @@ fn two_nodes_may_take_themselves_for_the_leader_for_a_while() {
 }
 
 #[test]
-fn without_a_majority_nobody_leads() {
+fn without_a_majority_no_node_leads() {
     let mut lab = Lab::led(3, 7);
     for node in lab.others() {
         lab.stop(node);
@@ -307,13 +307,13 @@ fn one_way_links_are_no_majority() {
     let before = lab.consensus.committed();
     lab.note(old);
     lab.run(300_000);
-    assert_eq!(lab.consensus.committed(), before, "nobody's answer comes back");
+    assert_eq!(lab.consensus.committed(), before, "the answer of no operator comes back");
     lab.run(2_000_000);
     assert!(others.contains(&lab.leader()));
 }
 
 #[test]
-fn only_who_has_everything_becomes_leader() {
+fn only_a_node_with_every_entry_becomes_leader() {
     for seed in 0..50 {
         let mut lab = Lab::led(3, seed);
         let (old, others) = (lab.leader(), lab.others());
@@ -347,7 +347,7 @@ fn a_node_that_lags_far_or_is_chosen_gets_a_snapshot() {
 }
 
 #[test]
-fn a_restarted_node_begins_with_what_it_had_or_less() {
+fn a_restarted_node_begins_with_its_entries_or_fewer() {
     let mut older = 0;
     for seed in 0..30 {
         let mut lab = Lab::led(3, seed);
@@ -360,7 +360,7 @@ fn a_restarted_node_begins_with_what_it_had_or_less() {
         let had = lab.told[&node].index;
         lab.stop(node);
         lab.start(node);
-        let Told { index, state, .. } = &lab.told[&node];
+        let Delivered { index, state, .. } = &lab.told[&node];
         let mut replayed = initial_state(&shape(3));
         for entry in &lab.consensus.log[..*index as usize] {
             replayed.apply(Entry::clone(entry));
@@ -389,7 +389,7 @@ fn lost_proposals_are_lost_or_late() {
 }
 
 #[test]
-fn a_change_of_leaders_is_at_once_and_needs_somebody_else() {
+fn a_change_of_leaders_is_immediate_and_needs_a_second_node() {
     let mut lab = Lab::led(3, 9);
     let old = lab.leader();
     assert!(lab.consensus.leader_change(lab.now_us, &lab.net));
@@ -404,7 +404,7 @@ fn a_change_of_leaders_is_at_once_and_needs_somebody_else() {
 }
 
 #[test]
-fn nothing_happens_while_nothing_is_to_happen() {
+fn an_idle_cluster_has_hardly_any_events() {
     let mut lab = Lab::led(3, 2);
     lab.note(NodeId(1));
     lab.run(1_000_000);
@@ -415,7 +415,7 @@ fn nothing_happens_while_nothing_is_to_happen() {
 }
 
 #[test]
-fn a_leader_that_does_not_reach_somebody_alive_hands_over_once() {
+fn a_leader_that_does_not_reach_a_living_voter_hands_over_once() {
     for one_way in [false, true] {
         for seed in 0..30 {
             let mut lab = Lab::led(3, seed);
@@ -441,7 +441,7 @@ fn a_leader_that_does_not_reach_somebody_alive_hands_over_once() {
 }
 
 #[test]
-fn a_voter_that_nobody_reaches_does_not_send_the_lead_round_and_round() {
+fn an_unreachable_voter_does_not_send_the_lead_round_and_round() {
     let mut lab = Lab::led(3, 4);
     lab.net.isolate(lab.others()[0], 3);
     lab.run(7_000_000);

@@ -10,7 +10,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     ),
     (
         "control: a promotion against a living primary",
-        "only a primary proposes while there is one, and whoever becomes primary raises the version",
+        "only a primary proposes while there is one, and a node that becomes primary raises the version",
     ),
     ("control: a shrink of the primary", "a primary has no peer that is itself"),
     (
@@ -26,7 +26,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "of several resources only the last is made of another one",
     ),
     (
-        "control: a resource is to be made of what nobody keeps of a copy's target",
+        "control: a resource is to be made of a kept state that no target of a copy has",
         "not yet: the operator makes resources of snapshots only (S257)",
     ),
     ("control: a resource is to be made of what several targets of copies held", "as above"),
@@ -103,7 +103,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     ),
     (
         "store: the number of a snapshot was used before",
-        "the control plane gives each number once, and whoever has applied an entry that a forced promotion took back is made anew",
+        "the control plane gives each number once, and a replica that has applied an entry that a forced promotion took back is made anew",
     ),
     (
         "store: a rollback that cannot be is left out",
@@ -127,7 +127,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "a host asks only in the role of a primary, which it is told of at once, and reads within the volumes",
     ),
     (
-        "replica: a request of who is not attached",
+        "replica: a request of a client that is not attached",
         "the device of a primary goes with the record that names a client, and clients' requests are held back by their session",
     ),
     (
@@ -135,8 +135,8 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "changes fail for want of copies only, and not while a client of their session is attached (ADR 18)",
     ),
     (
-        "replica: sessions: nobody asks again for a change that has failed",
-        "as above: whoever failed is of a session that is over, or another one is served without it",
+        "replica: sessions: no client asks again for a change that has failed",
+        "as above: the failed change is of a session that is over, or another one is served without it",
     ),
     (
         "host: damage comes back",
@@ -152,24 +152,24 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "a replica commits only what is durable in its own journal",
     ),
     (
-        "replica: replicas differ where nobody knows of damage",
+        "replica: replicas differ where none knows of damage",
         "where not all replicas have checksums, what rots is not read before a scrub has found it (world/scrub.rs)",
     ),
     (
-        "control: an opening that cannot count",
-        "every change of the mode, the in-sync set and the openings makes a new version, which is compared before (iss.rs)",
+        "control: an instance that cannot count",
+        "every change of the mode, the in-sync set and the instances makes a new version, which is compared before (iss.rs)",
     ),
     (
-        "control: a judgement of a doubtful replica is based on an older record",
-        "who is doubtful stands in the record, whose version is compared before (iss.rs)",
+        "control: a judgement of an unverified replica is based on an older record",
+        "the record names the unverified replicas, and its version is compared before (iss.rs)",
     ),
     (
-        "control: a grow by a doubtful replica",
-        "who is doubtful stands in the record, whose version is compared before; a primary asks to trust it instead (membership.rs)",
+        "control: a grow by an unverified replica",
+        "the record names the unverified replicas, and its version is compared before; a primary asks to trust it instead (membership.rs)",
     ),
     (
-        "control: a grow by what is not called in mode A",
-        "a change of who is called makes a new version (mode.rs), which is compared before",
+        "control: a grow by a replica that does not join for a move in mode A",
+        "a change of the replicas that join for a move makes a new version (mode.rs), which is compared before",
     ),
     (
         "replica: a copy of other volumes is refused",

@@ -69,7 +69,7 @@ fn sectors(disk: &Disk, area: Area, at: u64) -> [u8; 8] {
 }
 
 #[test]
-fn a_power_cut_tears_what_is_in_flight_between_sectors_only() {
+fn a_power_cut_tears_writes_in_flight_between_sectors_only() {
     let (mut whole, mut none, mut torn) = (0, 0, 0);
     for seed in 0..200 {
         let mut disk = disk(seed);
@@ -110,7 +110,7 @@ fn a_sector_that_was_not_flushed_is_any_of_its_versions_after_a_power_cut() {
 }
 
 #[test]
-fn a_flush_covers_what_had_finished_when_it_was_submitted() {
+fn a_flush_covers_writes_that_had_finished_when_it_was_submitted() {
     let (mut lost_late, mut lost_other) = (false, false);
     for seed in 0..50 {
         let mut disk = disk(seed);
@@ -171,7 +171,7 @@ fn the_end_of_the_process_loses_nothing_written_and_makes_nothing_durable() {
 }
 
 #[test]
-fn the_end_of_the_process_tears_what_is_in_flight_between_blocks() {
+fn the_end_of_the_process_tears_writes_in_flight_between_blocks() {
     let mut torn = 0;
     for seed in 0..100 {
         let mut disk = disk(seed);
@@ -186,7 +186,7 @@ fn the_end_of_the_process_tears_what_is_in_flight_between_blocks() {
 }
 
 #[test]
-fn a_read_gets_what_was_there_at_its_submission_or_at_its_end() {
+fn a_read_gets_the_content_of_its_submission_or_of_its_end() {
     let (mut early, mut late) = (false, false);
     for seed in 0..50 {
         let mut disk = disk(seed);
@@ -228,7 +228,7 @@ fn errors_hit_one_operation_of_their_kind_and_leave_its_range_unknown() {
 }
 
 #[test]
-fn what_a_failed_flush_did_not_cover_is_gone_although_the_next_one_succeeds() {
+fn writes_lost_by_a_failed_flush_stay_lost_although_the_next_one_succeeds() {
     let mut lost = false;
     for seed in 0..50 {
         let mut disk = disk(seed);
@@ -257,7 +257,7 @@ fn a_vanished_device_fails_everything_until_it_is_there_again() {
 }
 
 #[test]
-fn what_waits_for_an_operation_hits_none_after_healing() {
+fn pending_disk_faults_hit_no_operation_after_healing() {
     let mut disk = disk(1);
     disk.inject(DiskFault::WriteError);
     disk.inject(DiskFault::FlushError);
@@ -313,7 +313,7 @@ fn a_stale_read_waits_for_a_block_that_has_changed() {
 }
 
 #[test]
-fn a_lying_disk_loses_what_it_called_durable_and_is_honest_afterwards() {
+fn a_lying_disk_loses_writes_reported_durable_and_is_honest_afterwards() {
     let (mut lost_meta, mut lost_volume) = (false, false);
     for seed in 0..50 {
         let mut disk = disk(seed);
@@ -371,7 +371,7 @@ fn replica(seed: u64) -> Disk {
 }
 
 #[test]
-fn rot_hits_what_it_is_aimed_at_and_nothing_that_is_empty() {
+fn rot_hits_its_target_and_no_empty_place() {
     let mut empty = disk(1);
     for fault in [
         DiskFault::RotSuperblock { copy: 0 },
@@ -444,7 +444,7 @@ fn is_noticed(disk: &mut Disk, pick: u64) {
 }
 
 #[test]
-fn a_record_that_was_lost_or_landed_elsewhere_is_what_was_there_before_and_is_noticed() {
+fn a_lost_or_misplaced_record_reads_as_earlier_content_and_is_noticed() {
     for pick in 0..40 {
         let mut disk = replica(pick);
         assert!(!disk.lose_record(pick, &[place(4)], |_| true), "there is no such record");
@@ -530,7 +530,7 @@ fn a_copy_of_the_superblock_that_was_lost_is_the_one_before_and_is_not_taken() {
 
 /// Seed 718939: the same bit twice, and a superblock of long ago was back.
 #[test]
-fn what_has_rotted_does_not_become_well_by_rotting_again() {
+fn rotten_content_does_not_become_well_by_rotting_again() {
     let mut disk = disk(1);
     disk.media().write_durable(Area::Meta, 0, &block(7)).expect("nothing fails");
     for pick in 0..50 {

@@ -2,7 +2,7 @@
 
 use super::bench::{VOLUME_BLOCKS, next_batch};
 use super::image::{Block, Image};
-use super::model::{VOLUME, World};
+use super::model::{PossibleLog, VOLUME};
 use bytes::Bytes;
 use mainstay_codec::Superblock;
 use mainstay_store::{Area, Output, Store};
@@ -11,7 +11,7 @@ use mainstay_types::{BLOCK_BYTES, DataState, Epoch, Index};
 /// Appends the batch that was lost, byte for byte as a peer would send it again, or a new one if
 /// none was lost. Crashes when that batch is durable, and then commits and destages it. Batches
 /// behind a lost one must not come back with it.
-pub fn live_on(mut store: Store, mut image: Image, world: &World, epoch: Epoch) -> Result<(), String> {
+pub fn live_on(mut store: Store, mut image: Image, world: &PossibleLog, epoch: Epoch) -> Result<(), String> {
     let state = store.log_state();
     if state.data == DataState::Inconsistent {
         // Waits for another restart; that is an operation like others.

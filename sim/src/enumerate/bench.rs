@@ -1,7 +1,7 @@
 //! A store on a disk of which every crash image is known, one action at a time.
 
 use super::image::{BLOCK, Block, Image, Layout, Slot, mixed};
-use super::model::{Copy, Expectation, Flat, VOLUME, World};
+use super::model::{Copy, Expectation, Flat, PossibleLog, VOLUME};
 use super::{Action, Lie, Op, Setup};
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, NewEntry, Superblock};
@@ -81,7 +81,7 @@ fn zeroes(blocks: u64) -> Flat {
 }
 
 /// A batch that differs from every batch that was appended before.
-pub fn next_batch(world: &World, epoch: Epoch, commit: Index) -> Arc<Batch> {
+pub fn next_batch(world: &PossibleLog, epoch: Epoch, commit: Index) -> Arc<Batch> {
     let range = Range { volume: VOLUME, offset: BLOCK_BYTES, len: BLOCK_BYTES };
     let payload = Bytes::from(vec![0xff; BLOCK]);
     let entry = NewEntry { kind: EntryKind::Write, range, payload, session: 1, request: 1 };
@@ -104,7 +104,7 @@ impl Bench {
         let mut image = formatted.clone();
         let store = Store::recover(&mut image, tuning()).expect("just formatted");
         let slots = image.blocks.into_iter().map(|durable| Slot { durable, later: Vec::new() }).collect();
-        let world = World {
+        let world = PossibleLog {
             start: Position::default(),
             chain: Chain(0),
             content: zeroes(VOLUME_BLOCKS),
@@ -184,11 +184,11 @@ impl Bench {
         actions
     }
 
-    fn world(&self) -> &World {
+    fn world(&self) -> &PossibleLog {
         self.life.expected.worlds.last().expect("there is always one")
     }
 
-    fn world_mut(&mut self) -> &mut World {
+    fn world_mut(&mut self) -> &mut PossibleLog {
         self.life.expected.worlds.last_mut().expect("there is always one")
     }
 
@@ -323,7 +323,7 @@ impl Bench {
         self.life.resend.clear();
         self.life.commit = start.index;
         self.life.to_install = false;
-        self.life.expected.worlds.push(World {
+        self.life.expected.worlds.push(PossibleLog {
             start,
             chain,
             content,
@@ -498,7 +498,7 @@ impl Bench {
     }
 
     /// The oldest awaited change of the log is durable: the logs before it are gone.
-    fn settle_world(&mut self) -> &World {
+    fn settle_world(&mut self) -> &PossibleLog {
         let worlds = &mut self.life.expected.worlds;
         let at = worlds.iter().position(|world| world.awaited).expect("only what was asked for is answered");
         worlds.drain(..at);

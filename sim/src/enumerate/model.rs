@@ -16,7 +16,7 @@ pub type Flat = Vec<Bytes>;
 /// A log that a crash may bring back. A cut and a restart each make a new one; the older ones stay
 /// possible until the store has told that they are gone.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct PossibleLog {
     /// The log begins after this position, with this content.
     pub start: Position,
     pub chain: Chain,
@@ -46,7 +46,7 @@ pub struct Copy {
     pub finished: bool,
 }
 
-impl World {
+impl PossibleLog {
     pub fn end(&self) -> Position {
         self.batches.last().map_or(self.start, |batch| batch.end())
     }
@@ -104,7 +104,7 @@ pub fn apply(content: &mut Flat, batch: &Batch) {
 #[derive(Clone, Debug)]
 pub struct Expectation {
     /// Oldest first.
-    pub worlds: Vec<World>,
+    pub worlds: Vec<PossibleLog>,
     pub promised: Epoch,
 }
 
@@ -136,8 +136,8 @@ impl Expectation {
     }
 
     /// The log that was found, if it is one that may be.
-    pub fn world_of(&self, state: &LogState) -> Option<&World> {
-        let found = |world: &&World| world.end_before(state.end.index) == (state.end, state.chain);
+    pub fn world_of(&self, state: &LogState) -> Option<&PossibleLog> {
+        let found = |world: &&PossibleLog| world.end_before(state.end.index) == (state.end, state.chain);
         self.worlds.iter().filter(found).find(|world| state.end.index >= world.told)
     }
 
@@ -170,7 +170,7 @@ impl Expectation {
     }
 }
 
-fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String> {
+fn check_world(world: &PossibleLog, store: &Store, image: &Image) -> Result<(), String> {
     let state = store.log_state();
     match (state.data, &world.copy) {
         (DataState::Inconsistent, None) => return Err("inconsistent without a copy".to_owned()),
@@ -209,7 +209,7 @@ fn check_world(world: &World, store: &Store, image: &Image) -> Result<(), String
 
 /// While a copy goes on, every sector has the old content, the content of the copy, or that of an
 /// entry committed since.
-fn check_half_copied(world: &World, copy: &Copy, image: &Image) -> Result<(), String> {
+fn check_half_copied(world: &PossibleLog, copy: &Copy, image: &Image) -> Result<(), String> {
     let mut may = copy.may.clone();
     let mut content = world.content.clone();
     may.push(content.clone());
@@ -247,7 +247,7 @@ pub fn read_all(store: &Store, image: &Image) -> Flat {
 
 /// Checks the log of a recovered store. Entries that are not committed must be there to be sent or
 /// applied, and every entry that is there must be the model's.
-fn check_log(world: &World, store: &Store, image: &Image) -> Result<(), String> {
+fn check_log(world: &PossibleLog, store: &Store, image: &Image) -> Result<(), String> {
     let state = store.log_state();
     for batch in world.batches.iter().take_while(|batch| batch.last() <= state.end.index) {
         let piece = match store.log_plan(batch.first, 1) {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_changes_something_or_says_nothing_is_seen() {
+    fn a_refusal_that_changes_the_state_or_has_no_remedy_is_noticed() {
         let (before, entry, _, after) = applied(Command::AddReplica { resource: R, node: NodeId(3) });
         let refused = |remedy: &str| Outcome::Refused(Problem::new(Code::NotReady, "because", remedy));
         assert_eq!(judge(&before, &entry, &refused("do so"), &before), Ok("H7 answer refused"));

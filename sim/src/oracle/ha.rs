@@ -408,7 +408,7 @@ fn order_violation(at_us: u64, node: NodeId, service: ResourceId, why: &str) -> 
 }
 
 fn served_words(served: Option<(NodeId, Epoch)>) -> String {
-    served.map_or("nobody has served yet".into(), |(node, epoch)| {
+    served.map_or("no node has served yet".into(), |(node, epoch)| {
         format!("the last to serve is {node} in epoch {}", epoch.0)
     })
 }
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn h2_the_address_is_asked_for_again_when_it_was_off() {
+    fn h2_an_address_that_was_off_is_probed_again() {
         let mut oracle = oracle();
         up(&mut oracle, 1, A).unwrap();
         // Walked over again while it is there.
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn h3_only_the_last_to_serve_starts() {
         let mut oracle = HaOracle::new();
-        assert_eq!(id(oracle.step(1, A, S, &run(Step::Mount))), "H3", "nobody has an epoch start yet");
+        assert_eq!(id(oracle.step(1, A, S, &run(Step::Mount))), "H3", "no node has an epoch start yet");
         oracle.step(1, A, S, &run(Step::ProbeAddress)).unwrap();
         oracle.role(1, A, S, Epoch(1), false);
         assert_eq!(id(oracle.step(1, A, S, &run(Step::Mount))), "H3");
@@ -579,7 +579,7 @@ mod tests {
     /// A service that the guard has silenced does not go on in that epoch. The only exception is
     /// one that came to rest by a stop in order.
     #[test]
-    fn h3_not_in_the_epoch_in_which_it_was_silenced() {
+    fn h3_a_silenced_service_does_not_go_on_in_its_epoch() {
         use ServicePhase::{Failed, Killing, Starting, Stopped, Stopping};
         let cases: [(&[ServicePhase], &str); 5] = [
             (&[], "H3"),

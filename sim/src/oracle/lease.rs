@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_declared_dead_while_its_lease_runs_or_gets_one_afterwards() {
+    fn no_node_is_declared_dead_within_its_lease_or_gets_a_lease_afterwards() {
         let mut oracle = LeaseOracle::default();
         oracle.lease(0, A, 5_000, true).unwrap();
         assert_eq!(oracle.declared_dead(4_999, B, A).unwrap_err().id, "S10");

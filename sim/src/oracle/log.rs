@@ -15,7 +15,7 @@
 use super::Violation;
 use mainstay_codec::{Batch, EntryKind, LogState};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, DataState, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
+    BLOCK_BYTES, Chain, DataState, Epoch, Incarnation, Index, Instance, Member, NodeId, Position, ResourceId,
     ResourceRecord, SnapshotId,
 };
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 mod checks;
 mod feed;
 mod fork;
-mod memory;
+mod mode_b;
 mod rollback;
 #[cfg(test)]
 mod tests;
@@ -55,7 +55,7 @@ pub struct LogOracle {
     acknowledged: Index,
     acknowledged_in: Epoch,
     forks: fork::Forks,
-    memory: memory::Memory,
+    memory: mode_b::Memory,
     may_differ: bool,
 }
 
@@ -101,9 +101,9 @@ struct Replica {
     promised: Epoch,
     /// How often an engine has opened it.
     opened: u32,
-    /// The last of these openings, and whether that engine still runs. If it runs, the whole log is
-    /// there, durable or not.
-    opening: Opening,
+    /// The last of these instances, and whether that engine still runs. If it runs, the whole log
+    /// is there, durable or not.
+    instance: Instance,
     up: bool,
     /// The engine has given the replica up. Its content is of no use until an engine opens it anew.
     failed: bool,
@@ -196,7 +196,7 @@ impl LogOracle {
             acknowledged: Index(0),
             acknowledged_in: Epoch(0),
             forks: fork::Forks::default(),
-            memory: memory::Memory::default(),
+            memory: mode_b::Memory::default(),
             may_differ: false,
         }
     }
@@ -418,7 +418,7 @@ impl LogOracle {
                         let end = self.truth.len();
                         return wrong(
                             "S6",
-                            format!("{node} commits i{next}; nobody committed what follows i{end}"),
+                            format!("{node} commits i{next}; no node committed the entries after i{end}"),
                         );
                     }
                 }
@@ -489,7 +489,7 @@ impl LogOracle {
         let history = self.history(node, incarnation);
         let replica = self.replica(node, incarnation);
         if !(of_history || replica.stray && known) {
-            return wrong("S11", format!("{node} begins a copy at {at}, which nobody has committed"));
+            return wrong("S11", format!("{node} begins a copy at {at}, which no node has committed"));
         }
         replica.restarting = Some((at, chain));
         if !replica.inconsistent {

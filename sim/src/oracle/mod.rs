@@ -6,19 +6,19 @@
 //! it is looked after.
 
 pub mod answers;
+pub mod attachments;
 pub mod ha;
 pub mod lease;
 pub mod log;
 pub mod register;
-pub mod sessions;
 pub mod slow;
 mod watch;
 
+pub use attachments::AttachmentsOracle;
 pub use ha::HaOracle;
 pub use lease::LeaseOracle;
 pub use log::LogOracle;
 pub use register::Registers;
-pub use sessions::SessionsOracle;
 pub use slow::SlowOracle;
 
 use mainstay_types::{Index, NodeId, ResourceId, SlowLimits};
@@ -39,7 +39,7 @@ pub struct Oracle {
     pub ha: HaOracle,
     pub leases: LeaseOracle,
     pub slow: BTreeMap<ResourceId, SlowOracle>,
-    pub sessions: BTreeMap<ResourceId, SessionsOracle>,
+    pub sessions: BTreeMap<ResourceId, AttachmentsOracle>,
     /// Replicas that have just been copied, and not yet looked at.
     pub copied: Vec<(ResourceId, NodeId)>,
     /// Writes that clients were told of and that are not committed, with their places in the log
@@ -60,7 +60,7 @@ impl Oracle {
     pub fn add_resource(&mut self, resource: ResourceId, volumes: &[u64], slow: SlowLimits) {
         self.logs.insert(resource, LogOracle::new(resource, volumes));
         self.slow.insert(resource, SlowOracle::new(slow));
-        self.sessions.insert(resource, SessionsOracle::default());
+        self.sessions.insert(resource, AttachmentsOracle::default());
     }
 }
 
@@ -120,11 +120,11 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     ),
     (
         "S16",
-        "damage is never returned as data. Checked: Registers::read_done, LogOracle::check_replica: a value that nobody wrote there",
+        "damage is never returned as data. Checked: Registers::read_done, LogOracle::check_replica: a value that no client wrote there",
     ),
     (
         "S17",
-        "mode A loses nothing but by a forced promotion, then what was stated and no more, and near followers lag within limits. Checked: LogOracle::stated, followed, acknowledged; Registers::roll_back",
+        "mode A loses nothing but by a forced promotion, then what was stated and no more, and followers for which writes wait lag within limits. Checked: LogOracle::stated, followed, acknowledged; Registers::roll_back",
     ),
     (
         "S18",
@@ -144,7 +144,7 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     ),
     (
         "P11, P12",
-        "who is slow leaves only while enough copies remain, and returns after a quiet period. Checked: SlowOracle",
+        "a slow member leaves only while enough copies remain, and returns after a quiet period. Checked: SlowOracle",
     ),
     (
         "L4",

@@ -460,7 +460,7 @@ impl Register {
         }
         let gone = || self.gone.iter().rev().find(|(gone, _)| *gone == value).map(|(_, gone)| *gone);
         let Some(gone) = refuted.or_else(gone) else {
-            return Err(("S16", "nobody ever wrote that there".to_owned()));
+            return Err(("S16", "no client ever wrote that there".to_owned()));
         };
         let Gone { request, by_value, by_request, .. } = gone;
         let seen = gone.by_was_read || self.groups.iter().any(|by| by.request == by_request && by.read);

@@ -112,8 +112,8 @@ impl SlowOracle {
             }
             IssChange::Grow { add } => self.returns(at_us, primary, proposal.epoch, *add),
             IssChange::Shrink { .. }
-            | IssChange::Near { .. }
-            | IssChange::Far { .. }
+            | IssChange::FailoverReady { .. }
+            | IssChange::NotFailoverReady { .. }
             | IssChange::Memory { .. }
             | IssChange::Trust { .. }
             | IssChange::Part { .. } => Ok(()),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_otherwise_than_was_asked_too_late_may_return() {
+    fn a_member_that_left_before_its_late_removal_may_return() {
         let mut oracle = SlowOracle::new(SlowLimits::default());
         oracle.record(0, &record(1, &[1, 2, 3]));
         oracle.record(800_000, &record(2, &[1, 2, 3]));

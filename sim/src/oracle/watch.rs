@@ -6,11 +6,11 @@ use crate::service::Presence;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_control::state::Forced;
 use mainstay_ha::Effect as ServiceEffect;
-use mainstay_host::{Host, Seen};
+use mainstay_host::{CoreMessage, Host};
 use mainstay_replica::{Effect, ScrubReport};
 use mainstay_store::Output;
 use mainstay_types::{
-    Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SessionId, SnapshotId, VolumeId,
+    Epoch, Incarnation, Index, Instance, NodeId, ResourceId, ResourceRecord, SessionId, SnapshotId, VolumeId,
 };
 
 impl Oracle {
@@ -37,10 +37,16 @@ impl Oracle {
     }
 
     /// Passes on an effect or an output of a host.
-    pub fn seen(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, seen: Seen<'_>) {
+    pub fn seen(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+        seen: CoreMessage<'_>,
+    ) {
         let Some(log) = self.logs.get_mut(&resource) else { return };
         let check = match seen {
-            Seen::Effect(effect) => match effect {
+            CoreMessage::Effect(effect) => match effect {
                 Effect::Append(batch) => {
                     let sessions = self.sessions.get_mut(&resource);
                     let check = sessions.map_or(Ok(()), |sessions| sessions.appended(batch));
@@ -56,7 +62,7 @@ impl Oracle {
                 }
                 _ => Ok(()),
             },
-            Seen::Output(output) => match output {
+            CoreMessage::Output(output) => match output {
                 Output::Durable { index } => log.durable(node, incarnation, *index),
                 Output::Promised { epoch } => log.promised(node, incarnation, *epoch),
                 Output::CutDone { end, chain } => log.cut_done(node, incarnation, *end, *chain),
@@ -108,7 +114,9 @@ impl Oracle {
         let check = match given {
             _ if log.was_given() => Ok(()),
             Some(given) => log.begin_with(given),
-            None => Err(Violation { id: "R17", text: format!("nobody has taken {snapshot} of {source}") }),
+            None => {
+                Err(Violation { id: "R17", text: format!("no replica has taken {snapshot} of {source}") })
+            }
         };
         self.judge(check);
     }
@@ -172,10 +180,16 @@ impl Oracle {
         self.settle_soft(resource);
     }
 
-    /// A replica is open, in this opening.
-    pub fn opened(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, opening: Opening) {
+    /// A replica is open, in this instance.
+    pub fn opened(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+        instance: Instance,
+    ) {
         if let Some(log) = self.logs.get_mut(&resource) {
-            log.opened(node, incarnation, opening);
+            log.opened(node, incarnation, instance);
         }
     }
 
@@ -203,10 +217,10 @@ impl Oracle {
     }
 
     /// S17: judges what a primary in mode A has just acknowledged, against its followers that are
-    /// near.
+    /// within the limits.
     pub fn followed(&mut self, resource: ResourceId, host: &Host, most: u64) {
         let (Some(log), replica) = (self.logs.get(&resource), host.replica()) else { return };
-        let check = log.followed(replica.near().map(|(node, _)| node), replica.committed(), most);
+        let check = log.followed(replica.waited_followers().map(|(node, _)| node), replica.committed(), most);
         self.judge(check);
     }
 

@@ -48,8 +48,8 @@ impl Scenario {
     }
 
     /// Waits until the control plane has no primary.
-    pub fn until_nobody_is_primary(&mut self, ms: u64) {
-        self.until("nobody is primary", ms, |world| super::record(world).primary.is_none());
+    pub fn until_no_primary(&mut self, ms: u64) {
+        self.until("no node is primary", ms, |world| super::record(world).primary.is_none());
     }
 
     /// Waits until the agent of `node` has come so far with the service.

@@ -93,7 +93,7 @@ fn a_process_is_not_begun_where_an_operator_has_unmounted_the_file_system() {
 }
 
 #[test]
-fn a_mount_of_others_stays_whatever_ends() {
+fn a_foreign_mount_stays_whatever_ends() {
     let mut lab = Lab::up(1);
     lab.services.inject("s0", ServiceFault::Replaced);
     lab.services.silence("s0");
@@ -302,11 +302,11 @@ fn the_guard_and_a_power_cut_leave_nothing() {
     let (_, id) = lab.begin(&run(READY));
     lab.services.power_cut();
     assert!(lab.presence().is_silent());
-    assert_eq!(lab.services.finish(id), None, "nobody is left to answer");
+    assert_eq!(lab.services.finish(id), None, "no program is left to answer");
 }
 
 #[test]
-fn a_late_undo_does_not_end_what_was_started_after_it() {
+fn a_late_undo_does_not_end_a_later_start() {
     let mut lab = Lab::up(1);
     let undos = [undo(Step::AddAddress, true), Effect::Kill { ticket: 1 }, undo(Step::Mount, true)];
     let ids: Vec<u64> = undos.iter().map(|effect| lab.begin(effect).1).collect();

@@ -148,7 +148,7 @@ impl World {
         }
         machine.engine = Some(Engine::new(node, machine.silencer.silenced));
         machine.lifecycle_busy_us = 0;
-        machine.opening.clear();
+        machine.being_opened.clear();
         let boot = machine.engine_process.boot;
         self.note(Some(node), Part::Engine, &[1, boot], || "engine starts".into());
         self.meet(node);

@@ -328,7 +328,7 @@ impl World {
         let copy = matches!(fault, DiskFault::RotSuperblock { .. } | DiskFault::LostSuperblock { .. });
         let harmless = copy || fault == DiskFault::KeepImage;
         if !harmless && !self.plan.unsurvivable && !self.survivable(node, resource) {
-            self.trace.count("left out: nobody could survive it");
+            self.trace.count("left out: no cluster could survive it");
             return;
         }
         match fault {
@@ -494,7 +494,7 @@ impl World {
 
     fn service_fault(&mut self, node: NodeId, resource: ResourceId, fault: ServiceFault) {
         if fault == ServiceFault::KeepAddress && self.overlaps_without_guard(node, resource) {
-            self.trace.count("left out: nobody could survive it");
+            self.trace.count("left out: no cluster could survive it");
             return;
         }
         let name = Self::service_name(resource);

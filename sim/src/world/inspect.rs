@@ -108,7 +108,7 @@ impl World {
             // Damage shows as a number that no client ever wrote.
             let Some(segment) = store.read(range).into_iter().next() else { return Some(u64::MAX) };
             let (area, at) = match &segment.source {
-                Source::Memory(bytes) => return Some(super::wishes::value(bytes).unwrap_or(u64::MAX)),
+                Source::Memory(bytes) => return Some(super::outputs::value(bytes).unwrap_or(u64::MAX)),
                 Source::Zero => return Some(0),
                 Source::Journal { offset, .. } => (Area::Journal, offset / BLOCK_BYTES),
                 Source::Volume => (Area::Volume(volume), block),
@@ -125,7 +125,7 @@ impl World {
             if disk.is_damaged(area, at) && found || copied && noticed {
                 return None;
             }
-            Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
+            Some(bytes.map_or(0, |bytes| super::outputs::value(bytes).unwrap_or(u64::MAX)))
         };
         oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);
         // R17: what a snapshot holds is the log up to its entry.
@@ -138,7 +138,7 @@ impl World {
                 if bytes == Some(&DAMAGED_BLOCK[..]) && rotted.contains(&(resource, volume, block)) {
                     return None;
                 }
-                Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
+                Some(bytes.map_or(0, |bytes| super::outputs::value(bytes).unwrap_or(u64::MAX)))
             };
             oracle.check_snapshot(resource, (node, incarnation), (id, snapshot.at), &mut kept);
         }

@@ -13,11 +13,11 @@ use crate::plan::ResourceShape;
 use crate::trace::Part;
 use crate::words;
 use mainstay_control::origin::{CONTENT, SnapshotOf};
-use mainstay_control::reconciler::job::{Answer, Step};
+use mainstay_control::reconciler::job::{Step, StepAnswer};
 use mainstay_control::snapshots::Keep;
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::{Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Incarnation, Index, JOURNAL_WRITES_MAX, NodeId, Opening, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, Index, Instance, JOURNAL_WRITES_MAX, NodeId, ResourceId};
 
 impl World {
     pub(super) fn start_step(&mut self, step: JobStep) {
@@ -31,7 +31,7 @@ impl World {
                 if matches!(step.step, Step::MakeFiles(..)) {
                     machine.making.insert(resource);
                 } else if machine.engine.is_some() && machine.engine_process.boot == engine_boot {
-                    machine.opening.entry(resource).or_default().opens += 1;
+                    machine.being_opened.entry(resource).or_default().opens += 1;
                 }
                 // One thread of the engine makes and opens replicas, in the order of the requests.
                 let delay = 2_000 + self.chance.below(60_000);
@@ -45,16 +45,16 @@ impl World {
             }
             Step::Look => self.after(100, What::JobStep(step)),
             Step::Attach(record) => {
-                self.openings += 1;
-                let (record, opening) = (Box::new(record), Opening(self.openings));
-                let input = EngineIn::AttachClient { resource, number, record, opening };
+                self.instances += 1;
+                let (record, instance) = (Box::new(record), Instance(self.instances));
+                let input = EngineIn::AttachClient { resource, number, record, instance };
                 self.socket_to_engine(node, engine_boot, input);
             }
             // When a replica is still being opened, the close waits for that. An earlier agent may
             // have asked for the opening. Seed 2558422.
-            Step::Close if self.machines[&node].opening.contains_key(&resource) => {
+            Step::Close if self.machines[&node].being_opened.contains_key(&resource) => {
                 self.trace.count("R9 a replica is closed that is still being opened");
-                self.machine(node).opening.entry(resource).or_default().closes.push(number);
+                self.machine(node).being_opened.entry(resource).or_default().closes.push(number);
             }
             Step::Close
             | Step::Tell(_)
@@ -103,27 +103,27 @@ impl World {
                     return;
                 }
                 if self.machine(node).put_back.remove(&resource) {
-                    Ok(Answer::Holds(self.machines[&node].formatted[&resource]))
+                    Ok(StepAnswer::Holds(self.machines[&node].formatted[&resource]))
                 } else if self.is_missed(node, resource) {
                     Err(StepError::Unusable("its directory is gone from the pool".into()))
                 } else {
                     let made = self.make_files(node, resource, incarnation, of);
-                    made.map(|()| Answer::Done).map_err(StepError::NotDone)
+                    made.map(|()| StepAnswer::Done).map_err(StepError::NotDone)
                 }
             }
-            Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
+            Step::Open => self.open(node, engine_boot, resource).map(StepAnswer::Opened),
             // Only half-made files are removed, and there are none here.
-            Step::RemoveFiles if machine.put_back.contains(&resource) => Ok(Answer::Done),
+            Step::RemoveFiles if machine.put_back.contains(&resource) => Ok(StepAnswer::Done),
             Step::RemoveFiles => {
                 self.remove_files(node, resource);
-                Ok(Answer::Done)
+                Ok(StepAnswer::Done)
             }
             Step::Look if machine.moved.contains(&resource) => {
                 self.machine(node).set_aside(resource);
-                Ok(Answer::Gone)
+                Ok(StepAnswer::Gone)
             }
-            Step::Look if !machine.disks.contains_key(&resource) => Ok(Answer::Gone),
-            _ => Ok(Answer::Done),
+            Step::Look if !machine.disks.contains_key(&resource) => Ok(StepAnswer::Gone),
+            _ => Ok(StepAnswer::Done),
         };
         if let Err(StepError::NotDone(reason) | StepError::Unusable(reason)) = &result {
             let (reason, opens) = (reason.clone(), matches!(step.step, Step::Open));
@@ -135,18 +135,18 @@ impl World {
         let opened = matches!(step.step, Step::Open);
         self.socket_to_agent(node, agent_boot, agent::In::StepAnswered { resource, number, result });
         if opened {
-            self.close_what_was_opened(node, engine_boot, resource);
+            self.close_after_opening(node, engine_boot, resource);
         }
     }
 
-    fn close_what_was_opened(&mut self, node: NodeId, engine_boot: u64, resource: ResourceId) {
+    fn close_after_opening(&mut self, node: NodeId, engine_boot: u64, resource: ResourceId) {
         let machine = self.machine(node);
-        let Some(opening) = machine.opening.get_mut(&resource) else { return };
-        opening.opens -= 1;
-        if opening.opens > 0 {
+        let Some(waiting) = machine.being_opened.get_mut(&resource) else { return };
+        waiting.opens -= 1;
+        if waiting.opens > 0 {
             return;
         }
-        let closes = machine.opening.remove(&resource).map(|opening| opening.closes);
+        let closes = machine.being_opened.remove(&resource).map(|waiting| waiting.closes);
         for number in closes.unwrap_or_default() {
             self.socket_to_engine(node, engine_boot, EngineIn::Step { resource, number, step: Step::Close });
         }
@@ -326,11 +326,11 @@ impl World {
             )
         });
         self.oracle.recovered(resource, node, store.config().incarnation, &log, store.promised());
-        self.openings += 1;
-        let opening = Opening(self.openings);
-        self.oracle.opened(resource, node, log_incarnation, opening);
+        self.instances += 1;
+        let instance = Instance(self.instances);
+        self.oracle.opened(resource, node, log_incarnation, instance);
         let mut config = ReplicaConfig::new(resource, node, log_incarnation, store.config().volumes.clone());
-        config.opening = opening;
+        config.instance = instance;
         config.window_bytes = shape.window_blocks * BLOCK_BYTES;
         config.join_lag_bytes = 16 * BLOCK_BYTES;
         config.copy_extents_max = 2;

@@ -3,7 +3,7 @@
 
 use super::{What, World, resource_id, service_resource};
 use crate::agent;
-use crate::consensus::Answer;
+use crate::consensus::OperatorAnswer;
 use crate::engine::EngineIn;
 use crate::plan::{Operator, Shape};
 use crate::trace::Part;
@@ -36,14 +36,14 @@ const PROMISE_US: u64 = 200_000;
 /// State of a resource and its service that the operator wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
-    resource: Presence,
+    resource: Existence,
     service: bool,
     /// The number of the node that the service prefers.
     prefer: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Presence {
+enum Existence {
     /// The operator has not asked for the resource yet.
     No,
     Yes,
@@ -62,7 +62,7 @@ pub(crate) enum Unfinished {
 impl Wanted {
     pub(super) fn of(shape: &Shape) -> Vec<Self> {
         let wanted = shape.resources.iter().map(|resource| Self {
-            resource: if resource.late { Presence::No } else { Presence::Yes },
+            resource: if resource.late { Existence::No } else { Existence::Yes },
             service: resource.service,
             prefer: None,
         });
@@ -93,7 +93,7 @@ impl World {
                 self.submit(Command::MoveService { name: Self::service_name(resource_id(resource)), to });
             }
             Operator::ApplyService { prefer, .. } if service => {
-                if self.wanted[resource].resource == Presence::Yes {
+                if self.wanted[resource].resource == Existence::Yes {
                     self.trace.count("F51 operator applies a service");
                     let prefer = prefer.map(replica);
                     self.wanted[resource] = Wanted { service: true, prefer, ..self.wanted[resource] };
@@ -106,11 +106,11 @@ impl World {
             }
             Operator::CreateResource { .. } => {
                 self.trace.count("F51 operator makes a resource");
-                self.wanted[resource].resource = Presence::Yes;
+                self.wanted[resource].resource = Existence::Yes;
             }
             Operator::DeleteResource { .. } => {
                 self.trace.count("F51 operator deletes a resource");
-                let gone = Wanted { resource: Presence::Gone, service: false, prefer: None };
+                let gone = Wanted { resource: Existence::Gone, service: false, prefer: None };
                 self.wanted[resource] = gone;
                 // The operator may try this before the service is gone, and gets a refusal.
                 self.submit(Command::DeleteResource { resource: resource_id(resource) });
@@ -292,7 +292,7 @@ impl World {
         let engine = self.machines[&to.node].engine.as_ref();
         let Some(hosted) = engine.and_then(|engine| engine.hosts.get(&resource)) else { return };
         let replica = hosted.host.replica();
-        if replica.vowed() != Some(epoch) {
+        if replica.promised_ahead() != Some(epoch) {
             if tries > 0 {
                 let tries = tries - 1;
                 self.after(PROMISE_US, What::Promised { resource, to, version, epoch, tries });
@@ -329,11 +329,11 @@ impl World {
         let service = self.state().services.get(&name).map(|service| service.deleting);
         let attached = known.is_some_and(|known| known.record.attached.is_some());
         let command = match wanted.resource {
-            Presence::Gone if attached => Command::DetachResource { resource: id },
-            Presence::Gone if exists && service.is_none() && !deleting => {
+            Existence::Gone if attached => Command::DetachResource { resource: id },
+            Existence::Gone if exists && service.is_none() && !deleting => {
                 Command::DeleteResource { resource: id }
             }
-            Presence::Yes if !exists => match self.origin_of(resource) {
+            Existence::Yes if !exists => match self.origin_of(resource) {
                 Ok(origin) => {
                     // Operators believe too early that the resource is made.
                     for (of, ms) in origin.iter().flat_map(|of| TIDY_MS.map(|ms| (*of, ms))) {
@@ -345,20 +345,20 @@ impl World {
                 Err(Some(command)) => *command,
             },
             // No service runs on an attached resource.
-            Presence::Yes if has_service && wanted.service && service.is_none() && attached => {
+            Existence::Yes if has_service && wanted.service && service.is_none() && attached => {
                 Command::DetachResource { resource: id }
             }
-            Presence::Yes if has_service && wanted.service && service.is_none() => {
+            Existence::Yes if has_service && wanted.service && service.is_none() => {
                 // The service has a preferred node, if that node still has a replica.
                 let held = |node: &u32| {
                     known.is_some_and(|known| known.spec.replicas.iter().any(|held| held.0 == *node))
                 };
                 Command::ApplyService { spec: agent::service(resource, wanted.prefer.filter(held)) }
             }
-            Presence::Gone | Presence::Yes if !wanted.service && service == Some(false) => {
+            Existence::Gone | Existence::Yes if !wanted.service && service == Some(false) => {
                 Command::DeleteService { name }
             }
-            Presence::Yes if exists && !deleting && self.wants_fewer(resource) => {
+            Existence::Yes if exists && !deleting && self.wants_fewer(resource) => {
                 self.want_copies(id, 1, 0);
                 return true;
             }
@@ -429,9 +429,9 @@ impl World {
             ));
         }
         match wanted.resource {
-            Presence::Yes => self.unfinished_replicas(resource).map_or(Unfinished::No, Unfinished::Yes),
-            Presence::No => Unfinished::Gone,
-            Presence::Gone => {
+            Existence::Yes => self.unfinished_replicas(resource).map_or(Unfinished::No, Unfinished::Yes),
+            Existence::No => Unfinished::Gone,
+            Existence::Gone => {
                 if let Some(known) = self.state().resources.get(&id) {
                     return Unfinished::Yes(format!(
                         "r{resource} was deleted; it is gone from {:?} only",
@@ -490,8 +490,8 @@ impl World {
     }
 
     /// Checks the answer to an operator: H7, and L4 for scrubs of the schedule.
-    pub(super) fn operator_is_told(&mut self, answer: Answer) {
-        let Answer { entry, outcome, judged } = answer;
+    pub(super) fn operator_is_told(&mut self, answer: OperatorAnswer) {
+        let OperatorAnswer { entry, outcome, judged } = answer;
         let asked = words::command(&entry.command);
         if self.trace.keeps_lines() {
             let text = format!("operator is told, of '{asked}': {}", words::outcome(&outcome));

@@ -100,7 +100,7 @@ impl World {
             };
             let (node, left) = self.machines.values().find_map(full)?;
             Some(format!(
-                "nobody writes, and the journal of r{number} on {node} stays full: {left} bytes left"
+                "no client writes, and the journal of r{number} on {node} stays full: {left} bytes left"
             ))
         })
     }

@@ -151,7 +151,7 @@ impl World {
             self.scrubbed.insert(resource);
             let rotten = self.rot_some(resource, primary, &sound, summed);
             if summed && self.scrubs.coin() {
-                self.read_what_rotted(number, &rotten);
+                self.read_rotten_areas(number, &rotten);
             }
             if self.violation().is_some() {
                 return;
@@ -232,7 +232,7 @@ impl World {
     }
 
     /// Clients read and write there. The replica of the primary serves on.
-    fn read_what_rotted(&mut self, number: usize, rotten: &BTreeSet<(VolumeId, u64)>) {
+    fn read_rotten_areas(&mut self, number: usize, rotten: &BTreeSet<(VolumeId, u64)>) {
         let resource = resource_id(number);
         let Some(primary) = self.serving(resource) else { return };
         let counted = |world: &Self| {

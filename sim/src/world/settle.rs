@@ -5,7 +5,7 @@
 //! possible without the others.
 
 use super::progress::Copies;
-use super::{Asked, World, resource_id};
+use super::{ClientRequest, World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
 use crate::words;
@@ -82,7 +82,7 @@ impl World {
 
     /// Brings the nodes back that were away, and heals the network.
     fn come_back(&mut self) {
-        self.note(None, Part::Fault, &[61], || "those who were away come back".into());
+        self.note(None, Part::Fault, &[61], || "nodes that were away come back".into());
         for node in std::mem::take(&mut self.away) {
             self.start(node);
         }
@@ -218,7 +218,7 @@ impl World {
 
     /// Time by which a request must have ended. When a resource has no serving primary, a client's
     /// request ends after its own waiting time. Seeds 1524705, 1563614.
-    pub(super) fn answer_due_us(&self, asked: &Asked) -> u64 {
+    pub(super) fn answer_due_us(&self, asked: &ClientRequest) -> u64 {
         let resource = resource_id(asked.resource);
         let waits = asked.client && self.leads(resource).is_none();
         let record = self.state().resources.get(&resource).map(|known| &known.record);

@@ -122,7 +122,7 @@ impl World {
     /// unclear.
     fn stated(&self, number: usize) -> Result<Stop, String> {
         let id = resource_id(number);
-        let known = self.state().resources.get(&id).ok_or("nobody knows it")?;
+        let known = self.state().resources.get(&id).ok_or("the state does not have it")?;
         let record = &known.record;
         let observations = Observations { has_leader: true, ..Observations::default() };
         let said: Vec<String> =
@@ -152,10 +152,10 @@ impl World {
             return if waits {
                 Ok(Stop::NotBegun)
             } else {
-                Err(format!("it waits for others than who is of no use: {said:?}"))
+                Err(format!("it waits for other nodes than those of no use: {said:?}"))
             };
         }
-        let failure = known.failure.as_ref().ok_or("nobody says why")?;
+        let failure = known.failure.as_ref().ok_or("no text says why")?;
         if !said.contains(failure) {
             return Err(format!("no advice says that {failure}"));
         }
@@ -176,7 +176,7 @@ impl World {
             self.away.contains(&node) || known.broken.contains_key(&node) || forgot
         };
         match record.iss.iter().find(|member| !useless(member)) {
-            Some(member) => Err(format!("nobody says why {} does not take over", member.node)),
+            Some(member) => Err(format!("no text says why {} does not take over", member.node)),
             None if away => Ok(Stop::Away),
             None => Ok(Stop::Broken),
         }
@@ -198,7 +198,9 @@ impl World {
     }
 
     fn unanswered(&self, number: usize) -> Option<String> {
-        let late = |asked: &super::Asked| asked.resource == number && self.now_us > self.answer_due_us(asked);
+        let late = |asked: &super::ClientRequest| {
+            asked.resource == number && self.now_us > self.answer_due_us(asked)
+        };
         let (request, asked) = self.asked.iter().find(|(_, asked)| late(asked))?;
         let hosted = self.machines[&asked.node].engine.as_ref()?.hosts.get(&resource_id(number));
         let waiting = hosted.map(|hosted| hosted.host.replica().status().waiting_for);
@@ -299,7 +301,7 @@ impl World {
                 };
                 let registered = record.replicas.iter().filter(|member| here(&member.node)).count();
                 registered == expected
-                    && (record.doubtful.is_empty() || !all_here)
+                    && (record.unverified.is_empty() || !all_here)
                     && peers.iter().filter(|peer| here(&peer.member.node)).all(fed)
             }
             Mode::B | Mode::C => record.iss.len() == expected,
@@ -308,7 +310,7 @@ impl World {
         // in time.
         let counted = if record.policy.mode() == Mode::B { record.iss.len() } else { 0 };
         (whole || moves)
-            && record.openings.len() == counted
+            && record.instances.len() == counted
             && record.iss.iter().all(|member| here(&member.node))
     }
 
@@ -370,6 +372,6 @@ impl World {
             }
         }
         let strange = primary.snapshots().find(|(id, _)| !known.snapshots.contains_key(id));
-        strange.map(|(id, _)| format!("{id} of {name} is in the log, and nobody wants it"))
+        strange.map(|(id, _)| format!("{id} of {name} is in the log, and no operator wants it"))
     }
 }

@@ -65,7 +65,7 @@ fn a_node_that_lags_gets_the_state_whole() {
 }
 
 #[test]
-fn the_primary_gets_a_state_in_which_it_is_none() {
+fn the_old_primary_gets_a_state_in_which_it_is_not_primary() {
     let mut sim = Scenario::three();
     let [p, s, _] = sim.cast();
     sim.write(7);
@@ -82,14 +82,14 @@ fn the_primary_gets_a_state_in_which_it_is_none() {
 }
 
 #[test]
-fn agents_reach_nobody_for_long_and_nobody_serves_meanwhile() {
+fn no_node_serves_while_no_agent_reaches_another() {
     let mut sim = Scenario::with_service();
     let [p, s, t] = sim.cast();
     for (a, b) in [(p, s), (p, t), (s, t)] {
         sim.fault(Fault::CutAgents(n(a), n(b)));
     }
-    sim.expect_nobody_serves_within_ms(2_500);
-    sim.expect_nobody_serves_for_ms(60_000);
+    sim.expect_no_device_within_ms(2_500);
+    sim.expect_no_device_for_ms(60_000);
     sim.heal();
     sim.write(7);
     let [p, ..] = sim.cast();
@@ -104,8 +104,8 @@ fn two_of_three_are_off_for_long() {
     sim.write(7);
     sim.power_cut(s);
     sim.power_cut(t);
-    sim.expect_nobody_serves_within_ms(2_500);
-    sim.expect_nobody_serves_for_ms(60_000);
+    sim.expect_no_device_within_ms(2_500);
+    sim.expect_no_device_for_ms(60_000);
     sim.power_on(t);
     sim.read(7);
     assert_eq!(sim.primary(), Some(p));
@@ -114,7 +114,7 @@ fn two_of_three_are_off_for_long() {
 
 /// H7: the command is under way for seconds. The operator gets an answer when it is done.
 #[test]
-fn what_an_operator_proposes_is_a_moment_for_a_trap() {
+fn a_proposal_of_an_operator_is_a_moment_for_a_trap() {
     let mut sim = Scenario::three();
     sim.write(7);
     sim.trap(Moment::Propose(Proposed::TakeSnapshot), Deed::Late { ms: 3_000 });
@@ -128,7 +128,7 @@ fn what_an_operator_proposes_is_a_moment_for_a_trap() {
 
 /// A death is about no resource, so it springs the traps of every resource.
 #[test]
-fn whoever_says_that_a_node_is_dead_dies_itself() {
+fn the_agent_that_declares_a_node_dead_dies_itself() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
     sim.write(7);

@@ -66,7 +66,7 @@ fn the_source_loses_power_at_every_moment_of_a_copy() {
         let joined = sim.iss().contains(&s);
         sim.power_cut(p);
         sim.until_primary_is_not(p, 10_000);
-        assert!(joined || sim.primary() == Some(t), "nobody who is not whole is promoted");
+        assert!(joined || sim.primary() == Some(t), "no replica that is not whole is promoted");
         sim.write_many(3);
         sim.settle();
     }
@@ -116,7 +116,7 @@ fn half_a_copy_is_never_promoted() {
     sim.power_cut(s);
     sim.power_on(s);
     sim.heal();
-    sim.expect_nobody_serves_for_ms(10_000);
+    sim.expect_no_device_for_ms(10_000);
     sim.power_on(t);
     sim.expect_primary_within_ms(t, 10_000);
     sim.expect_iss_within_ms(&[s.min(t), s.max(t)], 10_000);

@@ -93,7 +93,7 @@ fn a_primary_whose_pool_is_full_hands_over() {
 
 /// S270: no operator has to start an engine.
 #[test]
-fn what_had_no_space_goes_on_by_itself_when_there_is_room() {
+fn a_replica_that_had_no_space_goes_on_by_itself_when_there_is_room() {
     let (mut sim, p) = handed_over_for_a_full_pool();
     sim.disk(p, DiskFault::Room);
     sim.expect_iss_within_ms(&[1, 2, 3], 15_000);
@@ -109,7 +109,7 @@ fn three_full_pools_go_on_by_themselves_when_there_is_room() {
     sim.write(7);
     nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Full));
     write_beyond_the_pool(&mut sim);
-    sim.until_nobody_is_primary(60_000);
+    sim.until_no_primary(60_000);
     nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Room));
     sim.read(7);
     sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
@@ -225,7 +225,7 @@ fn a_journal_with_rot_before_its_end_is_not_opened() {
 }
 
 #[test]
-fn one_rotten_copy_of_the_superblock_harms_nobody() {
+fn one_rotten_copy_of_the_superblock_harms_no_replica() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
     sim.write_many(10);

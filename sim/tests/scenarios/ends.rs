@@ -29,7 +29,7 @@ fn the_others_serve_while_the_primary_stays_cut_off() {
 }
 
 #[test]
-fn while_the_only_one_with_everything_stays_away_all_wait_and_say_so() {
+fn while_the_only_whole_member_stays_away_all_nodes_wait_and_say_so() {
     for cut in [false, true] {
         let mut sim = Scenario::two_and_a_witness();
         let [a, b, _] = sim.cast();
@@ -39,12 +39,12 @@ fn while_the_only_one_with_everything_stays_away_all_wait_and_say_so() {
         sim.stay_away(&[a], cut);
         sim.settle();
         assert_eq!(sim.count("a core heals: stopped, as those with everything are away"), 1);
-        sim.expect_seen("those who were away come back");
+        sim.expect_seen("nodes that were away come back");
     }
 }
 
 #[test]
-fn when_no_replica_can_be_used_any_more_that_is_said() {
+fn the_status_says_when_no_replica_can_be_used_any_more() {
     let mut sim = Scenario::with_service();
     sim.write_many(10);
     sim.dare();
@@ -58,7 +58,7 @@ fn when_no_replica_can_be_used_any_more_that_is_said() {
 }
 
 #[test]
-fn when_the_last_complete_copy_has_a_new_disk_that_is_said() {
+fn the_status_says_when_the_last_complete_copy_has_a_new_disk() {
     let mut sim = Scenario::three();
     sim.write_many(10);
     sim.dare();
@@ -72,7 +72,7 @@ fn when_the_last_complete_copy_has_a_new_disk_that_is_said() {
 /// The registered disk is gone and the new one cannot be opened. The control plane has heard of
 /// neither.
 #[test]
-fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
+fn a_new_disk_damaged_before_the_cluster_heard_of_it_is_reported() {
     let mut sim = Scenario::three();
     let [p, ..] = sim.cast();
     sim.write_many(10);
@@ -97,7 +97,7 @@ fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
 /// ADR 15, ADR 18: without this copy there are never enough copies. So the copy takes the block as
 /// damaged, although writes fail meanwhile.
 #[test]
-fn what_nobody_has_is_copied_while_writes_fail_for_want_of_copies() {
+fn damaged_blocks_are_copied_while_writes_fail_for_want_of_copies() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();
     for block in 0..60 {

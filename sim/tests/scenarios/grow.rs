@@ -36,7 +36,7 @@ fn a_volume_grows_under_load_on_every_replica() {
 }
 
 #[test]
-fn what_was_written_beyond_the_old_end_survives_the_primary() {
+fn a_write_beyond_the_old_end_survives_the_primary() {
     let mut sim = Scenario::three();
     let [p, _, _] = sim.cast();
     sim.grow(0, NEW);

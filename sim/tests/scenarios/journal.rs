@@ -125,7 +125,7 @@ fn with_two_small_free_parts_nothing_was_destaged_and_writes_waited_for_ever() {
 }
 
 #[test]
-fn what_a_killed_engine_left_in_the_cache_counted_as_durable() {
+fn entries_that_a_killed_engine_left_in_the_cache_survive_a_power_cut() {
     for seed in 1..=30 {
         let mut sim = Scenario::new(mainstay_sim::plan::Shape::small(3, 3, false), seed);
         let [p, s, t] = sim.cast();

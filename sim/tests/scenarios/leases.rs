@@ -40,7 +40,7 @@ fn an_agent_alone_stands_still_and_the_guard_acts() {
     sim.expect_service_gone_within_ms(p, 2_000);
     assert_eq!(sim.count("R19 the guard acted"), 1);
     sim.until_primary_is_not(p, 6_000);
-    let next = sim.primary().expect("somebody is primary");
+    let next = sim.primary().expect("a node is primary");
     sim.expect_service_on_within_ms(next, 5_000);
     sim.settle();
 }
@@ -69,7 +69,7 @@ fn an_engine_of_a_secondary_stands_still_and_leaves() {
 }
 
 #[test]
-fn an_agent_is_killed_and_nobody_notices() {
+fn a_killed_agent_interrupts_no_client() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
     for block in 0..5 {
@@ -83,7 +83,7 @@ fn an_agent_is_killed_and_nobody_notices() {
 }
 
 #[test]
-fn an_agent_that_stood_still_went_on_with_what_the_guard_had_silenced() {
+fn an_agent_that_stood_still_starts_the_silenced_service_anew() {
     // A node alone renews its lease as soon as it wakes, before it hears that the guard has acted.
     for moment in 0..20 {
         let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
@@ -97,7 +97,7 @@ fn an_agent_that_stood_still_went_on_with_what_the_guard_had_silenced() {
 }
 
 #[test]
-fn a_machine_that_stood_still_went_on_with_what_the_guard_had_silenced() {
+fn a_machine_that_stood_still_starts_the_silenced_service_anew() {
     for moment in 0..20 {
         let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
         sim.run_ms(moment * 10);
@@ -109,7 +109,7 @@ fn a_machine_that_stood_still_went_on_with_what_the_guard_had_silenced() {
 }
 
 #[test]
-fn a_restarted_agent_went_on_with_what_the_guard_had_silenced() {
+fn a_restarted_agent_starts_the_silenced_service_anew() {
     let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
     sim.expect_service_on_within_ms(1, 10_000);
     let epoch = sim.epoch();
@@ -144,7 +144,7 @@ fn an_engine_is_killed_and_its_services_start_again() {
     sim.write(7);
     sim.kill_engine(p);
     sim.until_epoch(2, 8_000);
-    let next = sim.primary().expect("somebody is primary");
+    let next = sim.primary().expect("a node is primary");
     sim.expect_service_on_within_ms(next, 20_000);
     sim.read(7);
     sim.settle();

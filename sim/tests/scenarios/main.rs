@@ -4,7 +4,7 @@
 //! The third is another replica `t`, or the witness `w`. `Shape::small` sets the network, disks and
 //! clocks.
 
-mod clients;
+mod attachments;
 mod control;
 mod copies;
 mod disks;
@@ -13,8 +13,8 @@ mod grow;
 mod journal;
 mod leases;
 mod membership;
-mod memory;
 mod min_copies;
+mod mode_b;
 mod modes;
 mod network;
 mod order;

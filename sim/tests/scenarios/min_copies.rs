@@ -3,7 +3,7 @@
 use mainstay_sim::scenario::Scenario;
 
 #[test]
-fn with_two_wanted_no_write_rests_on_one_machine() {
+fn with_two_wanted_copies_no_write_rests_on_one_machine() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();
     sim.write(1);
@@ -11,14 +11,14 @@ fn with_two_wanted_no_write_rests_on_one_machine() {
     sim.power_cut(s);
     sim.write_without_waiting(2);
     sim.expect_no_acknowledgement_for_ms(8_000);
-    assert_eq!(sim.iss(), [p, s], "who is dead lacks nothing that was acknowledged");
+    assert_eq!(sim.iss(), [p, s], "a dead member lacks no acknowledged write");
     sim.power_on(s);
     sim.expect_acknowledged_within_ms(15_000);
     sim.settle();
 }
 
 #[test]
-fn who_stayed_goes_on_when_the_primary_dies_as_well() {
+fn a_retained_member_serves_after_the_primary_dies_as_well() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, _] = sim.cast();
     sim.write(1);

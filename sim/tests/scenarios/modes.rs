@@ -4,7 +4,7 @@ use mainstay_sim::plan::Shape;
 use mainstay_sim::scenario::Scenario;
 
 #[test]
-fn in_mode_a_the_primary_goes_on_alone_and_nobody_follows_it_by_itself() {
+fn in_mode_a_the_primary_goes_on_alone_and_no_replica_takes_over_by_itself() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.mode_a(24, 5_000);
@@ -15,7 +15,7 @@ fn in_mode_a_the_primary_goes_on_alone_and_nobody_follows_it_by_itself() {
     sim.cut(p, t);
     sim.write(2);
     sim.power_cut(p);
-    sim.expect_nobody_serves_for_ms(15_000);
+    sim.expect_no_device_for_ms(15_000);
     assert!(sim.stated_failure().is_some_and(|why| why.contains("everything that was acknowledged")));
     sim.heal();
     sim.power_on(p);
@@ -28,7 +28,7 @@ fn in_mode_a_the_primary_goes_on_alone_and_nobody_follows_it_by_itself() {
 }
 
 #[test]
-fn what_a_forced_promotion_costs_is_told_when_the_old_primary_returns() {
+fn the_loss_by_a_forced_promotion_is_told_when_the_old_primary_returns() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.mode_a(24, 5_000);
@@ -39,11 +39,11 @@ fn what_a_forced_promotion_costs_is_told_when_the_old_primary_returns() {
     sim.write(2);
     sim.write(3);
     sim.power_cut(p);
-    sim.expect_nobody_serves_within_ms(10_000);
+    sim.expect_no_device_within_ms(10_000);
     sim.force();
     sim.expect_primary_within_ms(s, 15_000);
     sim.write(4);
-    assert_eq!(sim.stated_loss(), None, "nobody knows yet");
+    assert_eq!(sim.stated_loss(), None, "no node knows yet");
     sim.heal();
     sim.power_on(p);
     sim.settle();

@@ -17,7 +17,7 @@ fn only_primary_and_secondary_are_cut_off_from_each_other() {
 }
 
 #[test]
-fn nothing_of_the_primary_reaches_anybody() {
+fn no_message_of_the_primary_arrives() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.write(7);
@@ -33,7 +33,7 @@ fn nothing_of_the_primary_reaches_anybody() {
 }
 
 #[test]
-fn the_primary_hears_nothing_of_anybody() {
+fn the_primary_hears_no_other_node() {
     let mut sim = Scenario::three();
     let [p, s, t] = sim.cast();
     sim.write(7);

@@ -37,7 +37,7 @@ fn dependent_writes_to_two_volumes_keep_their_order_through_a_thousand_power_cut
         let mut random = Random::new(seed);
         let mut sim = Scenario::three();
         for _ in 0..CUTS_OF_A_CLUSTER {
-            let primary = sim.primary().expect("somebody serves");
+            let primary = sim.primary().expect("a node serves");
             let us = 500 + random.below(12_000);
             let before = [sim.read_volume(0, BLOCK), sim.read_volume(1, BLOCK)];
             let (writes, acknowledged) = depend(&mut sim, primary, us);
@@ -68,7 +68,7 @@ fn dependent_writes_to_two_volumes_keep_their_order_through_a_thousand_power_cut
             unacknowledged[beyond] += 1;
             sim.power_on(primary);
             sim.expect_iss_within_ms(&[1, 2, 3], 30_000);
-            sim.until("somebody serves", 10_000, |world| !world.devices(0).is_empty());
+            sim.until("a node serves", 10_000, |world| !world.devices(0).is_empty());
         }
         sim.settle();
     }

@@ -51,7 +51,7 @@ fn is_made(sim: &mut Scenario, ms: u64) {
 /// Later writes to one of the two resources change nothing of the other. The oracle compares all
 /// blocks of both.
 #[test]
-fn it_holds_what_the_snapshot_held_and_goes_its_own_way() {
+fn a_clone_holds_the_snapshot_and_goes_its_own_way() {
     let mut sim = with_copy(1);
     sim.write_many(10);
     take_snapshot(&mut sim);
@@ -66,7 +66,7 @@ fn it_holds_what_the_snapshot_held_and_goes_its_own_way() {
 
 /// Power fails everywhere at every moment of the making.
 #[test]
-fn it_is_made_whenever_power_fails() {
+fn a_clone_is_made_whenever_power_fails() {
     for moment in 0..60 {
         let mut sim = with_copy(1);
         let all = sim.cast();
@@ -88,7 +88,7 @@ fn it_is_made_whenever_power_fails() {
 
 /// A node that comes late can still be used.
 #[test]
-fn a_node_that_was_away_while_it_was_made_is_filled() {
+fn a_node_that_was_away_while_the_clone_was_made_is_filled() {
     let mut sim = with_copy(1);
     let [_, _, t] = sim.cast();
     make_copy_without(&mut sim, t);
@@ -102,7 +102,7 @@ fn a_node_that_was_away_while_it_was_made_is_filled() {
 /// Other replicas are filled only after the rollback. So the rollback must not wait for all copies
 /// that are wanted. Found by seeds 2156435 and 2168171.
 #[test]
-fn more_copies_may_be_wanted_than_hold_the_snapshot() {
+fn a_clone_is_made_although_more_copies_are_wanted_than_hold_the_snapshot() {
     let mut sim = with_copy(1);
     let [_, _, t] = sim.cast();
     make_copy_without(&mut sim, t);

@@ -25,7 +25,7 @@ fn a_new_primary_does_not_serve_before_its_epoch_start_is_committed() {
     sim.disk(t, DiskFault::Stall { ms: 3_000 });
     sim.until_epoch(2, 6_000);
     sim.disk(t, DiskFault::Stall { ms: 900 });
-    sim.expect_nobody_serves_for_ms(600);
+    sim.expect_no_device_for_ms(600);
     sim.read(7);
     sim.settle();
 }

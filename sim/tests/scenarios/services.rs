@@ -33,7 +33,7 @@ fn an_isolated_node_is_silent_before_another_one_starts() {
     let [p, s, _] = sim.cast();
     sim.isolate(p);
     sim.expect_service_gone_within_ms(p, 2_000);
-    assert_eq!(sim.primary(), Some(p), "and nobody else was promoted before");
+    assert_eq!(sim.primary(), Some(p), "and no other node was promoted before");
     sim.expect_service_on_within_ms(s, 10_000);
     sim.settle();
 }
@@ -88,7 +88,7 @@ fn a_service_that_does_not_start_here_goes_elsewhere() {
     sim.service(p, ServiceFault::FailStart);
     sim.service(p, ServiceFault::Dies);
     sim.until_primary_is_not(p, 60_000);
-    let next = sim.primary().expect("somebody is primary");
+    let next = sim.primary().expect("a node is primary");
     sim.expect_service_on_within_ms(next, 10_000);
     sim.settle();
 }

@@ -57,7 +57,7 @@ fn a_narrow_link_takes_a_replica_out() {
 /// exceed the limit of a millisecond. An operation of a slow disk takes two, and now and then 64
 /// times as long (F14). That long one is over before its member counts as slow.
 #[test]
-fn what_slows_everybody_costs_no_member() {
+fn a_cause_that_slows_every_member_costs_none() {
     for slow in [&[0][..], &[1, 2], &[0, 1, 2]] {
         let mut shape = Shape::small(3, 3, false);
         shape.resources[0].slow = SlowLimits { ack_ms: 1, min_copies: 1, ..SlowLimits::default() };

@@ -26,7 +26,7 @@ fn a_dies() {
     sim.write(7);
     sim.power_cut(a);
     // No node serves before A's lease has ended for sure.
-    sim.expect_nobody_serves_for_ms(1_700);
+    sim.expect_no_device_for_ms(1_700);
     sim.expect_primary_within_ms(b, 6_000);
     assert_eq!(sim.iss(), [b]);
     sim.read(7);
@@ -45,7 +45,7 @@ fn w_dies() {
     assert_eq!((sim.primary(), sim.iss(), sim.epoch()), (Some(a), vec![1, 2], 1), "nothing follows");
     // But now no failover is possible.
     sim.power_cut(a);
-    sim.expect_nobody_serves_for_ms(10_000);
+    sim.expect_no_device_for_ms(10_000);
     sim.settle();
 }
 
@@ -59,7 +59,7 @@ fn the_link_is_cut_and_both_see_w() {
     assert_eq!((sim.primary(), sim.iss()), (Some(a), vec![a]), "A keeps the lease and goes on alone");
     sim.power_cut(a);
     // B lacks the writes since then, and is not promotable.
-    sim.expect_nobody_serves_for_ms(10_000);
+    sim.expect_no_device_for_ms(10_000);
     sim.power_on(a);
     sim.expect_primary_within_ms(a, 8_000);
     sim.read(7);
@@ -84,7 +84,7 @@ fn a_is_isolated() {
     sim.write(7);
     sim.isolate(a);
     sim.write_without_waiting(7);
-    sim.expect_nobody_serves_within_ms(2_000);
+    sim.expect_no_device_within_ms(2_000);
     assert_eq!(sim.unanswered(), 0, "A fails its I/O");
     sim.expect_primary_within_ms(b, 6_000);
     sim.write(7);
@@ -102,7 +102,7 @@ fn b_dies_and_a_writes_on_and_dies_and_b_returns() {
     sim.power_cut(a);
     sim.power_on(b);
     // B is not in the in-sync set, and the control plane tells the operator so.
-    sim.expect_nobody_serves_for_ms(15_000);
+    sim.expect_no_device_for_ms(15_000);
     assert_eq!(sim.iss(), [a]);
     assert!(sim.stated_failure().is_some_and(|why| !why.is_empty()), "a reason is stated");
     sim.power_on(a);
@@ -145,7 +145,7 @@ fn b_is_slow() {
 }
 
 #[test]
-#[ignore = "its lease comes and goes, and it holds one for more than half of the time: nobody takes over"]
+#[ignore = "its lease comes and goes, and it holds one for more than half of the time: no node takes over"]
 fn the_link_of_a_is_slow() {
     let mut sim = Scenario::two_and_a_witness();
     let [a, b, w] = sim.cast();

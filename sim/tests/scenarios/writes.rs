@@ -45,7 +45,7 @@ fn a_read_of_other_blocks_does_not_wait() {
 }
 
 #[test]
-fn what_was_acknowledged_outlives_a_power_cut_of_all() {
+fn acknowledged_writes_outlive_a_power_cut_of_all_nodes() {
     let mut sim = Scenario::three();
     sim.write_many(40);
     sim.fault(Fault::PowerCutAll);
@@ -57,7 +57,7 @@ fn what_was_acknowledged_outlives_a_power_cut_of_all() {
 }
 
 #[test]
-fn what_was_not_acknowledged_is_there_or_is_not_but_stays_so() {
+fn an_unacknowledged_write_is_there_or_not_and_stays_so() {
     let mut sim = Scenario::three();
     sim.write(7);
     for _ in 0..20 {

@@ -96,7 +96,7 @@ impl Copies {
             .iter()
             .filter_map(|replica| replica.live.as_ref())
             .find(|live| live.role == Role::Primary);
-        let primary = primary.context("nobody is primary")?;
+        let primary = primary.context("no node is primary")?;
         if self.mode == Mode::B {
             ensure!(primary.caches, "its device does not say that it has a cache");
             ensure!(view.memory.len() == self.count, "the memory of {:?} counts", view.memory);

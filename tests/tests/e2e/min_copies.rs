@@ -42,7 +42,7 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
         let view = lab.resource(NAME)?;
         let told = view.advice.iter().any(|one| one.contains("2 copies are wanted and 1 is there"));
         ensure!(told, "{:?}", view.advice);
-        ensure!(view.replicas.iter().all(|one| one.in_sync), "who is off lacks nothing: {view:?}");
+        ensure!(view.replicas.iter().all(|one| one.in_sync), "the node that is off lacks nothing: {view:?}");
         Ok(())
     })?;
     let said = lab.cli(&["resource", "status", NAME])?;

@@ -45,7 +45,7 @@ pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
         Ok(())
     })?;
     std::thread::sleep(Duration::from_secs(5));
-    ensure!(lab.resource(NAME)?.primary.is_none(), "somebody took over in mode A by himself");
+    ensure!(lab.resource(NAME)?.primary.is_none(), "a node took over in mode A by itself");
 
     let to = others[0];
     let asked = lab.try_cli(&["resource", "force-promote", NAME, to])?;

@@ -101,7 +101,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
         DB.resource
     );
     let held = lab.shell(new, &format!("{at_rest} | head -c 15"))?;
-    ensure!(held == "MAINSTAY: LOST.", "{new} holds {held:?} where nobody has anything");
+    ensure!(held == "MAINSTAY: LOST.", "{new} holds {held:?} where no replica has anything");
     let copied = Scrape::of(lab, &primary)?.value("mainstay_damage_copied_blocks_total{resource=\"db\"}")?;
     ensure!(copied == blocks as f64, "{copied} blocks were copied as damaged");
 
@@ -115,7 +115,11 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
         let read =
             format!("dd if={device} bs={BLOCK} skip={block} count=1 iflag=direct status=none || echo ERROR");
         let read = lab.shell(node, &read)?;
-        ensure!(read.trim_end().ends_with("ERROR"), "{node} reads {} bytes of what nobody has", read.len());
+        ensure!(
+            read.trim_end().ends_with("ERROR"),
+            "{node} reads {} bytes of content that no replica has",
+            read.len()
+        );
         let told = || lab.cli(&["resource", "status", DB.resource]);
         wait_for("the status names the block", LIMIT, || {
             let text = told()?;
@@ -125,7 +129,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     }
     let found = scrub(cluster, &["--repair"])?;
     let nowhere = |one: &ScrubFindingView| one.right.is_empty() && one.damaged.len() == NODES.len();
-    ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "nobody has it: {found:?}");
+    ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "no replica has it: {found:?}");
 
     let (_, device) = cluster.device(DB.resource)?;
     lab.shell(new, &format!("dd if=/dev/zero of={device} {over}"))?;
@@ -159,7 +163,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     let blamed = |one: &ScrubFindingView| {
         one.proven && one.groups.len() == 1 && one.damaged == [node] && !one.right.contains(&node.into())
     };
-    ensure!(found.findings.iter().all(blamed), "who is wrong is known: {found:?}");
+    ensure!(found.findings.iter().all(blamed), "the wrong replica is known: {found:?}");
     ensure!(scrub(cluster, &["--report"])? == found, "the report can be had again");
 
     let repaired = scrub(cluster, &["--repair"])?;
@@ -185,7 +189,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
 }
 
 /// A scheduled scrub finds the damage and repairs it. The next primary knows of the last scrub.
-pub fn what_rots_is_found_and_repaired_unasked(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
+pub fn a_scheduled_scrub_finds_and_repairs_rot(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
     cluster.prove_equal(DB.resource)?;
     let shown = || cluster.lab.cli_json::<ResourceView>(&["resource", "status", DB.resource]);
     let until = |what: &str, is: &dyn Fn(&ScrubsView) -> bool| -> Result<ScrubsView> {

@@ -257,7 +257,7 @@ const COPY_BYTES_PER_S: u64 = 4 << 20;
 
 /// The last whole content of a replica is there while it is copied to: as files, and for a resource
 /// of its own. It goes when the copy has ended (R16).
-pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> Result<()> {
+pub fn the_last_whole_state_of_a_replica_is_kept_while_it_is_copied_to(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(SCRATCH, "128MiB", &NODES, &["--journal", "16MiB"])?;
     let (node, device) = cluster.device(SCRATCH)?;
@@ -292,7 +292,7 @@ pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> 
 
     let from = format!("{SCRATCH}@before-copy");
     let refused = lab.try_cli(&["resource", "create", BEFORE, "--from", &from, "--replicas", &node])?;
-    ensure!(refused.stderr.contains(away), "who keeps it is said: {refused:?}");
+    ensure!(refused.stderr.contains(away), "the holder of the kept state is named: {refused:?}");
     lab.cli(&["resource", "create", BEFORE, "--from", &from, "--replicas", away])?;
     let (on, made) = cluster.device(BEFORE)?;
     let found = letter(cluster, &on, &made)?;

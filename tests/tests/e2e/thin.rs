@@ -19,7 +19,7 @@ pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
     lab.create_resource(NAME, "768MiB", &NODES, &["--journal", "64MiB"])?;
     let (node, device) = cluster.device(NAME)?;
     for (node, bytes) in NODES.iter().zip(files(cluster)?) {
-        ensure!(bytes <= MIB, "{node} holds {bytes} bytes of a volume that nobody has written to");
+        ensure!(bytes <= MIB, "{node} holds {bytes} bytes of a volume that no client has written to");
     }
 
     let make = format!("mkfs.xfs -q {device}; mkdir -p /run/thin; mount {device} /run/thin");

@@ -17,7 +17,7 @@ const WITNESS: &str = "n3";
 /// machine, and this one may be busy.
 const FAILOVER: Duration = Duration::from_secs(30);
 /// Time for which the test watches a cluster without a majority: several leases.
-const NOBODY_FOR: Duration = Duration::from_secs(6);
+const NO_TAKEOVER_FOR: Duration = Duration::from_secs(6);
 
 pub fn cluster() -> Result<Cluster> {
     Cluster::of("-witness", &["--witness", WITNESS], &HOLDERS)
@@ -41,8 +41,8 @@ pub fn lets_the_other_take_over(cluster: &Cluster, ledger: &Ledger) -> Result<()
     cluster.lab.wait_in_sync(DB.resource, LIMIT)?;
 
     its_loss_stops_nothing(cluster, ledger)?;
-    without_it_nobody_takes_over(cluster, ledger)?;
-    one_joins_a_cluster_that_runs(cluster)
+    without_the_witness_no_node_takes_over(cluster, ledger)?;
+    a_second_witness_joins_a_running_cluster(cluster)
 }
 
 /// The other one of the two that have replicas.
@@ -147,7 +147,7 @@ fn its_loss_stops_nothing(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
 
 /// One of three votes is no majority. So the other node waits, with everything that was
 /// acknowledged, until the witness is back.
-fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
+fn without_the_witness_no_node_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let lab = &cluster.lab;
     let lost = cluster.primary()?;
     let next = other(&lost);
@@ -157,7 +157,7 @@ fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()
         ensure!(said.stdout.contains("no change and no failover is possible"), "{said:?}");
         Ok(())
     })?;
-    std::thread::sleep(NOBODY_FOR);
+    std::thread::sleep(NO_TAKEOVER_FOR);
     ensure!(cluster.primary()? == lost, "{next} took over without a majority");
     lab.shell(next, &format!("! mountpoint -q {}", DB.root()))?;
     lab.start(WITNESS)?;
@@ -173,7 +173,7 @@ fn without_it_nobody_takes_over(cluster: &Cluster, ledger: &Ledger) -> Result<()
 
 /// A second witness joins as an operator does it: with an agent, and `mainstay cluster join
 /// --witness`. The agent runs in the client's network until the lab ends.
-fn one_joins_a_cluster_that_runs(cluster: &Cluster) -> Result<()> {
+fn a_second_witness_joins_a_running_cluster(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "n4";
     let lab = &cluster.lab;
     let dir = lab.dir().join(NAME);

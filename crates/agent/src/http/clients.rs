@@ -1,16 +1,16 @@
 //! Where the devices of a resource are, if not on its primary (ADR 13).
 
-use super::{Answer, App, Asked, change, find_node, find_resource, users};
-use axum::extract::{Path, State as Shared};
+use super::{ApiResult, App, JsonRequest, change, find_node, find_resource, users};
+use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{Accepted, ResourceAttach};
-use mainstay_control::clients::WAIT_MS_DEFAULT;
+use mainstay_control::attachments::WAIT_MS_DEFAULT;
 use mainstay_control::state::Command;
 
 pub(super) async fn attach(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(request): Asked<ResourceAttach>,
-) -> Answer<Accepted> {
+    JsonRequest(request): JsonRequest<ResourceAttach>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let (resource, node) = (find_resource(view, &name)?, find_node(view, &request.node)?);
@@ -33,7 +33,7 @@ pub(super) async fn attach(
     .await
 }
 
-pub(super) async fn detach(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+pub(super) async fn detach(AppState(agent): App, Path(name): Path<String>) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;

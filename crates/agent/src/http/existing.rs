@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_differs_is_said_with_what_changes_it() {
+    fn each_differing_field_is_named_with_the_command_that_changes_it() {
         let copies = [("min-copies".to_owned(), SettingValue::Number(2))].into();
         let never = [("scrub-interval".to_owned(), SettingValue::Text("off".into()))].into();
         for (request, said, remedy) in [

@@ -1,11 +1,11 @@
 //! Promotion outside the in-sync set (R11).
 
-use super::{Answer, App, Asked, blocking, change, find_node, find_resource, unknown_resource};
+use super::{ApiResult, App, JsonRequest, blocking, change, find_node, find_resource, unknown_resource};
 use crate::agent::Agent;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::views;
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Path, State as AppState};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{Accepted, ForceView};
 use mainstay_control::state::Command;
@@ -32,17 +32,17 @@ fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Res
 }
 
 pub(super) async fn force_cost(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, node)): Path<(String, String)>,
-) -> Answer<ForceView> {
+) -> ApiResult<ForceView> {
     blocking(move || cost_of_force(&agent, &agent.member()?.log.view(), &name, &node)).await
 }
 
 pub(super) async fn force_promote(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, node)): Path<(String, String)>,
-    Asked(accepted): Asked<ForceView>,
-) -> Answer<Accepted> {
+    JsonRequest(accepted): JsonRequest<ForceView>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
         let (resource, holder) = (find_resource(view, &name)?, find_node(view, &node)?);

@@ -1,12 +1,14 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
-use super::{Answer, App, Asked, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource};
+use super::{
+    ApiResult, App, JsonRequest, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource,
+};
 use crate::agent::Agent;
 use crate::error::OTHER_RELEASE;
 use crate::member::Member;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Path, State as AppState};
 use mainstay_api::engine::{self, Reply, Request};
 use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubStart};
 use mainstay_control::state::{Resource, State};
@@ -14,10 +16,10 @@ use mainstay_types::{Code, NodeId, Problem, ResourceId, ScrubFinding, ScrubRepai
 use std::sync::Arc;
 
 pub(super) async fn start(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(ScrubStart { repair, rate }): Asked<ScrubStart>,
-) -> Answer<Accepted> {
+    JsonRequest(ScrubStart { repair, rate }): JsonRequest<ScrubStart>,
+) -> ApiResult<Accepted> {
     blocking(move || {
         let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
         let request = |resource| Request::Scrub { resource, repair, rate, after: None };
@@ -30,7 +32,7 @@ pub(super) async fn start(
     .await
 }
 
-pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+pub(super) async fn stop(AppState(agent): App, Path(name): Path<String>) -> ApiResult<Accepted> {
     blocking(move || {
         let (_, reply) = ask_primary(&agent, &name, |resource| Request::ScrubStatus { resource })?;
         let runs = |status: &engine::ScrubStatus| status.state == ScrubState::Running;
@@ -49,7 +51,7 @@ pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer
     .await
 }
 
-pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
+pub(super) async fn report(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ScrubReport> {
     blocking(move || {
         let (primary, reply) = ask_primary(&agent, &name, |resource| Request::ScrubStatus { resource })?;
         let view = agent.member()?.log.view();

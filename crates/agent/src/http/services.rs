@@ -1,13 +1,13 @@
 //! Services: what applying one would change, what nodes lack for it, and doing it.
 
-use super::{Answer, App, Asked, blocking, service_view, users};
+use super::{ApiResult, App, JsonRequest, blocking, service_view, users};
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::service::lacks::Lack;
-use axum::extract::State as Shared;
+use axum::extract::State as AppState;
 use mainstay_api::rest::{ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
 use mainstay_control::state::{Command, Entry, Outcome};
 use mainstay_ha::{Change, ServiceSpec};
@@ -15,7 +15,10 @@ use mainstay_types::{Code, NodeId, NodeStatus, Problem, ServicePhase};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> Answer<ServiceApplied> {
+pub async fn apply(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<ServiceApply>,
+) -> ApiResult<ServiceApplied> {
     blocking(move || {
         let member = agent.member()?;
         let spec = ServiceSpec::parse(&request.toml)

@@ -1,9 +1,9 @@
 //! Settings of resources and of the cluster: shown with their sources, and changed.
 
-use super::{Answer, App, Asked, blocking, change_what_is_now, find_resource};
+use super::{ApiResult, App, JsonRequest, blocking, change_present_state, find_resource};
 use crate::raft::ConsensusLog;
 use axum::Json;
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
 use mainstay_control::State;
 use mainstay_control::settings::words;
@@ -36,23 +36,26 @@ pub(super) fn choices(asked: &BTreeMap<String, SettingValue>) -> Result<Choices,
     Ok(changes.filter_map(|(key, value)| Some((key, value?))).collect())
 }
 
-pub(super) async fn of_resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
+pub(super) async fn of_resource(
+    AppState(agent): App,
+    Path(name): Path<String>,
+) -> ApiResult<Vec<SettingView>> {
     let view = agent.member()?.log.view();
     let resource = find_resource(&view, &name)?;
     Ok(Json(shown(&view.state, Some(resource))))
 }
 
-pub(super) async fn of_cluster(Shared(agent): App) -> Answer<Vec<SettingView>> {
+pub(super) async fn of_cluster(AppState(agent): App) -> ApiResult<Vec<SettingView>> {
     blocking(move || Ok(shown(&agent.member()?.log.view().state, None))).await
 }
 
 pub(super) async fn change_of_resource(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(asked): Asked<SettingsChange>,
-) -> Answer<Accepted> {
+    JsonRequest(asked): JsonRequest<SettingsChange>,
+) -> ApiResult<Accepted> {
     let changes = changes(&asked)?;
-    change_what_is_now(agent, move |view| {
+    change_present_state(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let after = view.state.policy_after(resource, &changes);
         let meaning = words(&resource.record.policy, &after);
@@ -69,11 +72,11 @@ pub(super) async fn change_of_resource(
 }
 
 pub(super) async fn change_of_cluster(
-    Shared(agent): App,
-    Asked(asked): Asked<SettingsChange>,
-) -> Answer<Accepted> {
+    AppState(agent): App,
+    JsonRequest(asked): JsonRequest<SettingsChange>,
+) -> ApiResult<Accepted> {
     let changes = changes(&asked)?;
-    change_what_is_now(agent, move |_| {
+    change_present_state(agent, move |_| {
         let command = Command::ChangeSettings { resource: None, version: None, changes: changes.clone() };
         Ok((command, "the cluster has these settings for all resources without a choice of their own".into()))
     })

@@ -1,14 +1,14 @@
 //! Snapshots of resources (R17).
 
 use super::{
-    Answer, App, Asked, blocking, change, change_what_is_now, check_room, find_resource, nodes_named,
-    roomiest, too_few, users,
+    ApiResult, App, JsonRequest, blocking, change, change_present_state, check_room, find_resource,
+    nodes_named, roomiest, too_few, users,
 };
 use crate::agent::Agent;
 use crate::extents;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
     Accepted, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace, SnapshotTake,
 };
@@ -19,10 +19,10 @@ use mainstay_pool::{Part, replica_bytes};
 use mainstay_types::{Area, Code, NodeId, Problem, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(
-    Shared(agent): App,
+    AppState(agent): App,
     Path(name): Path<String>,
-    Asked(SnapshotTake { name: snapshot }): Asked<SnapshotTake>,
-) -> Answer<Accepted> {
+    JsonRequest(SnapshotTake { name: snapshot }): JsonRequest<SnapshotTake>,
+) -> ApiResult<Accepted> {
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let message = format!("snapshot {snapshot} of resource {name} is being taken");
@@ -32,9 +32,9 @@ pub(super) async fn take(
 }
 
 pub(super) async fn delete(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, snapshot)): Path<(String, String)>,
-) -> Answer<Accepted> {
+) -> ApiResult<Accepted> {
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let message = format!("snapshot {snapshot} of resource {name} is being deleted");
@@ -44,12 +44,12 @@ pub(super) async fn delete(
 }
 
 pub(super) async fn roll_back(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, snapshot)): Path<(String, String)>,
-    Asked(SnapshotRollback { keep, discard, restart_service }): Asked<SnapshotRollback>,
-) -> Answer<Accepted> {
+    JsonRequest(SnapshotRollback { keep, discard, restart_service }): JsonRequest<SnapshotRollback>,
+) -> ApiResult<Accepted> {
     let asked = agent.clone();
-    change_what_is_now(agent, move |view| {
+    change_present_state(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let doing = format!("resource {name} is not rolled back");
         users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
@@ -136,9 +136,9 @@ fn unknown_snapshot(resource: &str, snapshot: &str) -> Problem {
 }
 
 pub(super) async fn files(
-    Shared(agent): App,
+    AppState(agent): App,
     Path((name, snapshot)): Path<(String, String)>,
-) -> Answer<SnapshotFiles> {
+) -> ApiResult<SnapshotFiles> {
     blocking(move || files_here(&agent, &agent.member()?.log.view(), &name, &snapshot)).await
 }
 

@@ -107,7 +107,7 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
 fn modes(page: &mut Page, here: &[&Resource]) {
     page.family(&f::MODE_IN_FORCE, |out| {
         for one in here {
-            let (counted, in_sync) = (one.record.openings.len(), one.record.iss.len());
+            let (counted, in_sync) = (one.record.instances.len(), one.record.iss.len());
             let in_force =
                 if one.record.policy.mode() == Mode::B { counted == in_sync } else { counted == 0 };
             out.add(&[&one.name], in_force);
@@ -117,9 +117,9 @@ fn modes(page: &mut Page, here: &[&Resource]) {
         here.iter().for_each(|one| out.add(&[&one.name], one.reopened.len()));
     });
     let follows = || here.iter().filter(|one| one.record.policy.mode() == Mode::A);
-    page.family(&f::NEAR, |out| {
+    page.family(&f::FAILOVER_READY, |out| {
         let takes_over = follows().filter(|one| one.record.policy.takeover());
-        takes_over.for_each(|one| out.add(&[&one.name], one.record.near.len()));
+        takes_over.for_each(|one| out.add(&[&one.name], one.record.failover_ready.len()));
     });
     page.family(&f::LAG_LIMIT_BYTES, |out| {
         follows().for_each(|one| out.add(&[&one.name], one.record.policy.lag().bytes));

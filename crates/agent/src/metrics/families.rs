@@ -45,7 +45,7 @@ groups! {
         BUILD_INFO: Gauge "mainstay_build_info" ["version"]
             "Always 1; the version of the agent.";
         NODE_INFO: Gauge "mainstay_node_info" ["cluster", "node", "witness"]
-            "Always 1; who this node is. Absent while it is not a member of a cluster.";
+            "Always 1; name and id of this node. Absent while it is not a member of a cluster.";
         ENGINE_UP: Gauge "mainstay_engine_up" []
             "Whether the engine of this node answered this scrape in time. If not, nothing that it would say is shown.";
         SCRAPE_SECONDS: Gauge "mainstay_scrape_duration_seconds" []
@@ -98,7 +98,7 @@ groups! {
             "Whether writes are acknowledged as the mode says. Not yet, on the way to mode B until the memory of all that are in sync counts, and on the way from it until none does.";
         UNPROVEN: Gauge "mainstay_resource_unproven_replicas" ["resource"]
             "Mode B: replicas in the in-sync set that were opened anew, and have not proven yet that they lack nothing.";
-        NEAR: Gauge "mainstay_resource_near_followers" ["resource"]
+        FAILOVER_READY: Gauge "mainstay_resource_near_followers" ["resource"]
             "Mode A with takeover: followers that lack no more than the limits allow, and would take over. With none of them the loss of the primary waits for an operator.";
         LAG_LIMIT_BYTES: Gauge "mainstay_resource_lag_limit_bytes" ["resource"]
             "Mode A: writes wait for a follower that lacks more than this.";
@@ -109,11 +109,11 @@ groups! {
         RESOURCE_REPLICAS: Gauge "mainstay_resource_replicas" ["resource"]
             "Replicas that there should be.";
         RESOURCE_IN_SYNC: Gauge "mainstay_resource_in_sync_replicas" ["resource"]
-            "Size of the in-sync set: replicas that hold every acknowledged write. In mode A the primary and who is called into sync.";
+            "Size of the in-sync set: replicas that hold every acknowledged write. In mode A the primary and the replicas that join for a move.";
         RESOURCE_BROKEN: Gauge "mainstay_resource_broken_replicas" ["resource"]
             "Replicas that their nodes cannot use, because of a failed disk or damaged files.";
         RESOURCE_FAILED: Gauge "mainstay_resource_failed" ["resource"]
-            "Whether there is no primary, or the last one could not go on, and nobody took over.";
+            "Whether there is no primary, or the last one could not go on, and no replica took over.";
         PROMOTIONS: Counter "mainstay_promotions_total" ["resource", "cause"]
             "Promotions of this node, since its agent was started: `failover` of a node that died, `handover`, `first`, `forced` by an operator, `takeover` of a follower in mode A.";
     }
@@ -149,7 +149,7 @@ groups! {
         DISK_OPERATIONS: Gauge "mainstay_disk_operations_in_flight" ["resource"]
             "Operations on its files that have not ended.";
         CACHED: Gauge "mainstay_replica_cached_bytes" ["resource"]
-            "On a primary, mode B: bytes of the log that were acknowledged from memory and are not committed. The loss of all who have them costs at most that.";
+            "On a primary, mode B: bytes of the log that were acknowledged from memory and are not committed. The loss of all replicas that have them costs at most that.";
         SNAPSHOTS: Gauge "mainstay_replica_snapshots" ["resource", "state"]
             "Snapshots of its log: `held`, being `taking`, or `missing`, because it could not keep them or was filled later. Absent where there are none.";
         JOURNAL_SIZE: Gauge "mainstay_journal_size_bytes" ["resource"]
@@ -203,7 +203,7 @@ groups! {
         PEER_LAG_SECONDS: Gauge "mainstay_peer_lag_seconds" ["resource", "peer"]
             "Age of the oldest entry that it lacks.";
         PEER_LAG_INEXACT: Gauge "mainstay_peer_lag_inexact" ["resource", "peer"]
-            "Whether it lacks at least that much, and nobody knows how much exactly.";
+            "Whether it lacks at least that much, and the exact amount is not known.";
         PEER_SLOW: Gauge "mainstay_peer_slow" ["resource", "peer"]
             "Whether it is out of the in-sync set because it was slow.";
         PEER_SLOW_EXITS: Counter "mainstay_peer_slow_exits_total" ["resource", "peer"]
@@ -245,9 +245,9 @@ groups! {
         SCRUB_INTERVAL: Gauge "mainstay_scrub_interval_seconds" ["resource"]
             "From one scrub of the schedule to the next; absent where none begins by itself.";
         SCRUB_WHOLE: Gauge "mainstay_scrub_whole_timestamp_seconds" ["resource"]
-            "When the last scrub ended that compared all replicas, since 1970, whoever was primary; absent before the first.";
+            "When the last scrub ended that compared all replicas, since 1970, under any primary; absent before the first.";
         SCRUB_OUTCOME: Gauge "mainstay_scrub_outcome" ["resource", "outcome"]
-            "1 for how the last scrub ended, whoever led it: `whole`, `partial` if a replica was not compared everywhere, `stopped` by an operator, or `interrupted` by a change of the primary.";
+            "1 for how the last scrub ended, under any primary: `whole`, `partial` if a replica was not compared everywhere, `stopped` by an operator, or `interrupted` by a change of the primary.";
         SCRUB_LEFT: Gauge "mainstay_scrub_left_blocks" ["resource"]
             "Blocks that still differed when it ended.";
         SCRUB_FAILURES: Gauge "mainstay_scrub_failures" ["resource"]

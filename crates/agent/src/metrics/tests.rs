@@ -240,7 +240,7 @@ fn every_family_is_written_as_it_is_described() {
 }
 
 #[test]
-fn values_are_those_that_were_seen() {
+fn metrics_have_the_values_that_were_gathered() {
     let parsed = page(&gathered());
     let value = |name: &str, labels: &[(&str, &str)]| {
         parsed.value(name, labels).unwrap_or_else(|| panic!("{name} {labels:?}"))
@@ -291,7 +291,7 @@ fn a_dead_engine_and_no_cluster_leave_a_page_that_says_so() {
 }
 
 #[test]
-fn openmetrics_differs_as_it_should() {
+fn openmetrics_differs_in_counter_names_and_its_end() {
     let seen = gathered();
     let [plain, open] = [Format::Prometheus, Format::OpenMetrics].map(|format| render(&seen, format));
     assert!(open.ends_with("\n# EOF\n") && !plain.contains("# EOF"));
@@ -455,7 +455,7 @@ fn written() -> BTreeSet<String> {
 }
 
 #[test]
-fn rules_and_dashboard_name_only_what_there_is() {
+fn rules_and_dashboard_name_only_existing_metrics() {
     let page = std::fs::read_to_string(document("metrics.md")).expect("docs/metrics.md");
     let blocks = page.split("```yaml").skip(1).filter_map(|part| part.split("```").next());
     let rules: Vec<&str> = blocks.flat_map(|part| part.split("- alert:").skip(1)).collect();
@@ -484,7 +484,7 @@ fn rules_and_dashboard_name_only_what_there_is() {
 }
 
 #[test]
-fn scales_show_what_a_histogram_has() {
+fn scales_show_every_bucket_of_their_histogram() {
     let bounds = |scale: &super::text::Scale| {
         static ANY: Family = Family { name: "any", kind: Kind::Histogram, labels: &[], help: "Any." };
         let mut page = Page::new(Format::Prometheus);

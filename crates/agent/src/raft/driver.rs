@@ -81,10 +81,10 @@ type Listener = Box<dyn Fn(&View) + Send>;
 #[derive(Clone)]
 pub struct RaftHandle {
     queue: SyncSender<Input>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
-struct Shared {
+struct DriverShared {
     view: Mutex<View>,
     listeners: Mutex<Vec<Listener>>,
     stopped: AtomicBool,
@@ -128,7 +128,7 @@ pub fn start(
         reads: Reads::default(),
         confirmed: BTreeMap::new(),
         seated: None,
-        shared: Arc::new(Shared {
+        shared: Arc::new(DriverShared {
             view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
@@ -169,7 +169,7 @@ fn core_config(node: NodeId, applied: u64) -> raft::Config {
 
 /// Reports the end of the thread, be it by an error or by a panic of the Raft core.
 struct Ending {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     on_fatal: Option<Box<dyn FnOnce(AgentError) + Send>>,
 }
 
@@ -317,7 +317,7 @@ struct Driver {
     confirmed: BTreeMap<u64, (u64, Instant)>,
     /// When a vote was last asked for a node that joins.
     seated: Option<Instant>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     state_changed: bool,
     /// Outcomes that are told only once the view shows them: the proposer reads its own change.
     answers: Vec<(SyncSender<Outcome>, Outcome)>,

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// An engine that is not ready, or does not answer, says nothing about a disk.
 #[test]
-fn only_what_is_about_the_disk_is_told_to_the_cluster() {
+fn only_failures_of_the_disk_are_told_to_the_cluster() {
     let stays = |code: Code| stays_unusable(&Problem::new(code, "", ""));
     assert!(
         [Code::Corrupt, Code::Recover, Code::Disk, Code::WrongDisk, Code::OtherResource]
@@ -151,7 +151,7 @@ fn a_journal_elsewhere_comes_and_goes_with_its_replica() {
     let refused = replicas.step(&place, None, Step::RemoveFiles).unwrap_err();
     assert!(refused.message.contains("mount its device"), "{refused:?}");
     std::fs::rename(&away, &fast).unwrap();
-    assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
+    assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(StepAnswer::Done));
     assert_eq!(state(), nothing());
 }
 
@@ -172,7 +172,7 @@ fn files_that_this_program_did_not_leave_stay() {
     assert!(foreign.iter().all(|directory| directory.exists()));
 
     let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone(), label: None };
-    assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
+    assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(StepAnswer::Done));
     let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)).unwrap_err();
     assert_eq!(refused.code, Code::NoLabel);
     assert_eq!(std::fs::read(foreign[0].join("journal")).unwrap(), b"data");
@@ -210,7 +210,7 @@ fn only_the_replicas_own_directory_is_used() {
 
 /// R27: an operator has put something else in the place of a replica that is removed.
 #[test]
-fn only_what_this_node_made_is_removed() {
+fn only_replicas_that_this_node_made_are_removed() {
     let root = tempfile::tempdir().unwrap();
     let directory = mainstay_pool::place(root.path()).join("db-1");
     whole(&directory, &labelled());
@@ -220,16 +220,16 @@ fn only_what_this_node_made_is_removed() {
     let other = Label { incarnation: Incarnation(8), ..labelled() };
     std::fs::write(directory.join(LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
     for (label, stays) in [(A, true), (Incarnation(8), true)] {
-        assert_eq!(replicas.step(&place(label), None, Step::RemoveLabel), Ok(Answer::Done));
+        assert_eq!(replicas.step(&place(label), None, Step::RemoveLabel), Ok(StepAnswer::Done));
         assert_eq!(directory.exists(), stays, "{label}");
     }
     let refused = replicas.step(&place(A), None, Step::Look).unwrap_err();
     assert!(refused.message.contains("has not made"), "{refused:?}");
     std::fs::write(directory.join(LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
     std::fs::write(directory.join("notes.txt"), b"of an operator").unwrap();
-    assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Done));
-    assert_eq!(replicas.step(&place(A), None, Step::RemoveLabel), Ok(Answer::Done));
-    assert_eq!(replicas.step(&place(A), None, Step::RemoveFiles), Ok(Answer::Done));
+    assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(StepAnswer::Done));
+    assert_eq!(replicas.step(&place(A), None, Step::RemoveLabel), Ok(StepAnswer::Done));
+    assert_eq!(replicas.step(&place(A), None, Step::RemoveFiles), Ok(StepAnswer::Done));
     assert!(!directory.exists());
     assert_eq!(names(&directory.with_extension("removed")), ["notes.txt"], "files of others stay");
 }
@@ -332,8 +332,8 @@ fn a_replica_that_this_node_did_not_make_is_not_used() {
     std::fs::rename(&directory, root.path().join("copied")).unwrap();
 
     made(&directory);
-    assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(Answer::Done));
-    assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(Answer::Holds(A)));
+    assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(StepAnswer::Done));
+    assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(StepAnswer::Holds(A)));
     assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, A)]));
     replicas.keep(
         Place { directory: directory.clone(), label: Some(A), ..of_db() },
@@ -353,7 +353,7 @@ fn no_new_replica_is_made_in_the_place_of_one_that_is_missed() {
     let replicas = opened(root.path());
     let place = Place { directory: directory.clone(), ..of_db() };
     made(&directory);
-    assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(Answer::Done));
+    assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(StepAnswer::Done));
     let mut wanted = in_sync(A);
     std::fs::rename(&directory, &away).unwrap();
     let make = |wanted: &Resource| replicas.step(&place, Some(wanted), Step::MakeFiles(Incarnation(3), None));
@@ -361,7 +361,7 @@ fn no_new_replica_is_made_in_the_place_of_one_that_is_missed() {
     assert_eq!(missed.code, Code::DirectoryGone);
     assert!(missed.message.contains("mv -T") && stays_unusable(&missed), "{missed:?}");
     std::fs::rename(&away, &directory).unwrap();
-    assert_eq!(make(&wanted), Ok(Answer::Holds(A)), "it is noticed without a restart");
+    assert_eq!(make(&wanted), Ok(StepAnswer::Holds(A)), "it is noticed without a restart");
     std::fs::rename(&directory, &away).unwrap();
     // Another replica has everything, so the engine is asked for a new one here.
     wanted.record.iss[0].incarnation = Incarnation(A.0 + 1);
@@ -462,11 +462,11 @@ fn a_copy_is_not_in_the_way_of_a_removal() {
     std::fs::rename(pool.join("copy"), directory.with_extension("removed")).unwrap();
     let replicas = opened(root.path());
     let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
-    assert_eq!(replicas.step(&place, None, Step::RemoveLabel), Ok(Answer::Done));
+    assert_eq!(replicas.step(&place, None, Step::RemoveLabel), Ok(StepAnswer::Done));
     assert_eq!(opened(root.path()).stored(), BTreeMap::new(), "after a crash");
     whole(&directory, &labelled());
     for step in [Step::RemoveLabel, Step::RemoveFiles] {
-        assert_eq!(replicas.step(&place, None, step), Ok(Answer::Done));
+        assert_eq!(replicas.step(&place, None, step), Ok(StepAnswer::Done));
     }
     assert_eq!(names(&pool), ["db-1.removed"]);
 }
@@ -474,7 +474,7 @@ fn a_copy_is_not_in_the_way_of_a_removal() {
 /// The agent finds a directory that an operator puts in the place of a replica while it runs. A
 /// directory without a label is told with the remedy.
 #[test]
-fn a_label_that_is_lost_is_said_with_what_to_do() {
+fn a_lost_label_is_reported_with_its_remedy() {
     let root = tempfile::tempdir().unwrap();
     let directory = mainstay_pool::place(root.path()).join("db-1");
     whole(&directory, &labelled());
@@ -491,5 +491,5 @@ fn a_label_that_is_lost_is_said_with_what_to_do() {
         }
     }
     std::fs::write(directory.join(LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
-    assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(Answer::Holds(A)));
+    assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(StepAnswer::Holds(A)));
 }

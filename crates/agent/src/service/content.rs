@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_on_a_volume_is_known_by_its_signature() {
+    fn content_of_a_volume_is_known_by_its_signature() {
         for (at, magic, name) in FILE_SYSTEMS {
             let found = inspect(&mut volume(at as usize, magic)).unwrap();
             assert_eq!(found, Content::FileSystem(name));
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn damage_behind_its_signature_does_not_hide_a_file_system() {
         let damaged = |whole| Damaged { whole, from: 60_000 };
-        assert!(inspect(&mut damaged(volume(0, b""))).is_err(), "nobody knows what is there");
+        assert!(inspect(&mut damaged(volume(0, b""))).is_err(), "the content is not known");
         assert_eq!(inspect(&mut damaged(volume(0, b"XFSB"))).unwrap(), Content::FileSystem("xfs"));
     }
 

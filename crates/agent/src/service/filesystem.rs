@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_grow_is_said() {
+    fn a_file_system_that_cannot_grow_is_reported() {
         let mounted = Mounted::new("mkfs.xfs");
         let refused = fill(Path::new("/proc"), Path::new(&mounted.device), 0).expect_err("nothing to grow");
         assert!(matches!(refused, FillError::Kind { .. }), "{refused}");

@@ -23,7 +23,7 @@ pub enum Part {
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct SeenHindrance {
     what: Hindrance,
     first: Instant,
     last: Instant,
@@ -31,7 +31,7 @@ struct Seen {
 
 /// See the top of this file. Clones share what they know.
 #[derive(Clone, Debug, Default)]
-pub struct Hindrances(Arc<Mutex<BTreeMap<(String, Part), Seen>>>);
+pub struct Hindrances(Arc<Mutex<BTreeMap<(String, Part), SeenHindrance>>>);
 
 impl Hindrances {
     /// Takes in what was found at `now` when a part of a service was looked at.
@@ -41,9 +41,10 @@ impl Hindrances {
         match found {
             None => drop(known.remove(&key)),
             Some(what) => {
-                let seen = known.entry(key).or_insert(Seen { what: what.clone(), first: now, last: now });
+                let seen =
+                    known.entry(key).or_insert(SeenHindrance { what: what.clone(), first: now, last: now });
                 if seen.what != what {
-                    *seen = Seen { what, first: now, last: now };
+                    *seen = SeenHindrance { what, first: now, last: now };
                 }
                 seen.last = now;
             }

@@ -41,7 +41,7 @@ pub struct Held {
 
 /// The search has no end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it is not known within {} s who uses it, because a process or a file system of this node hangs", PATIENCE.as_secs())]
+#[error("its users are not known within {} s, because a process or a file system of this node hangs", PATIENCE.as_secs())]
 pub struct NotKnown;
 
 /// Devices and file systems whose holders are searched for.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_named_with_what_it_holds() {
+    fn a_holder_is_named_with_the_file_or_directory_that_it_holds() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut search = search(directory.path());
         let child = sleeping(Command::new("sleep").current_dir(directory.path()));
@@ -473,7 +473,7 @@ mod tests {
     /// Mounts on every host with systemd: `/` is shared, and units with directories of their own
     /// have it as slaves.
     #[test]
-    fn a_mount_that_goes_along_in_a_namespace_of_others_is_no_holder_and_one_that_stays_is() {
+    fn a_propagated_mount_in_a_foreign_namespace_is_no_holder_and_a_private_one_is() {
         let (marks, above) = (tempfile::tempdir().expect("a directory"), Mount::new("tmpfs", ""));
         mount(None::<&str>, above.0.path(), None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("shared");
         let bind = Mount::bound(above.0.path());
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_of_others_that_hangs_does_not_delay_the_answer() {
+    fn a_hanging_foreign_file_system_does_not_delay_the_answer() {
         let Ok(device) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
             return eprintln!("skipped: no FUSE here");
         };

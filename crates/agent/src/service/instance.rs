@@ -423,7 +423,7 @@ fn device_link(spec: &ServiceSpec, places: &Places) -> PathBuf {
     places.run_dir.join("dev").join(&spec.resource).join(volume.to_string())
 }
 
-/// [`crate::teller`] resolves links in the paths of mounts, because that may take for ever.
+/// [`crate::engine_feed`] resolves links in the paths of mounts, because that may take for ever.
 fn guard_of(
     spec: &ServiceSpec,
     resource: ResourceId,

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_is_not_said_to_be_lacking() {
+    fn programs_and_users_of_the_node_are_not_reported_as_lacking() {
         let has = "[[process]]\nname='a'\nuser='root'\ncommand=['/bin/sh']\nprepare=['true']\nready={command=['sh','-c','x']}\n";
         assert_eq!(lacks(&spec(has)), []);
     }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_does_not_succeed_while_something_may_land() {
+    fn an_undo_does_not_succeed_while_a_maker_may_still_land() {
         for haste in [Haste::Orderly, Haste::AtOnce] {
             let thing = Thing::default();
             let hanging = thing.hang();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_nobody_waits_for_any_more_takes_its_work_back() {
+    fn a_maker_whose_caller_has_given_up_takes_its_work_back() {
         let thing = Thing::default();
         let hanging = thing.hang();
         assert!(thing.undo(Haste::AtOnce, Duration::ZERO).is_err());

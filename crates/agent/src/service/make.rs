@@ -298,7 +298,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_whole_or_mounted_is_finished_and_not_made_anew() {
+    fn a_whole_or_mounted_file_system_is_finished_and_not_made_anew() {
         let uuid = [7; 16];
         let (ext, xfs) = ((1080, &[0x53, 0xef][..]), (0, &b"XFSB"[..]));
         let whole: [(&str, Pieces); 5] = [
@@ -329,7 +329,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_others_put_on_an_unfinished_file_system_stays() {
+    fn foreign_content_on_an_unfinished_file_system_stays() {
         let uuid = [7; 16];
         let others: [(usize, &[u8]); 3] = [(32_768, b"JFS1"), (257, b"ustar"), (3, b"NTFS    ")];
         for piece in others {

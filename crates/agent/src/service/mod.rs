@@ -1,8 +1,8 @@
 //! Changes that services make to the operating system: mounts, processes, addresses.
 //!
 //! `mainstay_ha` decides the order of steps, their time limits and their undoing. The files here
-//! carry out single steps. Every step may be repeated. `instance.rs` has the threads of one service,
-//! `work.rs` its steps, and `runners/mod.rs` how its processes are run.
+//! carry out single steps. Every step may be repeated. `instance.rs` has the threads of one
+//! service, `work.rs` its steps, and `runners/mod.rs` how its processes are run.
 
 mod bounded;
 pub mod cgroup;

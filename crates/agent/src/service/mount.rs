@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_others_at_the_path_is_named_and_stays() {
+    fn a_foreign_mount_at_the_path_is_named_and_stays() {
         let device = Device::new();
         let plan = device.plan();
         let path = plan.place.path.to_string_lossy().into_owned();
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_goes_only_with_what_is_mounted_in_it_or_over_it() {
+    fn a_mount_stays_while_another_mount_is_in_it_or_over_it() {
         let device = Device::new();
         let plan = device.plan();
         mount_it(&plan).expect("mounted");
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_mount_there_while_it_is_flushed_stays() {
+    fn a_foreign_mount_that_appears_during_the_flush_stays() {
         let device = Device::new();
         let plan = device.plan();
         mount_it(&plan).expect("mounted");
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mounted_over_what_others_mount_there_while_a_file_system_is_made() {
+    fn a_foreign_mount_that_appears_while_a_file_system_is_made_is_not_covered() {
         let device = Device::new();
         let plan = MountPlan { mkfs: true, ..device.plan() };
         run("wipefs", &["--all", &device.device.to_string_lossy()]);

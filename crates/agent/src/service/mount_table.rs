@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_over_a_mount_and_in_it_is_seen() {
+    fn mounts_over_a_mount_and_in_it_are_seen() {
         assert_eq!(look("/srv/over", 3), AtPath::Covered("others (tmpfs) at /srv/over".into()));
         assert_eq!(look("/srv/holds", 4), AtPath::Holds("others (tmpfs) at /srv/holds/inner".into()));
         // A mount over the directory above hides it.
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_goes_along_by_what_is_above_it() {
+    fn propagation_of_a_mount_depends_on_the_mount_above_it() {
         let own = MountTable::parse(
             "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n40 22 7:1 / /srv/db rw shared:9 - ext4 /dev/loop1 rw\n",
         );

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_two_parts_and_ends_with_what_was_said_last() {
+    fn a_log_has_two_parts_and_ends_with_the_newest_lines() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("services/p.log");
         copy(Talker { left: 30_000, next: 1 }, &log, &LIMITS).unwrap();
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_fast_is_left_out_and_that_is_said() {
+    fn output_above_the_rate_is_left_out_and_the_log_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("p.log");
         let limits = Limits { part_bytes_max: 1 << 20, rate_bytes_per_s: 1, burst_bytes: 5_000 };

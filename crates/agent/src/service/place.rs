@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_a_path_are_resolved_and_what_is_not_there_yet_stays() {
+    fn links_in_a_path_are_resolved_and_missing_parts_stay() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("real")).unwrap();

@@ -359,7 +359,9 @@ fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress], flags: Option<Li
     match address_here(list, vip.ip()) {
         AddressHere::Ours(_) => {}
         AddressHere::No => return Some(format!("{vip} was taken off {}", interface.name)),
-        AddressHere::Foreign(_) => return Some(format!("{vip} was added by somebody else too")),
+        AddressHere::Foreign(_) => {
+            return Some(format!("{vip} was added by another program or operator too"));
+        }
     }
     flags
         .is_some_and(|flags| !flags.contains(LinkFlags::Up))
@@ -445,7 +447,7 @@ pub fn keep(
                     hinder(Part::Address, Some(Hindrance::Contested { address: vip.to_string(), by }));
                     announce(vip, &interface);
                 }
-                Err(error) => tracing::debug!(%vip, %error, "cannot ask who has an address"),
+                Err(error) => tracing::debug!(%vip, %error, "cannot ask which host has an address"),
             }
         }
     });

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_twin_is_told_only_when_it_outlasts_what_a_power_cut_leaves() {
+    fn a_twin_is_reported_only_when_it_outlasts_the_remains_of_a_power_cut() {
         let (start, silence) = (Instant::now(), silence_of(0));
         let after = |ms: u64| start + Duration::from_millis(ms);
         let mut notices = Notices::default();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_say_which_process_it_is_is_taken_as_before() {
+    fn a_peer_without_a_process_number_is_taken_as_before() {
         let holders = Holders::default();
         let _one = holders.open(NODE, at(0, 2), LaneKind::Lease, None).ok().unwrap();
         assert!(holders.open(NODE, at(5, 9), LaneKind::Lease, None).is_ok());

@@ -2,7 +2,7 @@
 //! node has no replica.
 
 use super::DeviceStatus;
-use mainstay_types::{ClientOver, ConfigVersion, NodeId, Opening, ResourceId, SessionId, Time};
+use mainstay_types::{ClientOver, ConfigVersion, Instance, NodeId, ResourceId, SessionId, Time};
 use serde::{Deserialize, Serialize};
 
 /// A client that is open.
@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct ClientStatus {
     pub resource: ResourceId,
     pub name: String,
-    pub opening: Opening,
+    #[serde(rename = "opening")]
+    pub instance: Instance,
     /// Version of the record that the client acts on; 0 for none.
     pub version: ConfigVersion,
-    /// `None` before the record names this opening.
+    /// `None` before the record names this instance.
     pub session: Option<SessionId>,
     /// Why its session is over: it is of no use any more.
     pub over: Option<ClientOver>,

@@ -20,11 +20,11 @@ fn samples() -> Vec<RequestLine> {
         },
         Request::Record {
             record: ResourceRecord {
-                openings: [(NodeId(1), Opening(u64::MAX))].into(),
+                instances: [(NodeId(1), Instance(u64::MAX))].into(),
                 attached: Some(Attachment {
                     node: NodeId(3),
                     session: SessionId(2),
-                    opening: Some(Opening(9)),
+                    instance: Some(Instance(9)),
                     wait_ms: 60_000,
                 }),
                 ..ResourceRecord::new(ResourceId(7))
@@ -33,7 +33,7 @@ fn samples() -> Vec<RequestLine> {
         Request::AttachClient {
             name: "db".into(),
             record: Box::new(ResourceRecord::new(ResourceId(7))),
-            opening: Opening(u64::MAX),
+            instance: Instance(u64::MAX),
         },
         Request::DetachClient { resource: ResourceId(7) },
         Request::Blank { resource: ResourceId(7), volume: VolumeId(1) },
@@ -109,7 +109,7 @@ fn engine_lines_round_trip() {
         EngineLine::Event { event: EngineEvent::Replica(ReplicaStatus::default()) },
         EngineLine::Event {
             event: EngineEvent::Client(ClientStatus {
-                opening: Opening(u64::MAX),
+                instance: Instance(u64::MAX),
                 session: Some(SessionId(9)),
                 over: Some(ClientOver::Waited),
                 primary: Some(NodeId(2)),

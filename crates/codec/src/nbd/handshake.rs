@@ -208,7 +208,7 @@ impl Handshake {
         if self.options > OPTIONS_MAX {
             return (consumed, Some(End::Refused("it sent too many options")));
         }
-        let mut answer = Answer { option, out };
+        let mut answer = OptionReply { option, out };
         let end = match self.tls {
             Tls::Required => Self::without_tls(option, data, input.len() > consumed, &mut answer),
             Tls::Absent | Tls::Up => self.option(option, data, exports, &mut answer),
@@ -217,7 +217,7 @@ impl Handshake {
     }
 
     /// `more`: something has come behind the option.
-    fn without_tls(option: u32, data: &[u8], more: bool, answer: &mut Answer<'_>) -> Option<End> {
+    fn without_tls(option: u32, data: &[u8], more: bool, answer: &mut OptionReply<'_>) -> Option<End> {
         match option {
             OPT_STARTTLS if !data.is_empty() => answer.error(REP_ERR_INVALID, "this option has no data"),
             OPT_STARTTLS if more => {
@@ -257,7 +257,7 @@ impl Handshake {
         option: u32,
         data: &[u8],
         exports: &[Export],
-        answer: &mut Answer<'_>,
+        answer: &mut OptionReply<'_>,
     ) -> Option<End> {
         match option {
             OPT_EXPORT_NAME => return Some(self.export_name(data, exports, answer.out)),
@@ -318,7 +318,7 @@ impl Handshake {
         })
     }
 
-    fn info(&self, go: bool, data: &[u8], exports: &[Export], answer: &mut Answer<'_>) -> Option<End> {
+    fn info(&self, go: bool, data: &[u8], exports: &[Export], answer: &mut OptionReply<'_>) -> Option<End> {
         let Some((name, wanted)) = parse_info(data) else {
             answer.error(REP_ERR_INVALID, "the lengths in this option do not fit");
             return None;
@@ -347,7 +347,7 @@ impl Handshake {
         go.then(|| self.chosen(export))
     }
 
-    fn contexts(&mut self, set: bool, data: &[u8], exports: &[Export], answer: &mut Answer<'_>) {
+    fn contexts(&mut self, set: bool, data: &[u8], exports: &[Export], answer: &mut OptionReply<'_>) {
         if set {
             // Also when the rest fails.
             self.allocation = None;
@@ -372,12 +372,12 @@ impl Handshake {
 }
 
 /// The replies to one option.
-struct Answer<'a> {
+struct OptionReply<'a> {
     option: u32,
     out: &'a mut Vec<u8>,
 }
 
-impl Answer<'_> {
+impl OptionReply<'_> {
     fn reply(&mut self, kind: u32, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         self.out.extend_from_slice(&REPLY_MAGIC.to_be_bytes());

@@ -16,7 +16,7 @@ use mainstay_codec::{
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index,
-    NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
+    Instance, NodeId, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
     VOLUMES_MAX, VolumeId,
 };
 use proptest::collection::{btree_set, vec};
@@ -195,7 +195,7 @@ fn message() -> impl Strategy<Value = Message> {
         position().prop_map(|end| Message::CutReply { end }),
         batch().prop_map(|batch| Message::Append(Arc::new(batch))),
         any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
-        any::<(u64, u64)>().prop_map(|(o, i)| Message::Received { opening: Opening(o), index: Index(i) }),
+        any::<(u64, u64)>().prop_map(|(o, i)| Message::Received { instance: Instance(o), index: Index(i) }),
         any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
         (position(), any::<u64>(), sizes(), snapshots(), client()).prop_map(
             |(at, chain, volumes, snapshots, client)| {

@@ -10,8 +10,8 @@ use mainstay_codec::{
     LogState, Message, NewEntry, Refusal, Reject,
 };
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
-    ResourceId, SessionId, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance, NodeId, Position,
+    Range, ResourceId, SessionId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("cut_reply", Message::CutReply { end: at }),
         ("append", Message::Append(Arc::new(sample_batch()))),
         ("ack", Message::Ack { durable: Index(44) }),
-        ("received", Message::Received { opening: Opening(0xabc), index: Index(45) }),
+        ("received", Message::Received { instance: Instance(0xabc), index: Index(45) }),
         ("commit", Message::Commit { commit: Index(44) }),
         (
             "copy_begin",

@@ -12,8 +12,8 @@
 //! - If another label was put in the place of the expected one, the replica is opened under that
 //!   label.
 //! - If the files are gone, the label is forgotten too, so that the replica is made anew: an
-//!   operator has removed them to have it copied again. The caller answers [`Answer::Gone`] only if
-//!   it could look: files in a pool that is not there are not gone.
+//!   operator has removed them to have it copied again. The caller answers [`StepAnswer::Gone`]
+//!   only if it could look: files in a pool that is not there are not gone.
 //!
 //! The caller carries out [`Job::step`] and reports the result, until there is no step. There is
 //! one job per replica at a time.
@@ -88,16 +88,16 @@ pub enum Step {
     /// success.
     RemoveFiles,
     /// Have the engine make the files of an incarnation, of a snapshot of another resource if one
-    /// is named. Where a replica has been put meanwhile, none is made: [`Answer::Holds`].
+    /// is named. Where a replica has been put meanwhile, none is made: [`StepAnswer::Holds`].
     MakeFiles(Incarnation, Option<SnapshotOf>),
     /// Make the label durable.
     WriteLabel(Incarnation),
     /// Let the files be no replica any more, durably. None there is success.
     RemoveLabel,
-    /// See whether the files are gone, [`Answer::Gone`], or have another label now,
-    /// [`Answer::Holds`].
+    /// See whether the files are gone, [`StepAnswer::Gone`], or have another label now,
+    /// [`StepAnswer::Holds`].
     Look,
-    /// Have the engine recover and open the files: [`Answer::Opened`].
+    /// Have the engine recover and open the files: [`StepAnswer::Opened`].
     Open,
     /// Have the engine close the replica. One that is not open is success.
     Close,
@@ -113,7 +113,7 @@ pub enum Step {
 
 /// Result of a step that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum StepAnswer {
     Done,
     /// The files were removed by another program or an operator.
     Gone,
@@ -232,7 +232,7 @@ impl<E> Job<E> {
 
     /// Goes on with what came of the step.
     #[must_use]
-    pub fn answered(self, result: Result<Answer, E>) -> Self {
+    pub fn answered(self, result: Result<StepAnswer, E>) -> Self {
         let at = match (self.at, result) {
             (At::Ended(end), _) => At::Ended(end),
             (At::Unmaking(error), _) => At::Ended(Err(Trouble::Step(error))),
@@ -248,7 +248,7 @@ impl<E> Job<E> {
                 At::Making(incarnation, of)
             }
             (At::Clearing(incarnation, of), Ok(_)) => At::Making(incarnation, of),
-            (At::Making(..) | At::Looking { .. }, Ok(Answer::Holds(found))) => {
+            (At::Making(..) | At::Looking { .. }, Ok(StepAnswer::Holds(found))) => {
                 At::Ended(Ok(Ended::Found(found)))
             }
             (At::Making(incarnation, of), Ok(_)) if !planted(Bug::LabelledTooEarly) => {
@@ -257,19 +257,19 @@ impl<E> Job<E> {
             (At::Making(incarnation, _) | At::Labelling(incarnation, _), Ok(_)) => {
                 At::Ended(Ok(Ended::Made(incarnation)))
             }
-            (At::Looking { .. }, Ok(Answer::Gone)) => {
+            (At::Looking { .. }, Ok(StepAnswer::Gone)) => {
                 reach!("control: the files of a replica were removed");
                 At::Ended(Ok(Ended::Gone))
             }
             (At::Leaving { label }, Ok(_)) => At::Looking { label },
             (At::Looking { label }, Ok(_)) => At::Opening { label },
-            (At::Opening { label }, Ok(Answer::Opened(found)))
+            (At::Opening { label }, Ok(StepAnswer::Opened(found)))
                 if found != label && !planted(Bug::LabelNotCompared) =>
             {
                 At::ClosingOther { label }
             }
             (At::ClosingOther { label }, Ok(_)) => At::Reopening { label },
-            (At::Reopening { label }, Ok(Answer::Opened(found))) if found != label => {
+            (At::Reopening { label }, Ok(StepAnswer::Opened(found))) if found != label => {
                 reach!("control: the files of a replica are not what its label says");
                 At::Ended(Err(Trouble::OtherDisk { found, label }))
             }

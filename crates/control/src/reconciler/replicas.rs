@@ -3,7 +3,7 @@
 
 use super::job::{Ended, Order};
 use super::{Failure, ReplicaSeen};
-use crate::reconcile::{OLDER, ReplicaObserved, Unusable, asks_for_relief};
+use crate::actions::{OLDER, ReplicaObserved, Unusable, asks_for_relief};
 use mainstay_types::{ConfigVersion, Incarnation, ResourceId, Time};
 use std::collections::BTreeMap;
 
@@ -168,7 +168,7 @@ impl Replicas {
             epoch: seen.epoch,
             version: seen.version,
             incarnation: seen.incarnation,
-            opening: seen.opening,
+            instance: seen.instance,
             reopened: seen.reopened,
             devices_ready: seen.devices_ready,
             volumes: seen.volumes.clone(),

@@ -1,9 +1,9 @@
 //! The services of this node: their machines, the list for the engine's guard, and the remains of
 //! forgotten instances.
 
-use super::Wish;
+use super::ReconcilerTask;
 use super::proposals::Proposals;
-use crate::reconcile::ServiceObserved;
+use crate::actions::ServiceObserved;
 use crate::state::State;
 use mainstay_ha::{Effect, Event, Guard, Machine, Saved, ServiceSpec, Wanted};
 use mainstay_types::{Epoch, ResourceId, Time};
@@ -129,39 +129,45 @@ impl Services {
 
     /// The engine's guard had silenced this node by the time `at`: services that began before are
     /// killed (R19).
-    pub fn silenced(&mut self, now: Time, at: Time, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
+    pub fn silenced(
+        &mut self,
+        now: Time,
+        at: Time,
+        proposals: &mut Proposals,
+        tasks: &mut VecDeque<ReconcilerTask>,
+    ) {
         for name in self.held.keys().cloned().collect::<Vec<_>>() {
             self.handle(now, &name, Event::Silenced { at });
-            self.drain(&name, proposals, wishes);
+            self.drain(&name, proposals, tasks);
         }
     }
 
     /// Queues all effects of this service that may happen at any time. They come before all later
     /// wishes.
-    pub fn drain(&mut self, name: &str, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
+    pub fn drain(&mut self, name: &str, proposals: &mut Proposals, tasks: &mut VecDeque<ReconcilerTask>) {
         let Some(held) = self.held.get_mut(name) else { return };
         while let Some(effect) = held.machine.poll(false) {
-            wishes.push_back(wish(name, effect, proposals));
+            tasks.push_back(task(name, effect, proposals));
         }
     }
 
     /// Returns the next wish of a machine; steps of a start only if they `may_run`.
-    pub fn poll(&mut self, may_run: bool, proposals: &mut Proposals) -> Option<Wish> {
+    pub fn poll(&mut self, may_run: bool, proposals: &mut Proposals) -> Option<ReconcilerTask> {
         self.held
             .iter_mut()
-            .find_map(|(name, held)| held.machine.poll(may_run).map(|effect| wish(name, effect, proposals)))
+            .find_map(|(name, held)| held.machine.poll(may_run).map(|effect| task(name, effect, proposals)))
     }
 
     /// Runs once, at the start. An earlier agent process may have left an instance that this one
     /// does not remember. Such an instance counts as running until the sweep is done (R19).
     /// Services that are applied later cannot have left anything.
-    pub fn sweep(&mut self, state: &State) -> Vec<Wish> {
+    pub fn sweep(&mut self, state: &State) -> Vec<ReconcilerTask> {
         if std::mem::replace(&mut self.swept, true) {
             return Vec::new();
         }
         let unknown = state.services.iter().filter(|(name, _)| !self.held.contains_key(*name));
-        let sweeps: Vec<Wish> = unknown
-            .map(|(name, service)| Wish::Sweep { name: name.clone(), spec: service.spec.clone() })
+        let sweeps: Vec<ReconcilerTask> = unknown
+            .map(|(name, service)| ReconcilerTask::Sweep { name: name.clone(), spec: service.spec.clone() })
             .collect();
         self.sweeping =
             state.services.keys().filter(|name| !self.held.contains_key(*name)).cloned().collect();
@@ -177,7 +183,7 @@ impl Services {
     }
 
     /// Gives every service that is to start a machine, and leaves out those that cannot have one.
-    pub fn prepare(&mut self, state: &State, starts: &mut Vec<Start>, wishes: &mut VecDeque<Wish>) {
+    pub fn prepare(&mut self, state: &State, starts: &mut Vec<Start>, tasks: &mut VecDeque<ReconcilerTask>) {
         starts.retain(|Start { name, .. }| {
             let service = state.services.get(name);
             let known = service.and_then(|service| Some((service, state.resource_of(service)?)));
@@ -190,7 +196,7 @@ impl Services {
                 let held = Held { machine, revision, edition, resource: resource.id, number: self.made };
                 self.held.insert(name.clone(), held);
                 self.made += 1;
-                wishes.push_back(Wish::MakeService {
+                tasks.push_back(ReconcilerTask::MakeService {
                     name: name.clone(),
                     spec,
                     revision,
@@ -204,7 +210,7 @@ impl Services {
 
     /// Whether the engine has confirmed that it silences exactly what runs here and what starts. If
     /// not, it is asked.
-    pub fn is_guarded(&mut self, now: Time, starts: &[Start], wishes: &mut VecDeque<Wish>) -> bool {
+    pub fn is_guarded(&mut self, now: Time, starts: &[Start], tasks: &mut VecDeque<ReconcilerTask>) -> bool {
         let starting = |name: &String| starts.iter().any(|start| start.name == *name);
         let list = self
             .held
@@ -217,7 +223,7 @@ impl Services {
             Wanted::Wait => false,
             Wanted::Ask { number, list } => {
                 let services = list.into_iter().map(|(name, _)| name).collect();
-                wishes.push_back(Wish::Guard { number, services });
+                tasks.push_back(ReconcilerTask::Guard { number, services });
                 false
             }
         }
@@ -229,11 +235,11 @@ impl Services {
     }
 }
 
-fn wish(name: &str, effect: Effect, proposals: &mut Proposals) -> Wish {
+fn task(name: &str, effect: Effect, proposals: &mut Proposals) -> ReconcilerTask {
     let name = name.to_owned();
     if let Effect::Report(report) = effect {
         proposals.report(name.clone(), report.clone());
-        return Wish::Reached { name, report };
+        return ReconcilerTask::Reached { name, report };
     }
-    Wish::Service { name, effect }
+    ReconcilerTask::Service { name, effect }
 }

@@ -4,11 +4,10 @@ mod proposals;
 mod replicas;
 mod services;
 
-use super::job::{Answer, Job, Step, Trouble};
+use super::job::{Job, Step, StepAnswer, Trouble};
 use super::*;
-use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Choices, Code, Copies, IssChange, Member, Opening, ShrinkReason, StepDownReason};
+use mainstay_types::{Choices, Code, Copies, Instance, IssChange, Member, ShrinkReason, StepDownReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -50,7 +49,7 @@ fn state() -> State {
 struct Lab {
     core: Reconciler,
     state: State,
-    seen: Seen,
+    seen: NodeSeen,
     now: Time,
 }
 
@@ -64,7 +63,7 @@ impl Lab {
             epoch: record.epoch,
             version: record.version,
             incarnation: MINE,
-            opening: Opening(1),
+            instance: Instance(1),
             reopened: None,
             devices_ready: true,
             volumes: vec![1 << 20],
@@ -76,11 +75,11 @@ impl Lab {
             full: false,
             older: false,
         };
-        let seen = Seen {
+        let seen = NodeSeen {
             engine: true,
             replayed: true,
             replicas: BTreeMap::from([(R, replica)]),
-            ..Seen::default()
+            ..NodeSeen::default()
         };
         let mut core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
         // No earlier process has proposed anything about the record.
@@ -103,7 +102,7 @@ impl Lab {
 
     fn swept() -> Self {
         let mut lab = Self::new();
-        assert!(lab.look().contains(&Wish::Sweep { name: "db".into(), spec: lab.spec() }));
+        assert!(lab.look().contains(&ReconcilerTask::Sweep { name: "db".into(), spec: lab.spec() }));
         lab.tell(Event::Swept { name: "db".into() });
         lab
     }
@@ -120,31 +119,31 @@ impl Lab {
         self.state.services["db"].spec.clone()
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Wish> {
+    fn tell(&mut self, event: Event) -> Vec<ReconcilerTask> {
         self.core.handle(self.now, &self.state, event);
-        self.wishes()
+        self.tasks()
     }
 
-    fn look(&mut self) -> Vec<Wish> {
+    fn look(&mut self) -> Vec<ReconcilerTask> {
         self.core.reconcile(self.now, &self.state, &self.seen);
-        self.wishes()
+        self.tasks()
     }
 
-    fn wishes(&mut self) -> Vec<Wish> {
+    fn tasks(&mut self) -> Vec<ReconcilerTask> {
         std::iter::from_fn(|| self.core.poll(self.now, &self.state)).collect()
     }
 
     /// The jobs that a look begins.
     fn orders(&mut self) -> Vec<Order> {
-        let wishes = self.look().into_iter();
-        wishes
-            .filter_map(|wish| if let Wish::Job { order, .. } = wish { Some(order) } else { None })
+        let tasks = self.look().into_iter();
+        tasks
+            .filter_map(|task| if let ReconcilerTask::Job { order, .. } = task { Some(order) } else { None })
             .collect()
     }
 
     fn asked_to_guard(&mut self) -> u64 {
-        let asked = |wish| match wish {
-            Wish::Guard { number, services } if services == ["db"] => Some(number),
+        let asked = |task| match task {
+            ReconcilerTask::Guard { number, services } if services == ["db"] => Some(number),
             _ => None,
         };
         self.look().into_iter().find_map(asked).expect("the engine is asked")
@@ -163,8 +162,8 @@ impl Lab {
     }
 }
 
-fn begins(wish: &Wish) -> bool {
-    matches!(wish, Wish::Service { effect: Effect::Run { .. }, .. })
+fn begins(task: &ReconcilerTask) -> bool {
+    matches!(task, ReconcilerTask::Service { effect: Effect::Run { .. }, .. })
 }
 
 fn failure(stays: bool) -> Failure {
@@ -190,7 +189,7 @@ fn a_service_starts_when_nothing_is_left_of_an_earlier_one_and_the_guard_is_conf
 
 /// R19: the file that says what it was doing could not be read, say; its processes run.
 #[test]
-fn a_service_that_nobody_remembers_is_not_called_stopped_before_it_was_swept() {
+fn a_forgotten_service_is_not_reported_stopped_before_its_sweep() {
     let mut lab = Lab::new();
     let running = Command::ServiceStatus {
         name: "db".into(),
@@ -204,8 +203,8 @@ fn a_service_that_nobody_remembers_is_not_called_stopped_before_it_was_swept() {
         last_failure: String::new(),
     };
     assert!(lab.state.apply(Entry { at_ms: 0, command: running }).is_ok());
-    let stopped = |wish: &Wish| {
-        matches!(wish, Wish::Submit(Command::ServiceStatus { phase: ServicePhase::Stopped, .. }))
+    let stopped = |task: &ReconcilerTask| {
+        matches!(task, ReconcilerTask::Submit(Command::ServiceStatus { phase: ServicePhase::Stopped, .. }))
     };
     assert!(!lab.look().iter().any(stopped));
     lab.tell(Event::Swept { name: "db".into() });
@@ -221,7 +220,7 @@ fn a_lease_that_ends_between_look_and_start_starts_nothing() {
     lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
     lab.core.reconcile(lab.now, &lab.state, &lab.seen);
     lab.after_ms(59_600);
-    assert!(!lab.wishes().iter().any(begins));
+    assert!(!lab.tasks().iter().any(begins));
     assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
 }
 
@@ -231,22 +230,27 @@ fn a_kill_comes_before_everything_else() {
     let mut lab = Lab::started();
     lab.seen.replicas.clear();
     lab.after_ms(59_700);
-    let wishes = lab.look();
-    let kill = |wish: &Wish| matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. });
-    let at = wishes.iter().position(kill).expect("it is killed");
-    let ours = |wish: &Wish| matches!(wish, Wish::Service { .. } | Wish::Reached { .. });
-    assert!(wishes[..at].iter().all(ours), "{wishes:?}");
-    assert!(wishes[at..].iter().any(|wish| matches!(wish, Wish::Job { .. })), "{wishes:?}");
+    let tasks = lab.look();
+    let kill =
+        |task: &ReconcilerTask| matches!(task, ReconcilerTask::Service { effect: Effect::Kill { .. }, .. });
+    let at = tasks.iter().position(kill).expect("it is killed");
+    let ours = |task: &ReconcilerTask| {
+        matches!(task, ReconcilerTask::Service { .. } | ReconcilerTask::Reached { .. })
+    };
+    assert!(tasks[..at].iter().all(ours), "{tasks:?}");
+    assert!(tasks[at..].iter().any(|task| matches!(task, ReconcilerTask::Job { .. })), "{tasks:?}");
 }
 
 /// R19: at once, not at the next look.
 #[test]
-fn what_the_guard_has_silenced_is_killed_when_that_is_heard() {
+fn a_service_that_the_guard_silenced_is_killed_when_the_reconciler_hears_of_it() {
     let mut lab = Lab::started();
     assert_eq!(lab.tell(Event::LeaseLost { silenced: Time(NOW.0 - 1) }), [], "that was before it began");
     lab.after_ms(1);
-    let wishes = lab.tell(Event::LeaseLost { silenced: lab.now });
-    assert!(wishes.iter().any(|wish| matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. })));
+    let tasks = lab.tell(Event::LeaseLost { silenced: lab.now });
+    assert!(
+        tasks.iter().any(|task| matches!(task, ReconcilerTask::Service { effect: Effect::Kill { .. }, .. }))
+    );
     assert_eq!(lab.phase(), Some(ServicePhase::Killing));
 }
 
@@ -276,7 +280,8 @@ fn a_replica_that_cannot_be_opened_is_reported() {
     lab.seen.replicas.clear();
     let reported = |lab: &mut Lab| {
         lab.after_ms(RETRY_JOB_MS);
-        let broken = |wish: &Wish| matches!(wish, Wish::Submit(Command::ReplicaBroken { .. }));
+        let broken =
+            |task: &ReconcilerTask| matches!(task, ReconcilerTask::Submit(Command::ReplicaBroken { .. }));
         lab.look().iter().any(broken)
     };
     assert!(!reported(&mut lab));
@@ -321,7 +326,7 @@ fn the_same_is_not_told_again_and_again() {
 }
 
 #[test]
-fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
+fn a_relieved_replica_may_be_primary_again() {
     let mut lab = Lab::new();
     let mut seen = lab.seen.replicas[&R].clone();
     seen.role = Role::Fenced;
@@ -342,20 +347,21 @@ fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
 /// R19: a proposal that the node made when the service was silent counts on this record, however
 /// late it arrives. So nothing starts on the record.
 #[test]
-fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
-    let begins_anew = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Demote, .. });
-    let starts = |wish: &Wish| begins(wish) || matches!(wish, Wish::Guard { .. });
+fn a_node_that_may_have_given_its_role_up_starts_nothing_on_that_record() {
+    let begins_anew =
+        |task: &ReconcilerTask| matches!(task, ReconcilerTask::Job { order: Order::Demote, .. });
+    let starts = |task: &ReconcilerTask| begins(task) || matches!(task, ReconcilerTask::Guard { .. });
     let mut lab = Lab::swept_before_a_start();
     let version = lab.state.resources[&R].record.version;
     lab.tell(asks_for_relief(version));
     let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
     replica.role = Role::Fenced;
-    let steps_down = |wish: &Wish| matches!(wish, Wish::Submit(Command::StepDown { .. }));
+    let steps_down = |task: &ReconcilerTask| matches!(task, ReconcilerTask::Submit(Command::StepDown { .. }));
     assert!(lab.look().iter().any(steps_down));
     // It serves after all.
     lab.seen.replicas.get_mut(&R).expect("it is open").role = Role::Primary;
-    let wishes = lab.look();
-    assert!(wishes.iter().any(begins_anew) && !wishes.iter().any(starts), "{wishes:?}");
+    let tasks = lab.look();
+    assert!(tasks.iter().any(begins_anew) && !tasks.iter().any(starts), "{tasks:?}");
     let promote =
         Command::Promote { resource: R, expect_version: version, by: ME, to: ME, reason: "why".into() };
     assert!(lab.state.apply(Entry { at_ms: 0, command: promote }).is_ok());
@@ -363,8 +369,8 @@ fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
     let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
     (replica.epoch, replica.version) = (record.epoch, record.version);
     lab.now = lab.now.plus_ms(REPEAT_ORDER_MS);
-    let wishes = lab.look();
-    assert!(wishes.iter().any(starts) && !wishes.iter().any(begins_anew), "{wishes:?}");
+    let tasks = lab.look();
+    assert!(tasks.iter().any(starts) && !tasks.iter().any(begins_anew), "{tasks:?}");
 }
 
 /// The earlier process may have proposed it, and this one would not know. What it has found in its
@@ -377,8 +383,10 @@ fn a_new_process_takes_a_record_that_it_finds_for_one_that_may_be_given_up() {
     // The engine has not heard of the record, and could serve it.
     let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
     (replica.role, replica.epoch, replica.version) = (Role::Secondary, Epoch(0), ConfigVersion(0));
-    let promotes = |wish: &Wish| matches!(wish, Wish::Submit(Command::Promote { by: ME, to: ME, .. }));
-    let told = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Tell(_), .. });
+    let promotes = |task: &ReconcilerTask| {
+        matches!(task, ReconcilerTask::Submit(Command::Promote { by: ME, to: ME, .. }))
+    };
+    let told = |task: &ReconcilerTask| matches!(task, ReconcilerTask::Job { order: Order::Tell(_), .. });
     let promote = |lab: &mut Lab| {
         let expect_version = lab.state.resources[&R].record.version;
         let command = Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "why".into() };
@@ -390,14 +398,14 @@ fn a_new_process_takes_a_record_that_it_finds_for_one_that_may_be_given_up() {
         lab.seen.replayed = replayed;
         for _ in 0..2 {
             lab.after_ms(REPEAT_PROPOSAL_MS);
-            let wishes = lab.look();
-            assert!(wishes.iter().any(promotes) && !wishes.iter().any(told), "{wishes:?}");
+            let tasks = lab.look();
+            assert!(tasks.iter().any(promotes) && !tasks.iter().any(told), "{tasks:?}");
         }
     }
     // No earlier process has seen this one.
     promote(&mut lab);
-    let wishes = lab.look();
-    assert!(wishes.iter().any(told) && !wishes.iter().any(promotes), "{wishes:?}");
+    let tasks = lab.look();
+    assert!(tasks.iter().any(told) && !tasks.iter().any(promotes), "{tasks:?}");
 }
 
 #[test]
@@ -425,7 +433,7 @@ fn asks_for_relief(version: ConfigVersion) -> Event {
 /// Carries a job out, whose steps end as `answer` says, and gives its steps and its end.
 fn run(
     order: Order,
-    mut answer: impl FnMut(&Step) -> Result<Answer, &'static str>,
+    mut answer: impl FnMut(&Step) -> Result<StepAnswer, &'static str>,
 ) -> (Vec<Step>, Result<Ended, Trouble<&'static str>>) {
     let mut job = Job::new(order, || Incarnation(5));
     let mut steps = Vec::new();
@@ -438,27 +446,27 @@ fn run(
 
 #[test]
 fn a_replica_is_made_before_its_label_and_removed_after_it() {
-    let (steps, end) = run(Order::Make { of: None }, |_| Ok(Answer::Done));
+    let (steps, end) = run(Order::Make { of: None }, |_| Ok(StepAnswer::Done));
     let made = [Step::RemoveFiles, Step::MakeFiles(Incarnation(5), None), Step::WriteLabel(Incarnation(5))];
     assert_eq!((&steps[..], end), (&made[..], Ok(Ended::Made(Incarnation(5)))));
-    let (steps, end) = run(Order::Drop, |_| Ok(Answer::Done));
+    let (steps, end) = run(Order::Drop, |_| Ok(StepAnswer::Done));
     let dropped = [Step::Close, Step::RemoveLabel, Step::RemoveFiles];
     assert_eq!((&steps[..], end), (&dropped[..], Ok(Ended::Dropped)));
     for failing in dropped {
         let (steps, end) =
-            run(Order::Drop, |step| if *step == failing { Err("no") } else { Ok(Answer::Done) });
+            run(Order::Drop, |step| if *step == failing { Err("no") } else { Ok(StepAnswer::Done) });
         assert_eq!((steps.last(), end), (Some(&failing), Err(Trouble::Step("no"))));
     }
 }
 
 #[test]
-fn what_is_left_of_a_replica_that_could_not_be_made_goes() {
+fn the_remains_of_a_replica_that_could_not_be_made_go() {
     for failing in [Step::MakeFiles(Incarnation(5), None), Step::WriteLabel(Incarnation(5))] {
         // It does not matter whether that succeeds.
-        for removed in [Ok(Answer::Done), Err("neither")] {
+        for removed in [Ok(StepAnswer::Done), Err("neither")] {
             let mut failed = false;
             let (steps, end) = run(Order::Make { of: None }, |step| {
-                let result = if failed { removed } else { Ok(Answer::Done) };
+                let result = if failed { removed } else { Ok(StepAnswer::Done) };
                 failed |= *step == failing;
                 if *step == failing { Err("no") } else { result }
             });
@@ -469,17 +477,17 @@ fn what_is_left_of_a_replica_that_could_not_be_made_goes() {
 
 /// R9
 #[test]
-fn a_replica_is_opened_only_if_it_is_there_and_is_what_its_label_says() {
+fn a_replica_is_opened_only_if_its_files_are_there_and_match_its_label() {
     let opens = |found: u64, gone: bool| {
         let mut opens = 0;
         run(Order::Open { label: MINE }, |step| match step {
-            Step::Look if gone => Ok(Answer::Gone),
+            Step::Look if gone => Ok(StepAnswer::Gone),
             Step::Open if opens == 0 || found != 7 => {
                 opens += 1;
-                Ok(Answer::Opened(Incarnation(found)))
+                Ok(StepAnswer::Opened(Incarnation(found)))
             }
-            Step::Open => Ok(Answer::Opened(MINE)),
-            _ => Ok(Answer::Done),
+            Step::Open => Ok(StepAnswer::Opened(MINE)),
+            _ => Ok(StepAnswer::Done),
         })
     };
     assert_eq!(opens(MINE.0, false), (vec![Step::Look, Step::Open], Ok(Ended::Opened)));
@@ -489,7 +497,8 @@ fn a_replica_is_opened_only_if_it_is_there_and_is_what_its_label_says() {
     assert_eq!(opens(8, false), (again.clone(), Err(other)));
     assert_eq!(opens(7, false), (again, Ok(Ended::Opened)), "the engine had other files open, of before");
     let holds = |order, at: Step| {
-        run(order, |step| Ok(if *step == at { Answer::Holds(Incarnation(7)) } else { Answer::Done })).1
+        run(order, |step| Ok(if *step == at { StepAnswer::Holds(Incarnation(7)) } else { StepAnswer::Done }))
+            .1
     };
     let found = Ok(Ended::Found(Incarnation(7)));
     assert_eq!(holds(Order::Open { label: MINE }, Step::Look), found);

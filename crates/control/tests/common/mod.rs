@@ -4,15 +4,15 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
-use mainstay_control::clients::ClientSeen;
+use mainstay_control::actions::{Action, Observed, ReplicaObserved, ServiceObserved, plan};
+use mainstay_control::attachments::ClientSeen;
 use mainstay_control::origin::CONTENT;
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, plan};
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Choices, ConfigVersion, Incarnation, Index, IssChange, Key, LagLimits, Member, MinCopies, Mode, NodeId,
-    Opening, Position, ResourceId, Role, ScrubSummary, ServicePhase, SnapshotOn, SnapshotState,
+    Choices, ConfigVersion, Incarnation, Index, Instance, IssChange, Key, LagLimits, Member, MinCopies, Mode,
+    NodeId, Position, ResourceId, Role, ScrubSummary, ServicePhase, SnapshotOn, SnapshotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,7 +148,7 @@ pub struct Nodes {
     pub made_of: BTreeSet<(NodeId, ResourceId)>,
     /// How often a primary was told to roll back and did.
     pub rollbacks: u32,
-    /// Replicas opened so far: each has an opening of its own.
+    /// Replicas opened so far: each has an instance of its own.
     pub opened: u64,
     /// Where the log of each would end, if it lost its memory.
     pub ends: BTreeMap<NodeId, Position>,
@@ -202,9 +202,9 @@ impl Nodes {
                 let incarnation = observed.stored[&resource];
                 let volumes = self.state.resources[&resource].spec.volumes.clone();
                 self.opened += 1;
-                let opening = Opening(self.opened);
+                let instance = Instance(self.opened);
                 let mut replica =
-                    ReplicaObserved { incarnation, opening, volumes, ..ReplicaObserved::default() };
+                    ReplicaObserved { incarnation, instance, volumes, ..ReplicaObserved::default() };
                 if self.made_of.contains(&(node, resource)) {
                     replica.snapshots = vec![(CONTENT, HELD_FROM_THE_BEGINNING)];
                 }
@@ -229,7 +229,7 @@ impl Nodes {
             Action::GiveRecord(record) => {
                 let replica = observed.replicas.get_mut(&record.resource).unwrap();
                 replica.version = record.version;
-                let counted = record.openings.get(&node).is_some_and(|counted| *counted != replica.opening);
+                let counted = record.instances.get(&node).is_some_and(|counted| *counted != replica.instance);
                 replica.reopened = counted.then_some(self.ends[&node]);
                 if counted {
                     return;
@@ -245,11 +245,11 @@ impl Nodes {
             }
             Action::AttachClient(record) => {
                 self.opened += 1;
-                let opened = ClientSeen { opening: Opening(self.opened), ..ClientSeen::default() };
+                let opened = ClientSeen { instance: Instance(self.opened), ..ClientSeen::default() };
                 let client = observed.clients.entry(record.resource).or_insert(opened);
                 client.version = record.version;
                 let mine = record.attached.filter(|attached| attached.node == node);
-                let claimed = mine.is_some_and(|attached| attached.opening == Some(client.opening));
+                let claimed = mine.is_some_and(|attached| attached.instance == Some(client.instance));
                 client.over |= client.ready && !claimed;
                 client.ready |= claimed;
             }
@@ -371,7 +371,7 @@ impl Nodes {
             *replica = ReplicaObserved {
                 epoch: replica.epoch,
                 incarnation: replica.incarnation,
-                opening: Opening(self.opened),
+                instance: Instance(self.opened),
                 ..ReplicaObserved::default()
             };
         }

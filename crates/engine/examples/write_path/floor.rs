@@ -101,7 +101,7 @@ impl Floor {
     pub fn stop(mut self) {
         drop(self.device);
         if let Some(attached) = self.attached.take() {
-            attached.detach().expect("nobody uses it");
+            attached.detach().expect("no program uses it");
         }
         self.waker.wake();
         for thread in self.threads {

@@ -12,7 +12,7 @@
 //! answer out of memory that a client without a disk does not take. Their numbers are bounded (a
 //! device's requests, a client's).
 
-use super::{BUFFER_ALIGN, BufMut, BufferPool, Shared};
+use super::{BUFFER_ALIGN, BufMut, BufferPool, PoolShared};
 use bytes::Bytes;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(super) struct Begun {
 unsafe impl Send for Begun {}
 
 impl Begun {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<PoolShared>) -> Self {
         let memory = shared.take(super::class_of(STRETCH_BYTES), false);
         let mut buffer = BufMut::whole(memory, Arc::clone(shared));
         // The pointer comes from the mapping itself: `all` must not be written through.
@@ -86,7 +86,7 @@ impl Begun {
 
 /// A piece of at least `len` bytes, at most [`PIECE_BYTES_MAX`], of what is begun, or else of a new
 /// stretch.
-pub(super) fn cut(begun: &mut Option<Begun>, len: usize, shared: &Arc<Shared>) -> BufMut {
+pub(super) fn cut(begun: &mut Option<Begun>, len: usize, shared: &Arc<PoolShared>) -> BufMut {
     debug_assert!(len <= PIECE_BYTES_MAX);
     let bytes = len.next_multiple_of(BUFFER_ALIGN).max(BUFFER_ALIGN);
     if let Some(piece) = begun.as_mut().and_then(|begun| begun.cut(bytes)) {
@@ -136,7 +136,7 @@ mod tests {
     const BLOCK: usize = BUFFER_ALIGN;
 
     #[test]
-    fn pieces_are_neighbours_and_nobody_elses() {
+    fn pieces_are_neighbours_and_do_not_overlap() {
         let pool = BufferPool::new(1 << 20);
         let mut stretch = Stretch::new(pool.clone());
         let mut pieces: Vec<_> = (0..STRETCH_BYTES / BLOCK).map(|_| stretch.get(100)).collect();
@@ -170,7 +170,7 @@ mod tests {
 
     /// Short-lived buffers are cut from the same memory again and again.
     #[test]
-    fn what_passes_does_not_wait_for_what_stays() {
+    fn short_lived_buffers_are_reused_beside_long_lived_ones() {
         let pool = BufferPool::new(1 << 20);
         let mut stretch = Stretch::new(pool.clone());
         let stays: Vec<_> = (0..40)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_a_buffer_of_its_own() {
+    fn a_long_piece_is_a_buffer_of_its_own() {
         let pool = BufferPool::new(1 << 20);
         let mut stretch = Stretch::new(pool.clone());
         drop((stretch.get(PIECE_BYTES_MAX + 1), pool.get_passing(PIECE_BYTES_MAX + 1)));

@@ -4,13 +4,13 @@
 
 mod chunks;
 mod content;
+mod copy_before_write;
 mod files;
 mod io;
-mod keeper;
 
 pub use chunks::ChunkSet;
 pub use content::copy_out;
 pub(super) use content::restore;
+pub(super) use copy_before_write::{CopyBeforeWrite, Todo, Turn};
 pub(super) use files::{Layer, Standing, is_here, tidy};
 pub(super) use io::{copy_sparse, next_data, punch};
-pub(super) use keeper::{Keeper, Todo, Turn};

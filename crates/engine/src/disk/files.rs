@@ -405,7 +405,7 @@ mod tests {
     fn a_lock_that_a_child_has_for_a_moment_is_waited_for_and_no_other() {
         let path = std::env::temp_dir().join(format!("mainstay-lock-{}", std::process::id()));
         let first = area(&path);
-        lock(&first, &path).expect("nobody has it");
+        lock(&first, &path).expect("no process has it");
         let second = area(&path);
         assert!(matches!(lock(&second, &path), Err(DiskError::InUse { .. })));
 

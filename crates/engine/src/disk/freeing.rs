@@ -161,13 +161,13 @@ mod tests {
             for _ in 0..=WAITING_MAX {
                 line.send(watched.try_clone().expect("well")).expect("it is taken");
             }
-            give.send(()).expect("somebody waits");
+            give.send(()).expect("a caller waits");
         });
         take.recv_timeout(Duration::from_secs(20)).expect("the thread goes on");
     }
 
     #[test]
-    fn all_of_its_space_is_given_back() {
+    fn all_space_of_a_freed_file_is_given_back() {
         let path = scratch("space");
         let open = OpenOptions::new().read(true).write(true).open(&path).expect("it is there");
         fs::remove_file(&path).expect("well");
@@ -178,10 +178,10 @@ mod tests {
 
     /// A snapshot is mounted, or being copied, while it is deleted.
     #[test]
-    fn who_has_it_open_goes_on_with_what_it_holds() {
+    fn a_reader_that_has_a_removed_file_open_keeps_its_content() {
         let path = scratch("open");
         let alone = OpenOptions::new().write(true).open(&path).expect("it is there");
-        drop(Lease::of(&alone).expect("nobody else has it open"));
+        drop(Lease::of(&alone).expect("no other program has it open"));
         let open = File::open(&path).expect("it is there");
         assert!(Lease::of(&alone).is_none());
         free(&alone);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_of_it_keeps_what_it_holds() {
+    fn a_removed_file_with_another_name_keeps_its_content() {
         let (path, other) =
             (scratch("one"), std::env::temp_dir().join(format!("mainstay-{}-other", std::process::id())));
         fs::hard_link(&path, &other).expect("well");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_and_small_files_go_as_ever() {
+    fn removal_of_a_missing_file_is_an_error_and_small_files_go_at_once() {
         let path = scratch("small");
         fs::write(&path, "small").expect("well");
         remove(&path).expect("well");

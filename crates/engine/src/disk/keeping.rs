@@ -1,11 +1,12 @@
-//! The keepers of a replica's volumes (`cow/keeper.rs`) on the shard's ring. If a snapshot needs
-//! the content of a range, writes and zeroes to that range are held until the content is put aside.
+//! Copy-before-write for a replica's volumes (`cow/copy_before_write.rs`) on the shard's ring. If a
+//! snapshot needs the content of a range, writes and zeroes to that range are held until the
+//! content is put aside.
 //!
 //! If there is no space to put content aside, the write fails for want of space. The store then
 //! tries it again, as it does when the volume itself finds no space; no snapshot is given up. Any
 //! other failure is one of the write.
 
-use super::cow::{ChunkSet, Keeper, Layer, Standing, Todo, Turn, next_data};
+use super::cow::{ChunkSet, CopyBeforeWrite, Layer, Standing, Todo, Turn, next_data};
 use super::freeing;
 use super::snapshots::Change;
 use super::{Disk, DiskDone, DiskTag, Pending, SnapshotDone, Whose, Work, snapshots};
@@ -30,8 +31,8 @@ pub(super) enum Part {
     Map,
 }
 
-struct VolumeKeeper {
-    keeper: Keeper<Output>,
+struct VolumeCopies {
+    copier: CopyBeforeWrite<Output>,
     map: Fd,
     old: Fd,
     /// Why content could not be put aside.
@@ -45,7 +46,7 @@ pub(super) struct Keeping {
     pub freeing: Arc<Mutex<()>>,
     /// Snapshot for which the present layer was begun, even if it is deleted by now.
     layer: Option<SnapshotId>,
-    volumes: Vec<VolumeKeeper>,
+    volumes: Vec<VolumeCopies>,
     /// No snapshot needs a layer any more.
     over: bool,
     /// Bytes that were put aside since the replica was opened.
@@ -63,11 +64,11 @@ impl Keeping {
     }
 
     fn begin(&mut self, layer: Layer, covered: &[ChunkSet]) {
-        let idle = self.volumes.iter().all(|volume| volume.keeper.is_idle());
+        let idle = self.volumes.iter().all(|volume| volume.copier.is_idle());
         assert!(idle, "a snapshot is taken while volumes are written");
         let nothing = ChunkSet::default();
-        let volumes = layer.volumes.into_iter().enumerate().map(|(n, volume)| VolumeKeeper {
-            keeper: Keeper::new(volume.bytes, volume.own, covered.get(n).unwrap_or(&nothing)),
+        let volumes = layer.volumes.into_iter().enumerate().map(|(n, volume)| VolumeCopies {
+            copier: CopyBeforeWrite::new(volume.bytes, volume.own, covered.get(n).unwrap_or(&nothing)),
             map: volume.map,
             old: volume.old,
             failure: None,
@@ -80,7 +81,7 @@ impl Keeping {
     /// Ends the keeping, once no snapshot needs it and no write waits. The layer has been removed;
     /// its space comes back when its files are closed.
     fn end(&mut self) {
-        if self.over && self.volumes.iter().all(|volume| volume.keeper.is_idle()) {
+        if self.over && self.volumes.iter().all(|volume| volume.copier.is_idle()) {
             std::mem::take(&mut self.volumes).into_iter().for_each(|volume| freeing::close(volume.old));
             self.layer = None;
         }
@@ -88,7 +89,7 @@ impl Keeping {
 
     /// Writes that are held.
     pub fn waiting(&self) -> usize {
-        self.volumes.iter().map(|volume| volume.keeper.waiting()).sum()
+        self.volumes.iter().map(|volume| volume.copier.waiting()).sum()
     }
 
     /// A snapshot is deleted.
@@ -106,7 +107,7 @@ impl Keeping {
             Change::Left(standing) if standing.written.is_some() && standing.written == self.layer => {
                 let nothing = ChunkSet::default();
                 for (n, volume) in self.volumes.iter_mut().enumerate() {
-                    volume.keeper.cover(standing.covered.get(n).unwrap_or(&nothing));
+                    volume.copier.cover(standing.covered.get(n).unwrap_or(&nothing));
                 }
             }
             // It was about another one, or there is none any more.
@@ -140,7 +141,7 @@ impl Disk {
             _ => return Some(output),
         };
         let Some(one) = self.keeping.volumes.get_mut(usize::from(volume.0)) else { return Some(output) };
-        let output = one.keeper.hold(range, zeroes, output);
+        let output = one.copier.hold(range, zeroes, output);
         if output.is_none() {
             self.begin_round(ring, volume);
         }
@@ -151,7 +152,7 @@ impl Disk {
         let Some(one) = self.keeping.volumes.get_mut(usize::from(volume.0)) else { return };
         let file = self.files.area(Area::Volume(volume)).expect("the store names only files that exist");
         // A file system that does not report holes has content everywhere.
-        let turn = one.keeper.begin(|from, end| next_data(&file.file, from, end).unwrap_or(Some(from)));
+        let turn = one.copier.begin(|from, end| next_data(&file.file, from, end).unwrap_or(Some(from)));
         self.take_turn(ring, volume, turn);
     }
 
@@ -179,10 +180,10 @@ impl Disk {
     fn start_part(&mut self, ring: &mut Ring, volume: VolumeId, todo: Todo) {
         let one = &self.keeping.volumes[usize::from(volume.0)];
         let area = Area::Volume(volume);
-        let pending = |part, work| Pending { whose: Whose::Keeper(volume, part), area, work };
+        let pending = |part, work| Pending { whose: Whose::CopyBeforeWrite(volume, part), area, work };
         match todo {
             Todo::Copy { first, chunks } => {
-                let (offset, len) = one.keeper.place(first, chunks);
+                let (offset, len) = one.copier.place(first, chunks);
                 let (len, buffer) = (len as usize, self.pool.get(len as usize));
                 let pending = pending(Part::Read { first, chunks }, Work::Read { len });
                 self.start(ring, pending, |fd| Op::Read { fd, offset, buffer, at: 0, len });
@@ -194,7 +195,7 @@ impl Disk {
             Todo::Map(page) => {
                 let fd = Fd::clone(&one.map);
                 let (offset, durable) = (BLOCK_BYTES * (1 + page), true);
-                let pieces = [self.pool.copy_of(&one.keeper.page(page))].into();
+                let pieces = [self.pool.copy_of(&one.copier.page(page))].into();
                 let pending = pending(Part::Map, Work::Write { offset, durable });
                 self.start(ring, pending, |_| Op::Write { fd, offset, pieces, durable });
             }
@@ -205,10 +206,10 @@ impl Disk {
     pub(super) fn kept(&mut self, ring: &mut Ring, volume: VolumeId, part: Part, result: IoResult) {
         let one = &mut self.keeping.volumes[usize::from(volume.0)];
         if let (Part::Read { first, chunks }, Ok(Some(bytes))) = (part, &result) {
-            let (offset, len) = one.keeper.place(first, chunks);
+            let (offset, len) = one.copier.place(first, chunks);
             self.keeping.written += len;
             let (fd, pieces, durable): (_, _, _) = (Fd::clone(&one.old), [Bytes::clone(bytes)].into(), false);
-            let whose = Whose::Keeper(volume, Part::Write);
+            let whose = Whose::CopyBeforeWrite(volume, Part::Write);
             let pending =
                 Pending { whose, area: Area::Volume(volume), work: Work::Write { offset, durable } };
             return self.start(ring, pending, |_| Op::Write { fd, offset, pieces, durable });
@@ -217,7 +218,7 @@ impl Disk {
         if let Err(failure) = result {
             one.failure.get_or_insert(failure);
         }
-        let turn = one.keeper.done(ok);
+        let turn = one.copier.done(ok);
         self.take_turn(ring, volume, turn);
         self.begin_round(ring, volume);
     }

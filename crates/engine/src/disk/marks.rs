@@ -357,6 +357,6 @@ mod tests {
         fs::write(lab.dir(1).join(MARKS), "{").expect("writable");
         lab.refuses(1, "its content is damaged");
         fs::remove_file(lab.dir(1).join(MARKS)).expect("removed");
-        lab.open(1).expect("whoever removes the marks takes the files as they are");
+        lab.open(1).expect("an operator that removes the marks takes the files as they are");
     }
 }

@@ -257,7 +257,7 @@ mod tests {
 
     /// Against an array of bytes: any length at any place, aligned or not.
     #[test]
-    fn what_is_put_is_got_and_is_in_the_file() {
+    fn bytes_put_into_the_mapping_are_read_back_and_are_in_the_file() {
         let Some(file) = file() else { return };
         remove();
         let mut memory = Memory::map(&file, BYTES as u64, true).expect("mapped").expect("x86-64");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_beyond_the_end() {
+    fn no_access_reaches_beyond_the_end_of_the_mapping() {
         let Some(file) = file() else { return };
         remove();
         let mut memory = Memory::map(&file, BYTES as u64, true).expect("mapped").expect("x86-64");
@@ -318,7 +318,7 @@ mod tests {
 
     /// tmpfs loses what it holds, so it is not taken for persistent memory.
     #[test]
-    fn what_is_not_persistent_is_not_taken_for_it() {
+    fn volatile_memory_is_not_taken_for_persistent_memory() {
         let Some(file) = file() else { return };
         remove();
         assert!(Memory::map(&file, BYTES as u64, false).expect("no error").is_none());

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_the_best_and_says_what_it_passed_over() {
+    fn auto_takes_the_best_device_and_names_those_passed_over() {
         let choice = choose(DeviceOption::Auto, only(&AUTO_ORDER)).unwrap();
         assert_eq!((choice.kind, choice.reason.as_str()), (Some(FrontendKind::Ublk), "auto: ublk is there"));
         let choice = choose(DeviceOption::Auto, only(&[FrontendKind::Fuse])).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_used_or_refused() {
+    fn a_named_device_kind_is_used_or_refused() {
         let option = "fuse".parse().unwrap();
         let choice = choose(option, only(&AUTO_ORDER)).unwrap();
         assert_eq!(

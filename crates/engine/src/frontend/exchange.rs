@@ -92,7 +92,7 @@ pub enum Reply {
 
 /// An answer and the client that gets it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ExchangeAnswer {
     pub client: u64,
     pub cookie: u64,
     pub reply: Reply,
@@ -141,7 +141,7 @@ pub struct Exchange {
     /// Every request is answered with it.
     fenced: Option<Errno>,
     requests: Vec<FrontendRequest>,
-    answers: Vec<Answer>,
+    answers: Vec<ExchangeAnswer>,
 }
 
 /// Where in its buffer the next part of a write at `offset` begins, and how long it is.
@@ -170,7 +170,7 @@ impl Exchange {
     }
 
     /// Answers that clients are to get. The caller empties the list after every call.
-    pub fn answers(&mut self) -> &mut Vec<Answer> {
+    pub fn answers(&mut self) -> &mut Vec<ExchangeAnswer> {
         &mut self.answers
     }
 
@@ -359,7 +359,7 @@ impl Exchange {
     }
 
     fn answer(&mut self, client: u64, cookie: u64, reply: Reply, ended: Option<u64>) {
-        self.answers.push(Answer { client, cookie, reply, ended });
+        self.answers.push(ExchangeAnswer { client, cookie, reply, ended });
     }
 
     /// Forgets the jobs of a client that has gone. Tasks in progress go on, without an answer.

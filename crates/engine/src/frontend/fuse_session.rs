@@ -577,7 +577,7 @@ mod tests {
     fn flushes_come_if_they_are_needed_before_one_was_refused() {
         let flush = |session: &mut Session, tag| feed(session, &message(abi::FSYNC, tag, 2, &[0; 16])).1;
         let mut session = session();
-        assert!(!session.flushes(false), "nobody has asked for them");
+        assert!(!session.flushes(false), "no client has asked for them");
         assert!(session.flushes(true));
         let Outcome::Request(request) = flush(&mut session, 2) else { panic!("not asked for") };
         assert_eq!(request.op, FrontendOp::Flush);

@@ -29,15 +29,15 @@ fn entries_are_checked() {
     assert_eq!(GuardTarget::try_from(&relative), Err(GuardError::Path("x/y".into())));
 }
 
-fn told_by(tell: mpsc::Sender<Silenced>) -> impl FnMut(Told) + Send + 'static {
+fn told_by(tell: mpsc::Sender<Silenced>) -> impl FnMut(GuardNotice) + Send + 'static {
     move |told| match told {
-        Told::Silenced(silenced) => tell.send(silenced).expect("heard"),
-        other => panic!("nobody has asked for {other:?}"),
+        GuardNotice::Silenced(silenced) => tell.send(silenced).expect("heard"),
+        other => panic!("no test has asked for {other:?}"),
     }
 }
 
 #[test]
-fn it_acts_once_before_the_end_and_again_after_a_renewal() {
+fn the_guard_acts_once_before_the_end_of_a_lease_and_again_after_a_renewal() {
     let (tell, told) = mpsc::channel();
     let guard = Guard::start(told_by(tell)).expect("a guard");
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "no lease, no end of it");
@@ -70,7 +70,7 @@ fn it_acts_once_before_the_end_and_again_after_a_renewal() {
 /// The whole process stood still when the lease ended, and what comes first afterwards is the
 /// next lease.
 #[test]
-fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
+fn a_late_lease_does_not_keep_the_guard_from_acting() {
     let (tell, told) = mpsc::channel();
     let guard = Guard::start(told_by(tell)).expect("a guard");
     guard.set_lease(now().plus_ms(60_000)).expect("taken");
@@ -93,7 +93,7 @@ struct Ending {
     answers: mpsc::Sender<Vec<String>>,
     file: LeaseFile,
     guard: Guard,
-    told: mpsc::Receiver<Told>,
+    told: mpsc::Receiver<GuardNotice>,
 }
 
 impl Ending {
@@ -118,7 +118,7 @@ impl Ending {
 
     fn silenced(&self) -> Silenced {
         match self.told.recv_timeout(Duration::from_secs(5)) {
-            Ok(Told::Silenced(silenced)) => silenced,
+            Ok(GuardNotice::Silenced(silenced)) => silenced,
             other => panic!("{other:?}"),
         }
     }
@@ -179,7 +179,7 @@ fn nothing_is_tried_again_once_the_lease_is_renewed() {
 }
 
 #[test]
-fn what_a_silencer_did_while_the_engine_started_is_told() {
+fn a_silencing_during_the_start_of_the_engine_is_told() {
     let ending = Ending::new("guard-told", now().plus_ms(60_000));
     assert_eq!(ending.guard.set_lease(now().plus_ms(60_000)).expect("taken"), Time(0));
     ending.file.note_silenced(Time(7)).expect("noted");
@@ -260,7 +260,7 @@ fn users_are_killed_when_their_device_is_to_fail_and_that_is_told_afterwards() {
     let (tell, told) = mpsc::channel();
     let guard = Guard::start(move |what| tell.send(what).expect("heard"));
     let guard = guard.expect("a guard");
-    assert!(guard.kill_users(ResourceId(1)), "nobody is known");
+    assert!(guard.kill_users(ResourceId(1)), "no user is known");
     let cgroups = vec![victim.cgroup.to_str().expect("text").into()];
     let entry = GuardEntry { resource: ResourceId(1), cgroups, ..GuardEntry::default() };
     guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]).expect("taken");
@@ -272,7 +272,7 @@ fn users_are_killed_when_their_device_is_to_fail_and_that_is_told_afterwards() {
         guard.set_lease(now().plus_ms(60_000)).expect("taken");
     }
     let what = told.recv_timeout(Duration::from_secs(5)).expect("told");
-    assert_eq!(what, Told::Killed(ResourceId(1)));
+    assert_eq!(what, GuardNotice::Killed(ResourceId(1)));
     assert!(!victim.process.wait().expect("our child").success(), "killed");
     assert!(!guard.fenced() && guard.silenced() == Time(0), "the lease goes on");
     assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "once");
@@ -307,7 +307,7 @@ fn no_process_begins_from_the_silencing_on_until_the_lease_is_renewed_and_none_o
     assert!(is_barred());
     assert!(guard.set_targets(vec![target.clone(), target]).is_err());
     assert!(guard.set_lease(renewed).is_err() && is_barred());
-    assert_eq!(told.try_iter().collect::<Vec<_>>(), [Told::Ends], "it silences once");
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [GuardNotice::Ends], "it silences once");
     fs::remove_dir_all(&dir).expect("removed");
 }
 

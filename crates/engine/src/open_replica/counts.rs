@@ -8,14 +8,14 @@
 
 use mainstay_api::metrics::{PeerCounts, PromotionStep, ReplicaCounts, RequestKind, VolumeCounts};
 use mainstay_codec::{Batch, EntryKind, Message};
-use mainstay_host::{Host, Seen};
+use mainstay_host::{CoreMessage, Host};
 use mainstay_replica::Effect;
 use mainstay_store::{Area, OpId, Output};
 use mainstay_types::{Index, NodeId, Role, Time, VolumeId};
 use std::collections::VecDeque;
 
 /// A request of a device that is under way.
-pub(super) struct Asked {
+pub(super) struct DeviceRequest {
     pub kind: RequestKind,
     pub volume: VolumeId,
     pub bytes: u64,
@@ -74,17 +74,17 @@ impl Counts {
     }
 
     /// Counts an effect or an output that passes between the cores.
-    pub fn observe(&mut self, now: Time, seen: Seen<'_>) {
+    pub fn observe(&mut self, now: Time, seen: CoreMessage<'_>) {
         match seen {
-            Seen::Effect(Effect::Append(batch)) if self.leads => self.appended(now, batch),
-            Seen::Effect(Effect::Commit(index)) => self.committed(now, *index),
-            Seen::Effect(Effect::Send { to, envelope }) => self.sent(*to, &envelope.message),
-            Seen::Effect(Effect::InstallExtent { data, .. }) => {
+            CoreMessage::Effect(Effect::Append(batch)) if self.leads => self.appended(now, batch),
+            CoreMessage::Effect(Effect::Commit(index)) => self.committed(now, *index),
+            CoreMessage::Effect(Effect::Send { to, envelope }) => self.sent(*to, &envelope.message),
+            CoreMessage::Effect(Effect::InstallExtent { data, .. }) => {
                 self.all.copied_extents += 1;
                 self.all.copied_bytes += data.len() as u64;
             }
-            Seen::Effect(_) => {}
-            Seen::Output(output) => self.output(now, output),
+            CoreMessage::Effect(_) => {}
+            CoreMessage::Output(output) => self.output(now, output),
         }
     }
 
@@ -157,7 +157,7 @@ impl Counts {
     }
 
     /// A request of a device gets its answer.
-    pub fn answered(&mut self, now: Time, asked: &Asked, well: bool) {
+    pub fn answered(&mut self, now: Time, asked: &DeviceRequest, well: bool) {
         let kind = asked.kind as usize;
         if let Some(volume) = self.all.volumes.get_mut(usize::from(asked.volume.0)) {
             let done = &mut volume.requests[kind];
@@ -228,11 +228,11 @@ mod tests {
     }
 
     fn appended(counts: &mut Counts, at: u64, batch: Arc<Batch>) {
-        counts.observe(Time(at), Seen::Effect(&Effect::Append(batch)));
+        counts.observe(Time(at), CoreMessage::Effect(&Effect::Append(batch)));
     }
 
     fn committed(counts: &mut Counts, at: u64, index: u64) {
-        counts.observe(Time(at), Seen::Effect(&Effect::Commit(Index(index))));
+        counts.observe(Time(at), CoreMessage::Effect(&Effect::Commit(Index(index))));
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
         assert!(counts.all.commit_us.is_empty() && counts.all.batch_entries.is_empty());
 
         counts.role_changed(Time(100), Role::Promoting);
-        counts.observe(Time(110), Seen::Output(&Output::Promised { epoch: Epoch(2) }));
-        counts.observe(Time(115), Seen::Output(&Output::Promised { epoch: Epoch(2) }));
+        counts.observe(Time(110), CoreMessage::Output(&Output::Promised { epoch: Epoch(2) }));
+        counts.observe(Time(115), CoreMessage::Output(&Output::Promised { epoch: Epoch(2) }));
         appended(&mut counts, 130, batch(2, EntryKind::EpochStart, 1));
         counts.role_changed(Time(160), Role::Primary);
         counts.attached(Time(200));
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn requests_and_disks_are_counted() {
         let mut counts = Counts::new(2);
-        let asked = |kind, volume, bytes, reads_since: Option<u64>| Asked {
+        let asked = |kind, volume, bytes, reads_since: Option<u64>| DeviceRequest {
             kind,
             volume: VolumeId(volume),
             bytes,
@@ -302,8 +302,8 @@ mod tests {
             .into_iter()
             .collect(),
         };
-        counts.observe(Time(100), Seen::Output(&write(7, 1)));
-        counts.observe(Time(110), Seen::Output(&write(8, 2)));
+        counts.observe(Time(100), CoreMessage::Output(&write(7, 1)));
+        counts.observe(Time(110), CoreMessage::Output(&write(8, 2)));
         counts.store_done(Time(120), OpId(6));
         counts.store_done(Time(125), OpId(8));
         counts.store_done(Time(130), OpId(7));

@@ -1,7 +1,7 @@
 //! The world of a replica: starts what its cores want on the shard's ring and transport, or tells
 //! it to devices and agent.
 
-use super::{Around, Pending, Shared};
+use super::{Pending, ReplicaParts, ShardParts};
 use crate::disk::DiskTag;
 use crate::frontend::NOT_SERVED;
 use crate::requests::errno;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
 use mainstay_codec::Pieces;
-use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
+use mainstay_host::{AnswerError, CoreMessage, Digest, DigestError, Happened, Platform};
 use mainstay_replica::{Effect, RequestId};
 use mainstay_store::{Area, Output};
 use mainstay_types::{
@@ -18,12 +18,12 @@ use mainstay_types::{
 };
 
 /// A replica's own parts and those of its shard, together for as long as its cores are driven.
-pub(super) struct World<'a, 's> {
-    pub around: &'a mut Around,
-    pub shared: &'a mut Shared<'s>,
+pub(super) struct HostPlatform<'a, 's> {
+    pub around: &'a mut ReplicaParts,
+    pub shared: &'a mut ShardParts<'s>,
 }
 
-impl Platform for World<'_, '_> {
+impl Platform for HostPlatform<'_, '_> {
     fn now(&self) -> Time {
         self.shared.now
     }
@@ -68,7 +68,7 @@ impl Platform for World<'_, '_> {
         let _ = self.shared.transport.send(channel, &envelope);
     }
 
-    fn complete(&mut self, id: RequestId, answer: mainstay_host::Answer) {
+    fn complete(&mut self, id: RequestId, answer: mainstay_host::DeviceAnswer) {
         if let Some(watch) = &mut self.around.watch {
             watch.answered(id, answer.as_deref().ok());
         }
@@ -79,7 +79,7 @@ impl Platform for World<'_, '_> {
             AnswerError::NoLease => NOT_SERVED,
             AnswerError::Disk => libc::EIO,
         });
-        self.around.presence.answer(self.shared, frontend, tag, result);
+        self.around.resource_devices.answer(self.shared, frontend, tag, result);
     }
 
     fn happened(&mut self, happened: Happened) {
@@ -95,12 +95,12 @@ impl Platform for World<'_, '_> {
                 if let Some(size) = self.around.volumes.get_mut(usize::from(volume.0)) {
                     *size = bytes;
                 }
-                self.around.presence.resized(self.shared, volume, bytes);
+                self.around.resource_devices.resized(self.shared, volume, bytes);
             }
             Happened::SnapshotsChanged => self.around.dirty = true,
             Happened::Demoted => {
                 self.around.dirty = true;
-                self.around.presence.withdraw(self.shared);
+                self.around.resource_devices.withdraw(self.shared);
             }
             Happened::Failed { reason } => {
                 let resource = self.around.resource;
@@ -129,9 +129,9 @@ impl Platform for World<'_, '_> {
         }
     }
 
-    fn observe(&mut self, seen: Seen<'_>) {
+    fn observe(&mut self, seen: CoreMessage<'_>) {
         let now = self.shared.now;
-        if let Seen::Effect(Effect::Read { id, .. }) = seen {
+        if let CoreMessage::Effect(Effect::Read { id, .. }) = seen {
             // A read may be executed now.
             if let Some(pending) = self.around.pending.get_mut(*id) {
                 pending.asked.reads_since = Some(now);
@@ -144,8 +144,8 @@ impl Platform for World<'_, '_> {
     }
 }
 
-impl Around {
-    fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
+impl ReplicaParts {
+    fn propose(&mut self, shared: &mut ShardParts<'_>, proposal: Proposal) {
         if let ProposedChange::Iss(IssChange::Shrink { remove, why }) = proposal.change {
             self.tell_slow(remove.node, why);
         }
@@ -162,7 +162,7 @@ impl Around {
         }
     }
 
-    fn role_changed(&mut self, shared: &mut Shared<'_>, role: Role) {
+    fn role_changed(&mut self, shared: &mut ShardParts<'_>, role: Role) {
         self.role = role;
         self.dirty = true;
         self.counts.role_changed(shared.now, role);

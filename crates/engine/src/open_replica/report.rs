@@ -1,6 +1,6 @@
 //! Reports on a replica for the agent.
 
-use super::{OpenReplica, Shared};
+use super::{OpenReplica, ShardParts};
 use mainstay_api::engine::{EngineEvent, PeerStatus, ReplicaStatus, SnapshotStatus};
 use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_host::Host;
@@ -40,13 +40,13 @@ impl OpenReplica {
             name: around.name.clone(),
             incarnation: config.incarnation,
             files: around.disk.files().identity(),
-            opening: around.opening,
+            instance: around.instance,
             reopened: host.replica().reopened(),
             caches: around.caches && around.flushed,
             role: match status.role {
                 // Once its devices are gone a replica that was asked to step back is as good as a
                 // secondary.
-                Role::Fenced if host.demoted() && around.presence.is_withdrawn() => Role::Secondary,
+                Role::Fenced if host.demoted() && around.resource_devices.is_withdrawn() => Role::Secondary,
                 role => role,
             },
             epoch: status.epoch,
@@ -74,7 +74,7 @@ impl OpenReplica {
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
-            devices: around.presence.device_list(),
+            devices: around.resource_devices.device_list(),
             attached: around.attached,
             snapshots: host.store().snapshots().chain(host.store().kept()).map(snapshot_status).collect(),
             scrub: host.replica().scrub_report().map(ScrubReport::summary),
@@ -95,12 +95,12 @@ impl OpenReplica {
 
     /// Tells the agent about a change at once, and about mere progress a few times per second at
     /// most, when something else happens anyway: an idle resource reports nothing.
-    pub(super) fn report(&mut self, shared: &mut Shared<'_>) {
+    pub(super) fn report(&mut self, shared: &mut ShardParts<'_>) {
         let around = &mut self.around;
-        for reason in around.presence.take_failures() {
+        for reason in around.resource_devices.take_failures() {
             shared.events.push(EngineEvent::Failed { resource: around.resource, reason });
         }
-        around.dirty |= around.presence.take_changed();
+        around.dirty |= around.resource_devices.take_changed();
         // An idle resource has no progress to report; its agent waits for these.
         let replica = self.host.replica();
         let scrubbed = replica.scrub_report().map(|last| (last.ordinal, last.state));

@@ -1,6 +1,6 @@
 //! Scrubs (R17), as the agent asks for them and hears of them.
 
-use super::{Answer, OpenReplica};
+use super::{AgentReply, OpenReplica};
 use mainstay_api::engine::{Reply, ScrubStatus};
 use mainstay_api::metrics::{DamageCounts, ScrubCounts};
 use mainstay_host::Host;
@@ -10,7 +10,7 @@ use mainstay_types::{Code, Role, Time};
 impl OpenReplica {
     /// Begins a scrub, if this is the primary and no scrub is under way. If one was begun after the
     /// scrub number `after`, this does nothing and succeeds.
-    pub fn scrub(&mut self, now: Time, order: ScrubOrder, after: Option<u64>, answer: Answer) {
+    pub fn scrub(&mut self, now: Time, order: ScrubOrder, after: Option<u64>, answer: AgentReply) {
         let role = self.host.role();
         let last = self.host.replica().scrub_report().map_or(0, |report| report.ordinal);
         answer(if after.is_some_and(|after| last > after) || self.host.scrub(now, order) {

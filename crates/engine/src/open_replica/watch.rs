@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, crc32c};
-use mainstay_host::Seen;
+use mainstay_host::CoreMessage;
 use mainstay_replica::{Effect, RequestId};
 use mainstay_types::{BLOCK_BYTES, Index, Range, VolumeId};
 use std::collections::{HashMap, VecDeque};
@@ -34,8 +34,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub fn observe(&mut self, seen: Seen<'_>) {
-        let Seen::Effect(effect) = seen else { return };
+    pub fn observe(&mut self, seen: CoreMessage<'_>) {
+        let CoreMessage::Effect(effect) = seen else { return };
         match effect {
             Effect::Append(batch) => self.appended(batch),
             Effect::Commit(index) => self.committed(*index),
@@ -139,21 +139,21 @@ mod tests {
         let entry = NewEntry { kind, range, payload, session: 0, request: 0 };
         let batch =
             Batch::seal(ResourceId(1), Epoch(1), Index(index), Chain(0), Index(index - 1), vec![entry]);
-        watch.observe(Seen::Effect(&Effect::Append(Arc::new(batch))));
+        watch.observe(CoreMessage::Effect(&Effect::Append(Arc::new(batch))));
     }
 
     fn commit(watch: &mut Watch, index: u64) {
-        watch.observe(Seen::Effect(&Effect::Commit(Index(index))));
+        watch.observe(CoreMessage::Effect(&Effect::Commit(Index(index))));
     }
 
     fn read(watch: &mut Watch, during: impl FnOnce(&mut Watch), content: Bytes) {
-        watch.observe(Seen::Effect(&Effect::Read { id: RequestId(1), range: RANGE }));
+        watch.observe(CoreMessage::Effect(&Effect::Read { id: RequestId(1), range: RANGE }));
         during(watch);
         watch.answered(RequestId(1), Some(&[content]));
     }
 
     #[test]
-    fn what_is_committed_may_be_read_and_what_is_cut_is_forgotten() {
+    fn committed_content_may_be_read_and_cut_content_is_forgotten() {
         let mut watch = Watch::default();
         read(&mut watch, |_| (), block(9));
         append(&mut watch, 1, EntryKind::Write, block(1));
@@ -164,7 +164,7 @@ mod tests {
         read(&mut watch, |_| (), block(2));
         append(&mut watch, 3, EntryKind::Discard, Bytes::new());
         append(&mut watch, 4, EntryKind::Write, block(4));
-        watch.observe(Seen::Effect(&Effect::Cut(Position { epoch: Epoch(1), index: Index(3) })));
+        watch.observe(CoreMessage::Effect(&Effect::Cut(Position { epoch: Epoch(1), index: Index(3) })));
         commit(&mut watch, 4);
         read(&mut watch, |_| (), block(0));
     }
@@ -188,7 +188,7 @@ mod tests {
         let entries =
             vec![entry(EntryKind::Write, RANGE, block(2)), entry(EntryKind::Rollback, back, Bytes::new())];
         let batch = Batch::seal(ResourceId(1), Epoch(1), Index(2), Chain(0), Index(1), entries);
-        watch.observe(Seen::Effect(&Effect::Append(Arc::new(batch))));
+        watch.observe(CoreMessage::Effect(&Effect::Append(Arc::new(batch))));
         read(&mut watch, |watch| commit(watch, 3), block(9));
         read(&mut watch, |_| (), block(8));
         append(&mut watch, 4, EntryKind::Write, block(4));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "and the log says")]
-    fn what_is_older_is_noticed() {
+    fn a_read_of_older_content_is_noticed() {
         let mut watch = Watch::default();
         append(&mut watch, 1, EntryKind::Write, block(1));
         append(&mut watch, 2, EntryKind::Write, block(2));

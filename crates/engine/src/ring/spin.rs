@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_poll_never_does() {
+    fn a_ring_that_may_not_poll_never_polls() {
         let mut spin = Spin::never();
         (0..9).for_each(|_| spin.waited(us(20), Duration::ZERO, true));
         assert_eq!((spin.window(Instant::now()), spin.polls()), (Duration::ZERO, false));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_processors_or_a_part_none_is_left_over() {
+    fn of_few_or_restricted_processors_none_is_left_over() {
         assert!(left_over(4, 4) && left_over(64, 64));
         assert!(!left_over(2, 2) && !left_over(3, 3) && !left_over(4, 64) && !left_over(63, 64));
     }

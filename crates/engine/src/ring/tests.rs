@@ -99,7 +99,7 @@ fn dropping_a_ring_waits_for_the_kernel() {
 
 /// A turn reports completions soon, on every kernel, even if it waits for more than come.
 #[test]
-fn a_turn_does_not_wait_for_long_for_what_does_not_come() {
+fn a_turn_that_gathers_does_not_wait_long_for_absent_completions() {
     let mut ring = Ring::new().expect("a ring");
     let pool = BufferPool::new(1 << 20);
     let ((reader, writer), (_other, unread)) = (pipe(), pipe());
@@ -141,7 +141,7 @@ fn tags(out: &[Completion]) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_urgent_ends_a_wait_for_others() {
+fn an_urgent_completion_ends_a_wait_for_several() {
     let (mut ring, pool) = (gathering(), BufferPool::new(1 << 20));
     let ((patient, _never), before) = (pipe(), now());
     ring.submit_patient(Owner::Shard, 7, read(&patient, &pool));
@@ -164,7 +164,7 @@ fn what_is_urgent_ends_a_wait_for_others() {
 }
 
 #[test]
-fn what_can_wait_is_waited_for_together() {
+fn patient_completions_are_gathered() {
     let (mut ring, pool) = (gathering(), BufferPool::new(1 << 20));
     if !ring.gathers {
         return;
@@ -194,7 +194,7 @@ fn what_can_wait_is_waited_for_together() {
 }
 
 #[test]
-fn nobody_waits_for_several_things_while_one_might_be_missed() {
+fn a_ring_does_not_gather_while_it_might_miss_an_urgent_completion() {
     let (mut ring, pool, before) = (gathering(), BufferPool::new(1 << 20), now());
     let ((urgent, _never), (patient, writer)) = (pipe(), pipe());
     let light = ring.urgent.begin(false);
@@ -228,7 +228,7 @@ fn polling_still_honours_the_deadline() {
 /// Some completions are made by the kernel only when it is entered. A ring that missed these would
 /// poll for a minute.
 #[test]
-fn who_polls_sees_what_comes() {
+fn a_polling_ring_sees_every_completion() {
     let mut ring = Ring::new().expect("a ring");
     ring.set_spin(Spin::fixed(Duration::from_secs(60)));
     let (pool, before) = (BufferPool::new(1 << 20), now());
@@ -260,7 +260,7 @@ fn who_polls_sees_what_comes() {
 /// Compares how long a turn waits for more after one completion: polling must not lengthen it. The
 /// rings take turns, because the load of the machine varies.
 #[test]
-fn who_polls_gathers_no_longer() {
+fn a_polling_ring_gathers_no_longer_than_a_waiting_one() {
     let pool = BufferPool::new(1 << 20);
     // One never polls, one polls for less than it gathers, and one for longer.
     let windows = [None, Some(45), Some(200)];
@@ -315,7 +315,7 @@ fn a_long_wait_without_anything_ends_the_polling() {
 /// Writes to a file and to a stream differ by their offset. A pipe takes both in the order in which
 /// they begin.
 #[test]
-fn what_changes_a_disk_begins_after_what_is_sent() {
+fn writes_to_a_disk_begin_after_sends() {
     let mut ring = Ring::new().expect("a ring");
     let pool = BufferPool::new(1 << 20);
     let (reader, writer) = pipe();

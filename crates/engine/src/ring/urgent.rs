@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_followed_by_empty_ones_leaves_them_behind() {
+    fn a_heavy_completion_leaves_its_empty_operations_behind() {
         let mut urgent = Urgent::default();
         let (light, heavy) = (urgent.begin(false), urgent.begin(true));
         assert_eq!((light, heavy), (Haste::Light, Haste::Heavy));

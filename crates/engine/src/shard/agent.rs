@@ -2,14 +2,14 @@
 //! of replicas), and the reports that the agent gets.
 
 use super::{Identity, Shard};
-use crate::clients::OpenClient;
+use crate::attachment::OpenClient;
 use crate::devices::DeviceJob;
 use crate::disk::{Content, Disk, NewJournal};
 use crate::guard::GuardTarget;
 use crate::ipc::Client;
 use crate::lifecycle::{Expected, Job, Opened};
 use crate::metrics_page;
-use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
+use crate::open_replica::{AgentReply, Closing, OpenReplica, ShardParts};
 use crate::transport::{Channel, Transport};
 use mainstay_api::engine::{EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request};
 use mainstay_api::metrics::MetricsPage;
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 
 impl Shard {
-    pub(super) fn request(&mut self, now: Time, client: &Client, request: Request, answer: Answer) {
+    pub(super) fn request(&mut self, now: Time, client: &Client, request: Request, answer: AgentReply) {
         match request {
             Request::Hello { node, cluster, .. } => {
                 self.devices.submit(DeviceJob::Keep);
@@ -46,8 +46,8 @@ impl Shard {
                 let message = format!("a client of resource {resource} is open here");
                 answer(Reply::refused(Code::Attached, message, "detach it first"));
             }
-            Request::AttachClient { name, record, opening } => {
-                self.attach_client(now, name, *record, opening, answer);
+            Request::AttachClient { name, record, instance } => {
+                self.attach_client(now, name, *record, instance, answer);
             }
             Request::DetachClient { resource } => self.detach_client(now, resource, answer),
             Request::Create {
@@ -103,7 +103,9 @@ impl Shard {
                 });
             }
             Request::Promise { resource, epoch } => {
-                self.on_replica(now, resource, answer, |replica, _, answer| replica.vow(epoch, answer));
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    replica.promise_ahead(epoch, answer)
+                });
             }
             Request::Snapshots { resource, wanted, mark, to } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| {
@@ -158,8 +160,8 @@ impl Shard {
         &mut self,
         now: Time,
         resource: ResourceId,
-        answer: Answer,
-        work: impl FnOnce(&mut OpenReplica, &mut Shared<'_>, Answer),
+        answer: AgentReply,
+        work: impl FnOnce(&mut OpenReplica, &mut ShardParts<'_>, AgentReply),
     ) {
         if self.replicas.contains_key(&resource) {
             self.with(now, resource, |replica, shared| work(replica, shared, answer));
@@ -221,7 +223,7 @@ impl Shard {
         match entries.iter().map(GuardTarget::try_from).collect::<Result<Vec<_>, _>>() {
             Ok(targets) => {
                 if let Err(error) = self.users.note(entries) {
-                    let message = format!("cannot note who uses devices: {error}");
+                    let message = format!("cannot note the users of devices: {error}");
                     return Reply::refused(Code::RunDir, message, "make the run directory writable");
                 }
                 // The agent stops what ran on devices of an engine before this one, and it must be
@@ -268,7 +270,7 @@ impl Shard {
         name: String,
         dir: std::path::PathBuf,
         expected: Expected,
-        answer: Answer,
+        answer: AgentReply,
     ) {
         if let Some(replica) = self.replicas.get(&resource) {
             if self.dropping.contains_key(&resource) {
@@ -277,7 +279,7 @@ impl Shard {
             }
             return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
-        let waiting = self.opening.entry(resource).or_default();
+        let waiting = self.being_opened.entry(resource).or_default();
         waiting.push(answer);
         if waiting.len() == 1 {
             // The answers wait here: the lifecycle's own would only reach the first caller.
@@ -286,7 +288,7 @@ impl Shard {
     }
 
     pub(super) fn opened(&mut self, now: Time, opened: Opened) {
-        let answers = self.opening.remove(&opened.resource).unwrap_or_default();
+        let answers = self.being_opened.remove(&opened.resource).unwrap_or_default();
         let reply = match (opened.result, self.identity) {
             (Ok((store, _)), _) if store.config().resource != opened.resource => Reply::refused(
                 Code::OtherResource,
@@ -337,9 +339,9 @@ impl Shard {
 
     /// A replica that is still being opened is closed once it is open. The caller that drops it
     /// need not be the one that opened it, and may remove the files next.
-    fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: Answer) {
+    fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: AgentReply) {
         self.dropping.entry(resource).or_default().push(answer);
-        if !self.opening.contains_key(&resource) {
+        if !self.being_opened.contains_key(&resource) {
             self.close(now, resource);
         }
     }

@@ -4,7 +4,7 @@
 use crate::support::{Engine, fresh_dir};
 use mainstay_api::engine::Request;
 use mainstay_codec::nbd::handshake::GREETING_BYTES;
-use mainstay_codec::nbd::{Command as Ask, Request as Asked};
+use mainstay_codec::nbd::{Command as Ask, Request as NbdRequest};
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::DeviceOption;
 use mainstay_types::{FrontendKind, ResourceId, Role};
@@ -160,7 +160,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn ask(&mut self, command: Ask, offset: u64, len: u32, payload: &[u8]) {
-        let request = Asked { command, cookie: offset, offset, len, bad_flags: false };
+        let request = NbdRequest { command, cookie: offset, offset, len, bad_flags: false };
         self.stream.write_all(&[&request.encode()[..], payload].concat()).expect("sent");
     }
 

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, Pieces, frame};
-use mainstay_host::{Answer, Happened, Host, Platform};
+use mainstay_host::{DeviceAnswer, Happened, Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId};
 use mainstay_store::{Area, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
@@ -121,9 +121,9 @@ impl Media for Disk {
     }
 }
 
-/// Wishes of one host that were not carried out yet.
+/// Outputs of one host that were not carried out yet.
 #[derive(Default)]
-struct Wishes {
+struct HostOutputs {
     operations: VecDeque<Output>,
     reads: VecDeque<(u64, Area, u64, u64)>,
     sent: VecDeque<(NodeId, bool, Vec<Bytes>)>,
@@ -131,7 +131,7 @@ struct Wishes {
     answered: u64,
 }
 
-impl Platform for Wishes {
+impl Platform for HostOutputs {
     fn now(&self) -> Time {
         Time(1_000_000)
     }
@@ -156,7 +156,7 @@ impl Platform for Wishes {
         self.sent.push_back((to, answer, frame::encode(&envelope)));
     }
 
-    fn complete(&mut self, _id: RequestId, answer: Answer) {
+    fn complete(&mut self, _id: RequestId, answer: DeviceAnswer) {
         answer.expect("no request of this program fails");
         self.answered += 1;
     }
@@ -185,7 +185,7 @@ fn decoded(pieces: &[Bytes]) -> Envelope {
 struct Node {
     host: Host,
     disk: Disk,
-    wishes: Wishes,
+    outputs: HostOutputs,
 }
 
 impl Node {
@@ -213,25 +213,25 @@ impl Node {
         Store::format(&mut disk, &config).expect("memory does not fail");
         let store = Store::recover(&mut disk, tuning).expect("it was just formatted");
         let replica = ReplicaConfig::new(RESOURCE, me.node, me.incarnation, config.volumes);
-        Self { host: Host::new(replica, store), disk, wishes: Wishes::default() }
+        Self { host: Host::new(replica, store), disk, outputs: HostOutputs::default() }
     }
 
     /// Carries out what the host wants until it wants nothing of its disk any more.
     fn work(&mut self) -> bool {
         let mut worked = false;
-        self.host.pump(&mut self.wishes);
+        self.host.pump(&mut self.outputs);
         loop {
-            if let Some(output) = self.wishes.operations.pop_front() {
+            if let Some(output) = self.outputs.operations.pop_front() {
                 let (op, bytes) = self.disk.execute(output);
                 self.host.store_done(op, Ok(bytes));
-            } else if let Some((token, area, offset, len)) = self.wishes.reads.pop_front() {
+            } else if let Some((token, area, offset, len)) = self.outputs.reads.pop_front() {
                 let bytes = self.disk.get(area, offset, len);
-                self.host.read_done(&mut self.wishes, token, Ok(bytes));
+                self.host.read_done(&mut self.outputs, token, Ok(bytes));
             } else {
                 return worked;
             }
             worked = true;
-            self.host.pump(&mut self.wishes);
+            self.host.pump(&mut self.outputs);
         }
     }
 }
@@ -280,7 +280,7 @@ impl Cluster {
     /// Plays the control plane.
     fn decide(&mut self) -> bool {
         let proposed: Vec<_> =
-            self.nodes.iter_mut().flat_map(|node| node.wishes.proposed.drain(..)).collect();
+            self.nodes.iter_mut().flat_map(|node| node.outputs.proposed.drain(..)).collect();
         for proposal in &proposed {
             match *proposal {
                 Proposal { version, change: ProposedChange::Iss(IssChange::Grow { add }), .. }
@@ -300,7 +300,7 @@ impl Cluster {
     fn deliver(&mut self) -> bool {
         let mut delivered = false;
         for from in 0..self.nodes.len() {
-            while let Some((to, answer, pieces)) = self.nodes[from].wishes.sent.pop_front() {
+            while let Some((to, answer, pieces)) = self.nodes[from].outputs.sent.pop_front() {
                 delivered = true;
                 let (me, to) = (NodeId(from as u32 + 1), to.0 as usize - 1);
                 // An answer goes back on the connection that its receiver has opened.
@@ -343,7 +343,7 @@ impl Cluster {
 
     /// Requests answered since the beginning.
     pub fn answered(&self) -> u64 {
-        self.nodes[0].wishes.answered
+        self.nodes[0].outputs.answered
     }
 }
 

@@ -1,6 +1,6 @@
 //! Blocks of a volume that do not fit their sums: mended from another replica, or an error.
 
-use super::lab::{JOURNAL_BLOCKS, Lab, THERE, VOLUME, World, filled, lazy, range};
+use super::lab::{JOURNAL_BLOCKS, Lab, LabPlatform, THERE, VOLUME, filled, lazy, range};
 use crate::{AnswerError, DigestError, Happened};
 use bytes::Bytes;
 use mainstay_codec::{BlockSums, EntryKind, Envelope, Message, block_sum};
@@ -38,7 +38,7 @@ fn run(lab: &mut Lab) {
 }
 
 /// The entry of the newest scrub that the other replica was sent.
-fn scrubbed_at(world: &World) -> Index {
+fn scrubbed_at(world: &LabPlatform) -> Index {
     let scrubs = world.sent.iter().rev().find_map(|(_, _, envelope)| match &envelope.message {
         Message::Append(batch) if batch.entries[0].kind == EntryKind::Scrub => Some(batch.first),
         _ => None,
@@ -46,7 +46,7 @@ fn scrubbed_at(world: &World) -> Index {
     scrubs.expect("the extent is compared")
 }
 
-fn asks_for_blocks(world: &World) -> bool {
+fn asks_for_blocks(world: &LabPlatform) -> bool {
     world.sent.iter().any(|(_, _, envelope)| matches!(envelope.message, Message::ReadBlocks { .. }))
 }
 
@@ -83,7 +83,7 @@ fn read_of_two(lab: &mut Lab) -> RequestId {
 }
 
 #[test]
-fn what_rotted_is_read_from_another_replica_and_written_anew() {
+fn a_rotten_block_is_read_from_another_replica_and_written_anew() {
     let mut lab = rotten();
     let whole = lab.read(0, 1);
     lab.answer_reads();
@@ -98,7 +98,7 @@ fn what_rotted_is_read_from_another_replica_and_written_anew() {
     assert!(lab.hear(true, THERE.incarnation, blocks));
     acknowledge(&mut lab);
     assert_eq!(lab.content(read), filled(&[1, 2]));
-    assert_eq!(lab.content(beside), filled(&[2]), "who waited for the same extent");
+    assert_eq!(lab.content(beside), filled(&[2]), "the read that waited for the same extent");
     // It lies there again.
     lab.settle();
     let at_rest = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES);
@@ -108,7 +108,7 @@ fn what_rotted_is_read_from_another_replica_and_written_anew() {
 }
 
 #[test]
-fn what_nobody_has_is_an_error_and_the_replica_goes_on() {
+fn a_block_that_no_replica_has_is_an_error_and_the_replica_goes_on() {
     for with_peer in [false, true] {
         let mut lab = rotten();
         let read = if with_peer {
@@ -167,7 +167,7 @@ fn a_read_that_waits_ends_with_the_role() {
 
 /// A copy to a replica without checksums waits until the block is written anew.
 #[test]
-fn what_nobody_has_holds_up_a_copy_and_nothing_else() {
+fn a_block_that_no_replica_has_holds_up_a_copy_and_nothing_else() {
     let mut lab = rotten();
     let Lab { host, world, .. } = &mut lab;
     host.load_extent(world, THERE.node, VOLUME, 0);
@@ -197,7 +197,7 @@ fn what_nobody_has_holds_up_a_copy_and_nothing_else() {
 }
 
 /// The extents that the other replica was sent, with what is damaged in them.
-fn copied(world: &World) -> Vec<(u32, Bytes, Vec<u32>)> {
+fn copied(world: &LabPlatform) -> Vec<(u32, Bytes, Vec<u32>)> {
     let extent = |(_, _, envelope): &(_, _, Envelope)| match &envelope.message {
         Message::CopyExtent { extent, data, damaged, .. } => Some((*extent, data.clone(), damaged.clone())),
         _ => None,
@@ -233,11 +233,11 @@ fn copying(sums: bool) -> Lab {
 
 /// ADR 15: the damage is copied as damage, and told until a client writes the block anew.
 #[test]
-fn what_nobody_has_is_copied_as_damage_and_told_until_it_is_written() {
+fn a_block_that_no_replica_has_is_copied_as_damage_and_told_until_written() {
     let mut lab = copying(true);
     let [(0, data, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
     assert_eq!(damaged, &[1]);
-    assert_eq!(data[..2 * BLOCK_BYTES as usize], filled(&[1, 0]), "what is damaged is sent to nobody");
+    assert_eq!(data[..2 * BLOCK_BYTES as usize], filled(&[1, 0]), "damaged content is sent to no replica");
     let told =
         lab.world.happened.iter().any(
             |h| matches!(h, Happened::DamageCopied { to, extent: 0, blocks: 1, .. } if *to == THERE.node),
@@ -257,11 +257,11 @@ fn what_nobody_has_is_copied_as_damage_and_told_until_it_is_written() {
     lab.write(1, 3);
     run(&mut lab);
     assert_eq!(look(&mut lab), []);
-    assert_eq!(lab.host.damage_counts().found, 1, "who only looks has found nothing");
+    assert_eq!(lab.host.damage_counts().found, 1, "a request that only looks has found nothing");
 }
 
 #[test]
-fn who_cannot_hold_damage_is_sent_none() {
+fn a_replica_without_checksums_is_sent_no_damage() {
     let mut lab = copying(false);
     assert_eq!(copied(&lab.world), []);
     assert_eq!((lab.failures(), lab.host.damage_counts().copied), (0, 0));
@@ -279,7 +279,7 @@ fn who_cannot_hold_damage_is_sent_none() {
 /// A block that rots after the others were asked is not sent as damaged: they are asked for it
 /// first.
 #[test]
-fn only_what_others_were_asked_for_is_copied_as_damage() {
+fn only_blocks_that_other_replicas_were_asked_for_are_copied_as_damage() {
     let mut lab = begin_copy(true);
     let mut extents_read = 0;
     while let Some(asked) = lab.world.reads.pop_front() {
@@ -301,13 +301,13 @@ fn only_what_others_were_asked_for_is_copied_as_damage() {
 }
 
 #[test]
-fn what_rotted_in_a_volume_is_not_digested() {
+fn a_rotten_block_of_a_volume_is_not_digested() {
     let mut lab = rotten();
     lab.host.start_digest(&mut lab.world).expect("none is being made");
     lab.answer_reads();
     let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
     assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
-    assert_eq!(lab.failures(), 0, "a block that nobody has would cost all replicas, one after the other");
+    assert_eq!(lab.failures(), 0, "a block that no replica has would cost all replicas, one after the other");
 }
 
 /// F2: the discarded blocks' holes, or what was written there before.

@@ -1,7 +1,7 @@
 //! Several writes to the journal in flight, from the requests to the disk
 //! (docs/adr/0022-several-journal-writes.md).
 
-use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, broken, record, roomy};
+use super::lab::{HERE, INSTANCE, Lab, RESOURCE, THERE, broken, record, roomy};
 use mainstay_codec::{Envelope, Message};
 use mainstay_store::{Output, Tuning};
 use mainstay_types::{
@@ -91,7 +91,7 @@ fn after_one_that_took(lab: &mut Lab, us: u64) -> usize {
 /// One slow write among fast ones says nothing about the disk, and neither does one fast write of
 /// long ago.
 #[test]
-fn what_a_journal_write_takes_is_the_least_of_late() {
+fn the_time_of_a_journal_write_is_the_least_of_the_latest_ones() {
     let mut lab = with_journal_of(900, JOURNAL_WRITES_MAX);
     assert_eq!(after_one_that_took(&mut lab, 3_000), 2, "one, and two beside it; the fourth waits");
     assert_eq!(after_one_that_took(&mut lab, 100), 1, "four would wait for less than a millisecond together");
@@ -143,13 +143,14 @@ impl Disk {
 /// mode B too, where no request waits for the journal and more is sealed than the store writes at
 /// once.
 #[test]
-fn what_each_of_several_journal_writes_took_is_known() {
+fn the_latency_of_each_of_several_journal_writes_is_known() {
     for mode in [Mode::C, Mode::B] {
         let mut lab = with_journal_of(2_000, JOURNAL_WRITES_MAX);
         if mode == Mode::B {
-            let openings = BTreeMap::from([(HERE.node, OPENING)]);
+            let instances = BTreeMap::from([(HERE.node, INSTANCE)]);
             let policy = Policy { mode: mode.into(), ..Policy::default() };
-            let record = ResourceRecord { policy, openings, replicas: vec![HERE], ..record(2, 1, HERE.node) };
+            let record =
+                ResourceRecord { policy, instances, replicas: vec![HERE], ..record(2, 1, HERE.node) };
             lab.host.cached(lab.world.now, true);
             lab.host.record(lab.world.now, record);
             settle_in(&mut lab, 2_000);
@@ -175,7 +176,7 @@ fn what_each_of_several_journal_writes_took_is_known() {
 
 /// Nor is one that was in flight when the replica ceased to lead timed for ever.
 #[test]
-fn what_is_in_flight_is_not_timed_by_who_does_not_lead() {
+fn a_replica_that_does_not_lead_times_no_writes_in_flight() {
     let mut lab = with_journal_of(500, JOURNAL_WRITES_MAX);
     lab.write(0, 1);
     lab.host.lease_ended(lab.world.now);
@@ -205,7 +206,7 @@ fn a_batch_is_not_sealed_before_its_bytes_may_be_written() {
 
 /// Completions are gathered until there is something to do for the oldest batch.
 #[test]
-fn the_oldest_of_several_batches_is_what_is_waited_for() {
+fn the_host_waits_for_the_oldest_of_several_batches() {
     let mut lab = with_journal_of(2_000, JOURNAL_WRITES_MAX);
     lab.attach_equal_peer();
     let both = ResourceRecord { iss: vec![HERE, THERE], ..record(2, 1, HERE.node) };
@@ -295,7 +296,7 @@ fn a_failed_replica_waits_for_nothing() {
 /// A write that comes while the journal has as much in flight as it may waits for a journal write
 /// to end, whatever else is awaited.
 #[test]
-fn who_is_not_sequenced_waits_for_one_thing() {
+fn an_unsequenced_write_waits_for_one_completion() {
     let mut lab = with_journal_of(2_000, 1);
     lab.attach_equal_peer();
     let both = ResourceRecord { iss: vec![HERE, THERE], ..record(2, 1, HERE.node) };

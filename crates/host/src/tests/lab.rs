@@ -1,6 +1,6 @@
 //! A host in a world that does what it is told when it is told.
 
-use crate::{Answer, AnswerError, Digest, DigestError, Happened, Host, Platform};
+use crate::{AnswerError, DeviceAnswer, Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::Pieces;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
@@ -8,8 +8,8 @@ use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_replica::{Op, ReplicaConfig, RequestId};
 use mainstay_store::{Area, IoFailure, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId,
-    Opening, Position, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index, Instance, Member,
+    NodeId, Position, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ pub const RESOURCE: ResourceId = ResourceId(7);
 pub const HERE: Member = Member { node: NodeId(1), incarnation: Incarnation(11) };
 pub const THERE: Member = Member { node: NodeId(2), incarnation: Incarnation(12) };
 /// In which the replica here was opened.
-pub const OPENING: Opening = Opening(5);
+pub const INSTANCE: Instance = Instance(5);
 pub const VOLUME: VolumeId = VolumeId(0);
 /// Blocks of the journal; a write of one block takes two.
 pub const JOURNAL_BLOCKS: u64 = 40;
@@ -86,14 +86,14 @@ fn is_kept((area, _): &(Area, u64)) -> bool {
 }
 
 #[derive(Default)]
-pub struct World {
+pub struct LabPlatform {
     pub now: Time,
     pub lease: bool,
     pub blocks: Blocks,
     pub operations: VecDeque<Output>,
     pub reads: VecDeque<Read>,
     pub sent: Vec<(NodeId, bool, Envelope)>,
-    pub answers: BTreeMap<RequestId, Answer>,
+    pub answers: BTreeMap<RequestId, DeviceAnswer>,
     pub happened: Vec<Happened>,
     /// The files of snapshots.
     pub kept: BTreeMap<SnapshotId, Kept>,
@@ -101,7 +101,7 @@ pub struct World {
     pub knows_holes: bool,
 }
 
-impl Platform for World {
+impl Platform for LabPlatform {
     fn now(&self) -> Time {
         self.now
     }
@@ -132,7 +132,7 @@ impl Platform for World {
         self.sent.push((to, answer, envelope));
     }
 
-    fn complete(&mut self, id: RequestId, answer: Answer) {
+    fn complete(&mut self, id: RequestId, answer: DeviceAnswer) {
         if id == RequestId::NOBODY {
             return;
         }
@@ -144,7 +144,7 @@ impl Platform for World {
     }
 }
 
-impl World {
+impl LabPlatform {
     /// Does what the store asked for.
     pub fn execute(&mut self, output: Output) -> (OpId, Option<Bytes>) {
         match output {
@@ -204,7 +204,7 @@ impl World {
 
 pub struct Lab {
     pub host: Host,
-    pub world: World,
+    pub world: LabPlatform,
     pub next: u64,
 }
 
@@ -266,13 +266,13 @@ impl Lab {
     }
 
     fn formatted(tuning: Tuning, config: &StoreConfig) -> Self {
-        let mut world = World { now: Time(1_000_000), lease: true, ..World::default() };
+        let mut world = LabPlatform { now: Time(1_000_000), lease: true, ..LabPlatform::default() };
         Store::format(&mut world.blocks, config).expect("nothing fails here");
         let store = Store::recover(&mut world.blocks, tuning).expect("it was just formatted");
         let replica = ReplicaConfig {
             // Commits shall not begin to wait for a peer that has nothing yet.
             join_lag_bytes: 0,
-            opening: OPENING,
+            instance: INSTANCE,
             ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, config.volumes.clone())
         };
         let mut lab = Self { host: Host::new(replica, store), world, next: 0 };

@@ -114,7 +114,7 @@ fn a_read_that_waits_is_refused_when_another_becomes_primary() {
 /// A rollback that is asked for again and again is done once. The mark is kept for as long as it is
 /// wanted.
 #[test]
-fn it_is_done_once() {
+fn a_rollback_asked_for_repeatedly_is_done_once() {
     let mut lab = rolling();
     for _ in 0..3 {
         lab.host.snapshots(lab.world.now, &[S].into(), Some(MARK), Some(S));

@@ -1,6 +1,6 @@
 //! Room in the journal, as the replica believes it to be (R18).
 
-use super::lab::{HERE, Lab, OPENING, lazy, range, record};
+use super::lab::{HERE, INSTANCE, Lab, lazy, range, record};
 use mainstay_replica::{Op, RequestId};
 use mainstay_store::Tuning;
 use mainstay_types::{BLOCK_BYTES, Mode, Role};
@@ -16,7 +16,7 @@ fn next(state: &mut u64) -> u64 {
 /// In mode B writes follow each other without waiting for the journal, so several are on their way
 /// to it when room is told.
 #[test]
-fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
+fn batches_on_their_way_to_the_journal_are_not_counted_as_room() {
     let tuning = Tuning { destage_start_bytes: 0, ..lazy() };
     for seed in 1..=200u64 {
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -26,7 +26,7 @@ fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
             let mut record = record(version, 1, HERE.node);
             record.policy.mode = Mode::B.into();
             record.replicas = vec![HERE];
-            record.openings.insert(HERE.node, OPENING);
+            record.instances.insert(HERE.node, INSTANCE);
             record
         };
         lab.host.record(lab.world.now, in_b(1));

@@ -74,7 +74,7 @@ fn two_extents_are_read_at_a_time() {
 /// A forced promotion uses numbers of entries again, and a sum of the old history would be told at
 /// one of the new.
 #[test]
-fn what_was_read_of_a_log_that_began_anew_is_not_told() {
+fn sums_read_before_the_log_began_anew_are_not_told() {
     let mut lab = Lab::new(Tuning { destage_start_bytes: 0, ..lazy() });
     lab.host.record(lab.world.now, record(2, 2, THERE.node));
     lab.host.peer(lab.world.now, THERE.node, true);
@@ -134,7 +134,7 @@ fn what_was_read_of_a_log_that_began_anew_is_not_told() {
 }
 
 #[test]
-fn what_a_scrub_cannot_read_ends_the_use_of_the_disk() {
+fn a_read_error_of_a_scrub_ends_the_use_of_the_disk() {
     let mut lab = begun();
     let read = lab.world.reads.pop_front().expect("the volume is read");
     lab.answer(read, Err(broken()));

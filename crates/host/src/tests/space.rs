@@ -21,7 +21,7 @@ fn tick(lab: &mut Lab) {
 }
 
 #[test]
-fn without_space_it_is_told_once_and_tried_again_until_there_is_some() {
+fn a_lack_of_space_is_told_once_and_destaging_tried_until_there_is_space() {
     let mut lab = Lab::primary(eager());
     let write = lab.write(0, 1);
     lab.settle_without_space();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_where_the_devices_are_and_what_they_wait_for() {
+    fn the_status_names_the_node_with_the_devices_and_their_wait() {
         assert_eq!(note(&resource(None)), ", attached to n3 (no devices yet)");
         assert_eq!(note(&resource(Some(client()))), ", attached to n3");
         assert!(details(&resource(Some(client()))).ends_with("\nvolume 0 is /dev/loop3 on n3"));

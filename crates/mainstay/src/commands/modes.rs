@@ -117,9 +117,9 @@ pub fn details(resource: &ResourceView) -> String {
     }
     text += &memory(resource);
     if resource.takeover {
-        text += &match resource.near.join(" or ") {
+        text += &match resource.failover_ready.join(" or ") {
             nobody if nobody.is_empty() => "\nnobody lacks so little that it could take over now".to_owned(),
-            near => format!("\nwhen the primary is lost {near} takes over, and what it lacks is lost"),
+            ready => format!("\nwhen the primary is lost {ready} takes over, and what it lacks is lost"),
         };
     }
     if let Some(forced) = &resource.forced {

@@ -212,7 +212,7 @@ fn row(found: &ScrubFindingView) -> Vec<String> {
         ScrubOutcome::Repairing => "being repaired",
         ScrubOutcome::Repaired => "repaired",
         ScrubOutcome::Overwritten => "overwritten by clients",
-        ScrubOutcome::Failed => "NOT REPAIRED: nobody could give it",
+        ScrubOutcome::Failed => "NOT REPAIRED: no replica could give it",
     };
     vec![
         found.volume.to_string(),

@@ -72,7 +72,7 @@ impl Machine {
 }
 
 #[test]
-fn while_nobody_writes_all_of_the_window_is_used() {
+fn while_no_client_writes_all_of_the_window_is_used() {
     let mut machine = Machine::new(BackgroundLimits::default());
     let done = machine.copy(1_000, |_| 0);
     assert!(done >= FULL - WINDOW_MAX as u64, "{done} of {FULL}");
@@ -104,7 +104,7 @@ fn a_copy_yields_to_clients_that_it_harms_and_goes_on() {
 /// Clients wait as under a load for which the journal has no room: the disk that the copy reads is
 /// the one that makes room.
 #[test]
-fn what_clients_wait_for_before_the_journal_is_harm_as_well() {
+fn waits_of_clients_before_the_journal_count_as_harm() {
     let limits = BackgroundLimits::default();
     let mut machine = Machine::new(limits);
     let client_us = |under_way: usize| 2_000 + 1_500 * under_way as u64;
@@ -115,13 +115,13 @@ fn what_clients_wait_for_before_the_journal_is_harm_as_well() {
     let mut machine = Machine::new(limits);
     machine.copy_beside(3_000, |_| 2_000);
     let done = machine.copy_beside(10_000, |_| 2_000);
-    assert!(done * 10 >= FULL * 10 * 9, "{done} of {} though nobody is harmed", FULL * 10);
+    assert!(done * 10 >= FULL * 10 * 9, "{done} of {} though no client is harmed", FULL * 10);
 }
 
 /// No write is committed any more. If none is committed while the background rests either, the
 /// background is not the cause.
 #[test]
-fn who_waits_is_harmed_until_a_rest_tells_that_it_is_no_use() {
+fn a_waiting_write_counts_as_harmed_until_a_rest_does_not_help() {
     let mut machine = Machine::new(BackgroundLimits::default());
     machine.copy_beside(3_000, |_| 2_000);
     let since = machine.now;
@@ -163,7 +163,7 @@ fn writes_that_differ_without_being_harmed_cost_a_copy_little() {
 /// The latency that was usual beside a copy tells nothing about a feed, which may be what clients
 /// wait for (mode A).
 #[test]
-fn what_clients_wait_for_is_no_harm_done_by_a_feed() {
+fn waits_of_clients_are_no_harm_done_by_a_feed() {
     let mut machine = Machine::new(BackgroundLimits::default());
     machine.copy_beside(3_000, |_| 2_000);
     let (window, since) = (16 * EXTENT_BYTES, machine.now);
@@ -214,7 +214,8 @@ fn a_rate_is_never_exceeded_for_long_and_is_used() {
 #[test]
 fn zeroes_cost_nothing_of_a_rate() {
     let limits = BackgroundLimits { max_rate: EXTENT_BYTES, ..BackgroundLimits::default() };
-    let mut background = Background::new(limits, WINDOW_MAX);
+    let mut background = Background::new(WINDOW_MAX);
+    background.set_limits(limits);
     let now = Time(5_000_000);
     for _ in 0..1_000 {
         assert_eq!(background.share(now, 1), WINDOW_MAX);
@@ -224,7 +225,7 @@ fn zeroes_cost_nothing_of_a_rate() {
 }
 
 #[test]
-fn without_a_least_rate_nothing_yields() {
+fn without_a_least_rate_a_copy_does_not_yield() {
     let mut machine = Machine::new(BackgroundLimits { min_rate: 0, ..BackgroundLimits::default() });
     let done = machine.copy(2_000, |under_way| 400 + 10_000 * under_way as u64);
     assert!(done >= 2 * FULL - WINDOW_MAX as u64, "{done}");

@@ -1,6 +1,6 @@
 //! How many copies there have to be: one story per edge of the states in `copies.rs`.
 
-use super::lab::{A, Answer, B, C, Lab};
+use super::lab::{A, B, C, Lab, LabAnswer};
 use crate::{Event, Mended, Op, RequestError};
 use mainstay_types::{MinCopies, Mode, NodeId, Role, SlowLimits, SnapshotId, VolumeId};
 
@@ -31,18 +31,18 @@ fn take_over(lab: &mut Lab, dead: NodeId, node: NodeId) {
 }
 
 fn failed(lab: &Lab, id: crate::RequestId) -> bool {
-    matches!(lab.answers.get(&id), Some(Answer::Failed(RequestError::Copies)))
+    matches!(lab.answers.get(&id), Some(LabAnswer::Failed(RequestError::Copies)))
 }
 
 #[test]
-fn nothing_is_acknowledged_by_fewer_than_are_wanted() {
+fn no_write_is_acknowledged_by_fewer_copies_than_wanted() {
     let mut lab = lab(3, 2, LONG_MS);
     lab.cut(A, B);
     lab.cut(A, C);
     let id = lab.write(A, 0, 0);
     lab.run_ms(5000);
     assert!(!lab.answers.contains_key(&id), "it waits");
-    assert_eq!(lab.iss().len(), 2, "one has left, and who stays lacks nothing that was acknowledged");
+    assert_eq!(lab.iss().len(), 2, "one has left, and the retained member lacks no acknowledged write");
     let waiting = lab.status(A).waiting_for.join("; ");
     assert!(
         waiting.contains("2 copies are wanted (min-copies) and one is in sync; writes wait"),
@@ -56,7 +56,7 @@ fn nothing_is_acknowledged_by_fewer_than_are_wanted() {
 }
 
 #[test]
-fn who_does_not_answer_stays_and_may_go_on() {
+fn a_silent_member_is_retained_and_may_take_over() {
     let mut lab = lab(2, 2, LONG_MS);
     let before = lab.write(A, 0, 0);
     lab.run_ms(50);
@@ -68,7 +68,7 @@ fn who_does_not_answer_stays_and_may_go_on() {
     lab.crash(A);
     lab.heal();
     take_over(&mut lab, A, B);
-    assert_eq!(lab.serving(), Some(B), "a promotion waits for nobody who is gone");
+    assert_eq!(lab.serving(), Some(B), "a promotion does not wait for absent members");
     let alone = lab.write(B, 1, 0);
     lab.run_ms(2000);
     assert!(!lab.answers.contains_key(&alone), "committed here, and by too few");
@@ -80,7 +80,7 @@ fn who_does_not_answer_stays_and_may_go_on() {
 
 /// Only a primary that serves can take others in.
 #[test]
-fn a_promotion_waits_for_nobody_who_stayed() {
+fn a_promotion_does_not_wait_for_absent_retained_members() {
     let mut lab = lab(3, 3, LONG_MS);
     lab.crash(C);
     lab.run_ms(2000);
@@ -109,14 +109,17 @@ fn requests_fail_in_the_end_and_go_on_when_there_are_enough() {
     let (late, other, unacknowledged) = (lab.write(A, 0, 1), lab.read(A, 1), lab.read(A, 0));
     lab.run_ms(5);
     assert!(failed(&lab, late), "at once from then on");
-    assert!(matches!(lab.answers.get(&other), Some(Answer::Content(_))), "what is acknowledged can be read");
+    assert!(
+        matches!(lab.answers.get(&other), Some(LabAnswer::Content(_))),
+        "what is acknowledged can be read"
+    );
     assert!(failed(&lab, unacknowledged), "and what is not cannot");
     assert_eq!(lab.status(A).requests, 0, "nothing is held");
     lab.heal();
     lab.run_ms(1000);
     let (read, write) = (lab.read(A, 0), lab.write(A, 0, 1));
     lab.settle();
-    assert!(lab.done(write) && matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    assert!(lab.done(write) && matches!(lab.answers.get(&read), Some(LabAnswer::Content(_))));
     lab.assert_equal();
 }
 
@@ -150,7 +153,7 @@ fn snapshots_and_rollbacks_are_not_refused_and_keep_their_order() {
 }
 
 #[test]
-fn with_no_time_to_wait_requests_fail_when_a_copy_is_missed() {
+fn without_time_to_wait_requests_fail_when_a_copy_is_missing() {
     let mut lab = lab(2, 2, 0);
     lab.cut(A, B);
     let id = lab.write(A, 0, 0);
@@ -159,7 +162,7 @@ fn with_no_time_to_wait_requests_fail_when_a_copy_is_missed() {
 }
 
 #[test]
-fn who_has_a_new_disk_leaves_and_acknowledgements_wait_for_its_copy() {
+fn a_member_with_a_new_disk_leaves_and_writes_wait_for_its_copy() {
     let mut lab = lab(2, 2, LONG_MS);
     lab.write(A, 0, 0);
     lab.run_ms(50);
@@ -172,16 +175,16 @@ fn who_has_a_new_disk_leaves_and_acknowledgements_wait_for_its_copy() {
     assert_eq!(status.commit, status.end.index, "committed");
     let read = lab.read(A, 0);
     lab.run_ms(50);
-    assert!(!lab.answers.contains_key(&id) && !lab.answers.contains_key(&read), "and told to nobody");
+    assert!(!lab.answers.contains_key(&id) && !lab.answers.contains_key(&read), "and told to no client");
     lab.heal();
     lab.settle();
     assert_eq!(lab.iss(), [A, B]);
-    assert!(lab.done(id) && matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    assert!(lab.done(id) && matches!(lab.answers.get(&read), Some(LabAnswer::Content(_))));
     lab.assert_equal();
 }
 
 #[test]
-fn it_is_changed_while_requests_wait() {
+fn the_wanted_copies_are_changed_while_requests_wait() {
     let mut lab = lab(2, 1, LONG_MS);
     lab.cut(A, B);
     let alone = lab.write(A, 0, 0);
@@ -208,7 +211,7 @@ fn a_demotion_does_not_wait_for_copies() {
         lab.demote(A);
         lab.run_ms(3000);
         assert!(lab.demoted.contains(&A), "recorded: {recorded}");
-        assert!(matches!(lab.answers.get(&id), Some(Answer::Failed(_))), "recorded: {recorded}");
+        assert!(matches!(lab.answers.get(&id), Some(LabAnswer::Failed(_))), "recorded: {recorded}");
     }
 }
 
@@ -235,7 +238,7 @@ fn in_mode_b_memory_does_not_count_for_more() {
 }
 
 #[test]
-fn so_many_stay_however_slow_they_are() {
+fn as_many_members_as_wanted_copies_stay_however_slow() {
     let slow = SlowLimits {
         ack_ms: 10,
         factor: 2,
@@ -260,7 +263,7 @@ fn so_many_stay_however_slow_they_are() {
 /// A repair could not be committed. In the first round B is lost before the mend begins; in the
 /// second, when B is about to answer.
 #[test]
-fn what_is_damaged_is_not_waited_for_without_end() {
+fn a_mend_without_enough_copies_ends_as_writes_do() {
     for begun in [false, true] {
         let mut lab = lab(2, 2, 2000);
         lab.sums = true;

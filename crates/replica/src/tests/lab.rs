@@ -8,8 +8,8 @@ use crate::{
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, block_sum};
 use mainstay_types::{
-    BLOCK_BYTES, BackgroundLimits, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, IssChange,
-    Member, Mode, NodeId, Opening, Policy, Position, Proposal, ProposedChange, Range, ResourceId,
+    BLOCK_BYTES, BackgroundLimits, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance,
+    IssChange, Member, Mode, NodeId, Policy, Position, Proposal, ProposedChange, Range, ResourceId,
     ResourceRecord, Role, ScrubRepair, SlowLimits, StepDownReason, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,13 +90,13 @@ pub struct Node {
 }
 
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum LabAnswer {
     Done,
     Content(Vec<Value>),
     Failed(RequestError),
 }
 
-struct Asked {
+struct LabRequest {
     node: NodeId,
     op: Op,
     /// For a read: the newest acknowledged value of each block when it was asked.
@@ -121,8 +121,8 @@ pub struct Lab {
     pub hold_proposals: bool,
     pub held: Vec<Proposal>,
     pub proposed: Vec<Proposal>,
-    requests: BTreeMap<RequestId, Asked>,
-    pub answers: BTreeMap<RequestId, Answer>,
+    requests: BTreeMap<RequestId, LabRequest>,
+    pub answers: BTreeMap<RequestId, LabAnswer>,
     next_request: u64,
     /// Committed entries, as the first replica that committed them saw them.
     truth: BTreeMap<Index, (Epoch, Chain, Position)>,
@@ -248,7 +248,7 @@ impl Lab {
         n.disk_free = self.now;
         let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
         let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
-        config.opening = Opening(100 * u64::from(node.0) + n.boot);
+        config.instance = Instance(100 * u64::from(node.0) + n.boot);
         config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
@@ -350,7 +350,7 @@ impl Lab {
         self.record.epoch = self.record.epoch.next();
         self.record.primary = Some(node);
         self.record.iss.retain(|member| Some(member.node) != old);
-        self.forget_openings();
+        self.forget_instances();
         self.publish();
     }
 
@@ -384,7 +384,7 @@ impl Lab {
                 .collect(),
             _ => Vec::new(),
         };
-        self.requests.insert(id, Asked { node, op: op.clone(), floor });
+        self.requests.insert(id, LabRequest { node, op: op.clone(), floor });
         self.event(node, Event::Request { id, op });
         id
     }
@@ -436,7 +436,7 @@ impl Lab {
     }
 
     pub fn done(&self, id: RequestId) -> bool {
-        matches!(self.answers.get(&id), Some(Answer::Done))
+        matches!(self.answers.get(&id), Some(LabAnswer::Done))
     }
 
     pub fn role(&self, node: NodeId) -> Role {
@@ -781,18 +781,20 @@ impl Lab {
                 }
             }
             ProposedChange::Iss(IssChange::Trust { member }) => {
-                self.record.doubtful.retain(|other| *other != member)
+                self.record.unverified.retain(|other| *other != member)
             }
-            ProposedChange::Iss(IssChange::Near { member }) => self.record.near.push(member),
-            ProposedChange::Iss(IssChange::Far { member }) => {
-                self.record.near.retain(|other| *other != member)
+            ProposedChange::Iss(IssChange::FailoverReady { member }) => {
+                self.record.failover_ready.push(member)
             }
-            ProposedChange::Iss(IssChange::Memory { member, opening }) => {
-                self.record.openings.remove(&member.node);
-                self.record.openings.extend(opening.map(|opening| (member.node, opening)));
+            ProposedChange::Iss(IssChange::NotFailoverReady { member }) => {
+                self.record.failover_ready.retain(|other| *other != member)
+            }
+            ProposedChange::Iss(IssChange::Memory { member, instance }) => {
+                self.record.instances.remove(&member.node);
+                self.record.instances.extend(instance.map(|instance| (member.node, instance)));
             }
             ProposedChange::Iss(IssChange::Part { member, .. }) => {
-                self.record.doubtful.retain(|other| *other != member);
+                self.record.unverified.retain(|other| *other != member);
                 self.record.replicas.retain(|other| *other != member);
             }
             ProposedChange::StepDown { reason } => {
@@ -803,14 +805,14 @@ impl Lab {
             }
         }
         assert!(!self.record.iss.is_empty(), "R11");
-        self.forget_openings();
+        self.forget_instances();
         self.publish();
     }
 
-    /// Removes the openings of members that are not in sync any more.
-    fn forget_openings(&mut self) {
+    /// Removes the instances of members that are not in sync any more.
+    fn forget_instances(&mut self) {
         let iss = &self.record.iss;
-        self.record.openings.retain(|node, _| iss.iter().any(|member| member.node == *node));
+        self.record.instances.retain(|node, _| iss.iter().any(|member| member.node == *node));
     }
 
     // Invariants.
@@ -891,11 +893,11 @@ impl Lab {
         let range = match (&asked.op, result) {
             (Op::Write { range, .. } | Op::Discard { range } | Op::WriteZeroes { range }, Ok(())) => *range,
             (_, result) => {
-                self.answers.insert(id, result.map_or_else(Answer::Failed, |()| Answer::Done));
+                self.answers.insert(id, result.map_or_else(LabAnswer::Failed, |()| LabAnswer::Done));
                 return;
             }
         };
-        self.answers.insert(id, Answer::Done);
+        self.answers.insert(id, LabAnswer::Done);
         self.acks += 1;
         let value = if matches!(asked.op, Op::Write { .. }) { id.0 } else { 0 };
         let key = (range.volume, range.first_block());
@@ -959,7 +961,7 @@ impl Lab {
                 self.fault(format!("{node} read {value} after something newer was acknowledged"));
             }
         }
-        self.answers.insert(id, Answer::Content(content));
+        self.answers.insert(id, LabAnswer::Content(content));
     }
 }
 

@@ -22,7 +22,7 @@ fn told(node: NodeId, mended: Mended) -> (NodeId, VolumeId, u32, Mended) {
 /// One undamaged replica is right where the other knows its damage. A damaged block beside the one
 /// that was read is mended too.
 #[test]
-fn what_another_replica_has_is_written_anew_before_it_is_read_again() {
+fn a_damaged_block_is_written_anew_from_another_replica_before_it_is_read() {
     for nodes in [2, 3] {
         let mut lab = with_sums(nodes);
         let right = holds(&lab, A, VOLUME, 1);
@@ -45,7 +45,7 @@ fn what_another_replica_has_is_written_anew_before_it_is_read_again() {
 }
 
 #[test]
-fn what_is_well_again_is_read_again_and_what_differs_otherwise_is_left_to_a_scrub() {
+fn undamaged_blocks_are_read_again_and_other_differences_left_to_a_scrub() {
     let mut lab = with_sums(3);
     lab.mend(A, VOLUME);
     lab.settle();
@@ -63,7 +63,7 @@ fn what_is_well_again_is_read_again_and_what_differs_otherwise_is_left_to_a_scru
 }
 
 #[test]
-fn what_nobody_has_is_an_error_and_costs_no_replica() {
+fn a_block_that_no_replica_has_is_an_error_and_costs_no_replica() {
     for nodes in [1, 2, 3] {
         let mut lab = with_sums(nodes);
         for node in 1..=nodes {
@@ -85,7 +85,7 @@ fn what_nobody_has_is_an_error_and_costs_no_replica() {
 }
 
 #[test]
-fn who_counts_and_says_nothing_may_have_it() {
+fn a_silent_member_may_have_the_damaged_block() {
     let mut lab = with_sums(3);
     lab.rot(A, VOLUME, 1);
     lab.rot(B, VOLUME, 1);
@@ -103,7 +103,7 @@ fn who_counts_and_says_nothing_may_have_it() {
 
 /// The connection to the only replica that has the content is lost after it was asked. Seed 786034.
 #[test]
-fn who_is_away_for_a_moment_is_asked_again() {
+fn a_replica_away_for_a_moment_is_asked_again() {
     let mut lab = with_sums(2);
     let right = holds(&lab, A, VOLUME, 1);
     lab.rot(A, VOLUME, 1);
@@ -201,7 +201,7 @@ fn a_follower_that_stays_away_is_not_waited_for_long() {
 /// B says that it has the block, and does not give it. In mode A no commit waits for B, so A does
 /// not fail for a block that B may have.
 #[test]
-fn what_is_not_given_costs_the_replica_only_if_commits_wait_for_who_has_it() {
+fn a_withheld_block_costs_the_primary_only_if_commits_wait_for_its_holder() {
     for (mode, end) in [(Mode::A, Mended::Nowhere), (Mode::C, Mended::Unknown)] {
         let mut lab = with_sums(2);
         set_mode(&mut lab, mode);
@@ -230,7 +230,7 @@ fn little_room_in_the_journal_holds_up_no_read() {
 /// A mend that has not begun ends with the role: the read was answered, and the next epoch begins
 /// no mend.
 #[test]
-fn what_was_not_begun_is_forgotten_with_the_role() {
+fn a_mend_that_has_not_begun_is_forgotten_with_the_role() {
     let mut lab = with_sums(3);
     lab.event(A, Event::Pause);
     lab.mend(A, VOLUME);
@@ -245,7 +245,7 @@ fn what_was_not_begun_is_forgotten_with_the_role() {
 
 /// The right content was read; before it is written, a client writes.
 #[test]
-fn mending_does_not_take_back_what_was_written_since() {
+fn a_mend_does_not_take_back_later_writes() {
     let mut lab = with_sums(3);
     lab.rot(A, VOLUME, 0);
     lab.rot(A, VOLUME, 1);
@@ -272,7 +272,7 @@ fn mending_ends_with_the_role() {
     lab.run_ms(20);
     lab.demote(A);
     lab.settle();
-    assert!(lab.mended.is_empty(), "who read was told by the end of the role");
+    assert!(lab.mended.is_empty(), "the reader was told by the end of the role");
     lab.mend(A, VOLUME);
     assert_eq!(lab.mended, [told(A, Mended::Unknown)], "it does not serve");
     lab.promote(A);

@@ -4,8 +4,8 @@
 mod background;
 mod copies;
 mod lab;
-mod memory;
 mod mend;
+mod mode_b;
 mod modes;
 mod random;
 mod rollback;

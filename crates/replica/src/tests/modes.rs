@@ -1,4 +1,4 @@
-//! Mode A, and what is left by a forced promotion: one story per edge of the states in `follow.rs`.
+//! Mode A, and what is left by a forced promotion: one story per edge of the states in `mode_a.rs`.
 
 use super::lab::{A, B, C, Lab};
 use crate::{Event, PeerStatus};
@@ -33,15 +33,17 @@ pub(super) fn set_mode(lab: &mut Lab, mode: Mode) {
     record.policy.mode = within(mode, LAG);
     if mode == Mode::A {
         let primary = record.primary;
-        record.iss.retain(|member| Some(member.node) == primary || record.called.contains(&member.node));
+        record
+            .iss
+            .retain(|member| Some(member.node) == primary || record.joining_for_move.contains(&member.node));
     }
     lab.publish();
     lab.run_ms(20);
 }
 
-fn call(lab: &mut Lab, called: &[NodeId]) {
+fn call(lab: &mut Lab, joining: &[NodeId]) {
     lab.record.version = lab.record.version.next();
-    lab.record.called = called.to_vec();
+    lab.record.joining_for_move = joining.to_vec();
     lab.publish();
 }
 
@@ -63,7 +65,7 @@ fn force(lab: &mut Lab, node: NodeId) {
     record.epoch = record.epoch.next();
     record.primary = Some(node);
     record.iss = vec![to];
-    record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
+    record.unverified = record.replicas.iter().copied().filter(|member| *member != to).collect();
     lab.fork(end);
     lab.publish();
 }
@@ -88,7 +90,7 @@ fn in_mode_a_the_primary_alone_acknowledges_and_the_others_follow() {
     lab.cut(A, C);
     let id = lab.write(A, 0, 0);
     lab.run_ms(3);
-    assert!(lab.done(id), "nobody else has it");
+    assert!(lab.done(id), "no other replica has it");
     lab.heal();
     lab.settle();
     assert_eq!(
@@ -137,7 +139,7 @@ fn a_joiner_is_not_waited_for_when_the_mode_becomes_a() {
 }
 
 #[test]
-fn who_is_called_joins_and_the_primary_goes_there() {
+fn the_target_of_a_move_joins_and_the_primary_goes_there() {
     let mut lab = lab(Mode::A);
     call(&mut lab, &[B]);
     lab.settle();
@@ -183,7 +185,7 @@ fn writes_wait_for_a_follower_that_lags_too_far_and_go_at_its_pace() {
 
 /// The account of bytes begins with the epoch. Seed 33 of the simulator.
 #[test]
-fn a_follower_that_lacks_what_older_epochs_left_is_not_near() {
+fn a_follower_that_lacks_entries_of_older_epochs_is_beyond_the_limits() {
     let mut lab = lab(Mode::A);
     lab.cut(A, B);
     for block in 0..6 {
@@ -197,7 +199,7 @@ fn a_follower_that_lacks_what_older_epochs_left_is_not_near() {
     lab.run_ms(300);
     assert!(peer(&lab, B).lag.more, "{:?}", peer(&lab, B));
     let replica = lab.nodes[&A].replica.as_ref().expect("it runs");
-    assert!(replica.near().all(|(node, _)| node != B));
+    assert!(replica.waited_followers().all(|(node, _)| node != B));
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn after_a_forced_promotion_the_old_primary_is_parted_with_and_the_loss_is_told(
     assert_eq!(lab.serving(), Some(B));
     lab.write(B, 5, 0);
     lab.run_ms(100);
-    assert!(lab.record.doubtful.iter().all(|member| member.node == A), "C has nothing that B lacks");
+    assert!(lab.record.unverified.iter().all(|member| member.node == A), "C has nothing that B lacks");
     lab.heal();
     lab.start(A);
     lab.run_ms(500);
@@ -271,12 +273,12 @@ fn after_a_forced_promotion_the_old_primary_is_parted_with_and_the_loss_is_told(
     assert_eq!(told.len(), 1, "{told:?}");
     // Entries that were not durable when A lost its power were not acknowledged.
     assert!(told[0].0.node == A && told[0].1 == common && told[0].2 > common && told[0].2 <= end, "{told:?}");
-    assert!(lab.record.replica(A).is_none() && lab.record.doubtful.is_empty());
+    assert!(lab.record.replica(A).is_none() && lab.record.unverified.is_empty());
     assert_eq!(lab.wrong, None);
 }
 
 #[test]
-fn after_a_forced_promotion_who_had_no_more_is_trusted_and_fed() {
+fn after_a_forced_promotion_a_replica_that_held_no_more_is_trusted_and_fed() {
     let mut lab = lab(Mode::A);
     for block in 0..4 {
         lab.write(A, block, 0);
@@ -289,14 +291,14 @@ fn after_a_forced_promotion_who_had_no_more_is_trusted_and_fed() {
     lab.write(B, 5, 0);
     lab.start(A);
     lab.settle();
-    assert!(parted(&lab).is_empty() && lab.record.doubtful.is_empty(), "{:?}", lab.record);
+    assert!(parted(&lab).is_empty() && lab.record.unverified.is_empty(), "{:?}", lab.record);
     lab.assert_equal();
 }
 
 /// The follower's copy was interrupted before the record said that the follower holds nothing
 /// outside the history. Half a copy looks like another history. Found by seed 271574.
 #[test]
-fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
+fn a_replica_trusted_meanwhile_is_not_parted_with_for_ever() {
     let mut lab = Lab::new(3, 4, 1);
     lab.run_ms(50);
     set_mode(&mut lab, Mode::A);
@@ -329,7 +331,7 @@ fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
     assert!(!lab.held.is_empty(), "this was asked before");
     lab.hold_proposals = false;
     lab.let_go();
-    assert!(lab.record.doubtful.iter().all(|member| member.node != C));
+    assert!(lab.record.unverified.iter().all(|member| member.node != C));
     lab.start(A);
     lab.settle();
     assert!(lab.record.replica(C).is_some() && !copied(&lab), "{:?}", lab.status(B));
@@ -344,18 +346,18 @@ fn with_takeover(lab: &mut Lab) {
 }
 
 #[test]
-fn with_takeover_who_is_near_is_recorded_and_who_is_not_any_more_is_removed() {
+fn with_takeover_the_record_follows_which_followers_are_within_the_limits() {
     let mut lab = lab(Mode::A);
     lab.write(A, 0, 0);
     with_takeover(&mut lab);
-    let near = |lab: &Lab| lab.record.near.iter().map(|member| member.node).collect::<Vec<_>>();
-    assert_eq!(near(&lab), [B, C]);
+    let ready = |lab: &Lab| lab.record.failover_ready.iter().map(|member| member.node).collect::<Vec<_>>();
+    assert_eq!(ready(&lab), [B, C]);
     lab.cut(A, B);
     lab.run_ms(1_000);
-    assert_eq!(near(&lab), [C]);
+    assert_eq!(ready(&lab), [C]);
     lab.heal();
     lab.settle();
-    let mut back = near(&lab);
+    let mut back = ready(&lab);
     back.sort();
     assert_eq!(back, [B, C]);
 }
@@ -363,7 +365,7 @@ fn with_takeover_who_is_near_is_recorded_and_who_is_not_any_more_is_removed() {
 /// Writes wait as under R3: the bound on what B lacks holds until the primary has learnt that B may
 /// not take over any more.
 #[test]
-fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
+fn with_takeover_writes_wait_for_an_absent_follower_until_its_removal_is_recorded() {
     let mut lab = lab(Mode::A);
     lab.write(A, 0, 0);
     with_takeover(&mut lab);
@@ -379,23 +381,24 @@ fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
     assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
 }
 
-/// B is near by wider limits, and lags by more than the new ones allow. Found by seed 3345710.
+/// B is failover-ready by wider limits, and lags by more than the new ones allow. Found by seed
+/// 3345710.
 #[test]
-fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near() {
+fn with_takeover_a_follower_beyond_narrower_limits_is_not_recorded() {
     let mut lab = lab(Mode::A);
     lab.record.policy.mode = within(Mode::A, LagLimits { bytes: 1 << 20, ms: 60_000 });
     lab.write(A, 0, 0);
     with_takeover(&mut lab);
-    let names_b = |lab: &Lab| lab.record.near.iter().any(|member| member.node == B);
+    let names_b = |lab: &Lab| lab.record.failover_ready.iter().any(|member| member.node == B);
     assert!(names_b(&lab));
     lab.cut(A, B);
     for block in 0..5 {
         lab.write(A, block, 0);
         lab.run_ms(1);
     }
-    // The control plane names no follower as near by limits that have changed.
+    // The control plane names no follower as failover-ready by limits that have changed.
     lab.record.policy.mode = within(Mode::A, LAG);
-    lab.record.near.clear();
+    lab.record.failover_ready.clear();
     lab.record.version = lab.record.version.next();
     lab.publish();
     lab.run_ms(20);
@@ -422,7 +425,11 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     lab.heal();
     lab.run_ms(200);
     let status = lab.status(C);
-    assert_eq!(status.data, mainstay_types::DataState::Inconsistent, "nobody shall choose it: {status:?}");
+    assert_eq!(
+        status.data,
+        mainstay_types::DataState::Inconsistent,
+        "the cluster must not choose it: {status:?}"
+    );
     assert_eq!(lab.nodes[&C].store.data, mainstay_types::DataState::Consistent, "its disk does not know yet");
     // What the record says is judged elsewhere; here only what the replica makes of it.
     let mut record = lab.record.clone();
@@ -438,22 +445,28 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
 /// A primary that is cut off does not know that another replica is to replace it. It may begin to
 /// copy to that replica. Found by seed 244085.
 #[test]
-fn what_has_promised_an_epoch_for_nobody_is_changed_by_no_older_primary_and_serves_in_it() {
+fn a_replica_that_promised_ahead_heeds_no_older_primary_and_serves_its_epoch() {
     let mut lab = lab(Mode::A);
     lab.write(A, 0, 0);
     lab.run_ms(50);
     let epoch = lab.record.epoch.next();
     let replica = |lab: &mut Lab, node| -> bool {
-        let vowed =
-            lab.nodes.get_mut(&node).expect("known node").replica.as_mut().expect("it runs").vow(epoch);
+        let promised_ahead = lab
+            .nodes
+            .get_mut(&node)
+            .expect("known node")
+            .replica
+            .as_mut()
+            .expect("it runs")
+            .promise_ahead(epoch);
         lab.event(node, Event::Tick);
-        vowed
+        promised_ahead
     };
     assert!(!replica(&mut lab, A), "not of one that leads");
     assert!(replica(&mut lab, B) && replica(&mut lab, B), "as often as one likes");
     lab.run_ms(50);
     let end = lab.status(B).end;
-    assert_eq!(lab.nodes[&B].replica.as_ref().expect("it runs").vowed(), Some(epoch));
+    assert_eq!(lab.nodes[&B].replica.as_ref().expect("it runs").promised_ahead(), Some(epoch));
     lab.write(A, 0, 1);
     lab.run_ms(50);
     assert_eq!(lab.status(B).end, end, "A is not heard any more");

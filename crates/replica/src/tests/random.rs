@@ -60,7 +60,7 @@ fn play(seed: u64) -> Result<u64, String> {
     }
     let Some(primary) = lab.serving() else {
         let statuses: Vec<_> = lab.nodes.keys().map(|node| lab.status(*node)).collect();
-        return Err(format!("nobody serves in the end: {:?} {statuses:?}", lab.record));
+        return Err(format!("no node serves in the end: {:?} {statuses:?}", lab.record));
     };
     let id = lab.write(primary, 0, 0);
     lab.run_ms(3000);

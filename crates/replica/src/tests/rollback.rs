@@ -33,7 +33,7 @@ fn has_entry(lab: &Lab, node: NodeId) -> bool {
 }
 
 #[test]
-fn it_is_committed_alone_after_everything_before_it() {
+fn a_rollback_is_committed_alone_after_every_earlier_entry() {
     let mut lab = lab(&[A, B, C]);
     let before = lab.write(A, 0, 1);
     let back = lab.request(A, BACK);
@@ -79,7 +79,7 @@ fn a_member_without_the_snapshot_leaves_and_is_copied_and_returns() {
     let back = lab.request(A, BACK);
     let after = lab.write(A, 0, 1);
     lab.run_ms(200);
-    assert!(lab.done(back) && lab.done(after), "nobody waits for it longer than for its removal");
+    assert!(lab.done(back) && lab.done(after), "no write waits for it longer than for its removal");
     assert!(!has_entry(&lab, B) && has_entry(&lab, C));
     lab.settle();
     lab.run_ms(5000);

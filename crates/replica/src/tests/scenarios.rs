@@ -1,7 +1,7 @@
 //! One story per rule, and per row of the table "two replicas and a witness" that concerns data.
 //! The witness holds no data: it is the lab's control plane.
 
-use super::lab::{A, Answer, B, C, Lab, whole};
+use super::lab::{A, B, C, Lab, LabAnswer, whole};
 use crate::{Effect, Event, Op, ReplicaConfig, RequestError};
 use mainstay_types::{
     BLOCK_BYTES, DataState, Epoch, Incarnation, Index, IssChange, NodeId, PeerState, Proposal,
@@ -61,7 +61,7 @@ fn a_commit_index_waits_a_moment_for_a_batch() {
     assert_eq!(lab.status(B).commit, lab.status(A).commit, "no third batch has come");
 }
 
-/// R1: acknowledgements by an earlier opening of a replica do not count, whether or not clients
+/// R1: acknowledgements by an earlier instance of a replica do not count, whether or not clients
 /// write meanwhile.
 #[test]
 fn a_secondary_that_is_opened_anew_is_attached_again() {
@@ -103,7 +103,7 @@ fn a_replica_says_that_it_does_not_know_the_session_of_its_primary() {
 
 /// R3: the primary waits for a member until it has learnt that the record is without it.
 #[test]
-fn shrink_counts_when_it_is_known() {
+fn a_shrink_counts_when_the_primary_has_learnt_of_it() {
     let mut lab = two();
     lab.hold_proposals = true;
     lab.crash(B);
@@ -193,12 +193,12 @@ fn a_new_primary_serves_after_its_epoch_start() {
     assert!(!lab.answers.contains_key(&read));
     lab.settle();
     assert_eq!(lab.iss(), [B]);
-    assert!(matches!(&lab.answers[&read], Answer::Content(content) if content[0] == id.0));
+    assert!(matches!(&lab.answers[&read], LabAnswer::Content(content) if content[0] == id.0));
 }
 
 /// R10: between two leases another may have been promoted.
 #[test]
-fn nobody_leads_on_after_a_gap_between_leases() {
+fn no_primary_leads_on_after_a_gap_between_leases() {
     let mut lab = three();
     let write = lab.write(A, 0, 0);
     lab.run_ms(20);
@@ -212,7 +212,7 @@ fn nobody_leads_on_after_a_gap_between_leases() {
     lab.publish();
     lab.run_ms(200);
     assert_eq!(lab.role(A), Role::Fenced, "the same record changes nothing");
-    assert!(!matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    assert!(!matches!(lab.answers.get(&read), Some(LabAnswer::Content(_))));
     lab.promote(A);
     lab.run_ms(200);
     assert_eq!(lab.role(A), Role::Primary);
@@ -244,7 +244,7 @@ fn promotions_that_commit_nothing_leave_room_for_one_that_does() {
 
 /// R7: an unacknowledged tail is cut when its replica returns.
 #[test]
-fn a_tail_that_nobody_else_has_is_cut() {
+fn a_tail_that_no_other_replica_has_is_cut() {
     let mut lab = two();
     write_many(&mut lab, A, 3);
     lab.isolate(A);
@@ -257,7 +257,7 @@ fn a_tail_that_nobody_else_has_is_cut() {
     lab.heal();
     lab.settle();
     assert_eq!(lab.role(A), Role::Secondary);
-    assert!(matches!(lab.answers[&lost], Answer::Failed(RequestError::NotPrimary)));
+    assert!(matches!(lab.answers[&lost], LabAnswer::Failed(RequestError::NotPrimary)));
     assert_eq!(lab.iss(), [A, B]);
     lab.assert_equal();
 }
@@ -361,7 +361,7 @@ fn an_isolated_primary_cannot_commit() {
 
 /// Table: all lose power, A's disk is gone; B was in the ISS and is promoted.
 #[test]
-fn after_a_power_loss_any_member_will_do() {
+fn after_a_power_loss_any_member_of_the_set_is_promoted() {
     let mut lab = two();
     write_many(&mut lab, A, 7);
     lab.crash(A);
@@ -422,7 +422,7 @@ fn a_failed_store_ends_the_epoch() {
     let id = lab.write(A, 0, 0);
     lab.fail_store(A);
     lab.run_ms(50);
-    assert!(matches!(lab.answers[&id], Answer::Failed(RequestError::StoreFailed)));
+    assert!(matches!(lab.answers[&id], LabAnswer::Failed(RequestError::StoreFailed)));
     assert_eq!((lab.record.primary, lab.iss()), (None, vec![B]));
     lab.promote(B);
     lab.settle();
@@ -442,7 +442,7 @@ fn a_member_with_a_failed_store_leaves() {
 
 /// A planned switch loses no request: admitted requests are finished first.
 #[test]
-fn a_demotion_finishes_what_was_admitted() {
+fn a_demotion_finishes_admitted_requests() {
     let mut lab = two();
     let ids: Vec<_> = (0..12).map(|i| lab.write(A, i % 6, 0)).collect();
     lab.demote(A);
@@ -450,7 +450,7 @@ fn a_demotion_finishes_what_was_admitted() {
     lab.run_ms(200);
     assert!(lab.demoted.contains(&A));
     assert!(ids.iter().all(|id| lab.done(*id)));
-    assert!(matches!(lab.answers[&late], Answer::Failed(RequestError::NotPrimary)));
+    assert!(matches!(lab.answers[&late], LabAnswer::Failed(RequestError::NotPrimary)));
     lab.promote(B);
     lab.settle();
     assert_eq!((lab.role(B), lab.iss()), (Role::Primary, vec![A, B]));
@@ -469,7 +469,7 @@ fn reads_wait_for_uncommitted_writes_that_overlap() {
     lab.run_ms(20);
     assert!(lab.answers.contains_key(&other) && !lab.answers.contains_key(&overlapping));
     lab.settle();
-    assert!(matches!(&lab.answers[&overlapping], Answer::Content(content) if content[1] == id.0));
+    assert!(matches!(&lab.answers[&overlapping], LabAnswer::Content(content) if content[1] == id.0));
 }
 
 /// R18: requests are bounded; ranges are checked.
@@ -478,11 +478,11 @@ fn requests_are_bounded_and_checked() {
     let mut lab = two();
     lab.crash(B);
     let ids: Vec<_> = (0..1100).map(|_| lab.request(A, Op::Discard { range: whole(0) })).collect();
-    let busy = |id| matches!(lab.answers.get(id), Some(Answer::Failed(RequestError::Busy)));
+    let busy = |id| matches!(lab.answers.get(id), Some(LabAnswer::Failed(RequestError::Busy)));
     assert_eq!(ids.iter().filter(|id| busy(id)).count(), 1100 - 1024);
     let beyond = Range { volume: VolumeId(0), offset: 8192, len: 4096 };
     let id = lab.request(A, Op::Read { range: beyond });
-    assert!(matches!(lab.answers[&id], Answer::Failed(RequestError::Range)));
+    assert!(matches!(lab.answers[&id], LabAnswer::Failed(RequestError::Range)));
     lab.settle();
 }
 

@@ -31,7 +31,7 @@ pub(super) fn holds(lab: &Lab, node: NodeId, volume: u16, block: u64) -> u64 {
 }
 
 #[test]
-fn equal_replicas_are_equal_whatever_is_written_meanwhile() {
+fn equal_replicas_compare_equal_under_concurrent_writes() {
     let mut lab = written(3);
     lab.scrub(A, true);
     let mut writes = Vec::new();
@@ -91,7 +91,7 @@ fn a_scrub_does_not_yield_to_itself() {
 }
 
 #[test]
-fn what_one_of_three_holds_differently_is_found_and_written_anew() {
+fn a_block_that_differs_on_one_of_three_is_found_and_written_anew() {
     for rotten in [A, B] {
         let mut lab = written(3);
         lab.rot(rotten, 2, 1);
@@ -132,7 +132,7 @@ fn of_two_the_primary_is_right_if_a_repair_is_asked_for() {
 
 /// A block that its own checksum shows to be damaged is not right, even on the primary.
 #[test]
-fn of_two_the_one_that_is_not_damaged_is_right() {
+fn of_two_replicas_the_undamaged_one_is_right() {
     for rotten in [A, B] {
         let mut lab = written(2);
         lab.sums = true;
@@ -153,7 +153,7 @@ fn of_two_the_one_that_is_not_damaged_is_right() {
 /// The right content was read. A client writes before it is written. No client may see the older
 /// content again.
 #[test]
-fn a_repair_does_not_take_back_what_was_written_since() {
+fn a_repair_does_not_take_back_later_writes() {
     let mut lab = written(3);
     lab.rot(A, 2, 0);
     lab.rot(A, 2, 1);
@@ -176,7 +176,7 @@ fn a_repair_does_not_take_back_what_was_written_since() {
 }
 
 #[test]
-fn who_does_not_answer_is_not_waited_for_and_counted() {
+fn a_scrub_does_not_wait_for_an_absent_replica_and_does_not_count_it() {
     let mut lab = written(3);
     lab.rot(B, 2, 1);
     lab.isolate(C);
@@ -263,7 +263,7 @@ fn a_repair_does_not_take_back_a_rollback() {
 /// The replica with the right content is away for a moment when it is asked; still, no damage is
 /// left (seed 802860).
 #[test]
-fn a_repair_waits_for_who_has_the_content_and_comes_back() {
+fn a_repair_waits_for_the_replica_with_the_content_to_come_back() {
     for away_ms in [1, 50, 500] {
         let mut lab = written(2);
         lab.sums = true;
@@ -291,7 +291,7 @@ fn a_repair_waits_for_who_has_the_content_and_comes_back() {
 }
 
 #[test]
-fn a_repair_does_not_wait_for_ever_for_who_has_the_content() {
+fn a_repair_does_not_wait_for_ever_for_the_replica_with_the_content() {
     let mut lab = written(3);
     lab.sums = true;
     lab.rot(A, 2, 1);
@@ -311,7 +311,7 @@ fn a_repair_does_not_wait_for_ever_for_who_has_the_content() {
 }
 
 #[test]
-fn only_what_is_proven_is_repaired_if_no_more_is_asked_for() {
+fn only_proven_differences_are_repaired_if_no_more_is_asked_for() {
     let proven = Event::Scrub(Some(ScrubOrder { repair: ScrubRepair::Proven, rate: 0 }));
     for (nodes, repaired) in [(2, 0), (3, 1)] {
         let mut lab = written(nodes);

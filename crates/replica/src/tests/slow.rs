@@ -83,7 +83,7 @@ fn acknowledgements_and_departures_are_counted() {
     assert!(well.acknowledged_us.count() > acks, "{counts:?}");
     let mean = |of: &mainstay_types::Histogram| of.sum() / of.count();
     assert!(mean(slow.acknowledged_us) > 2 * mean(well.acknowledged_us), "{counts:?}");
-    assert_eq!(counted(C).count(), 0, "who does not lead counts nothing");
+    assert_eq!(counted(C).count(), 0, "a replica that does not lead counts nothing");
 }
 
 /// R3: it is decided by another clock, and nothing else is different.
@@ -114,7 +114,7 @@ fn a_stall_that_passes_costs_no_member() {
 
 /// The load, the primary's network, its own journal: no member is slower than the others.
 #[test]
-fn where_everything_is_slow_nobody_leaves() {
+fn when_all_members_are_slow_none_leaves() {
     for slow in [vec![A, B, C], vec![B, C], vec![A, B], vec![A]] {
         let mut lab = lab(3, LIMITS);
         for node in &slow {
@@ -135,7 +135,7 @@ fn with_more_copies_two_slow_members_leave() {
 }
 
 #[test]
-fn so_many_copies_stay_however_slow() {
+fn as_many_members_as_min_copies_stay_however_slow() {
     let mut two = lab(2, LIMITS);
     disk_ms(&mut two, B, 60);
     load(&mut two, 2_000);
@@ -169,7 +169,7 @@ fn a_slow_replica_returns_us_once_when_too_few_copies_are_left() {
 }
 
 #[test]
-fn it_returns_after_a_quiet_period_that_doubles() {
+fn a_slow_member_returns_after_a_quiet_period_that_doubles() {
     let mut lab = lab(3, LIMITS);
     let mut waited = Vec::new();
     for _ in 0..6 {
@@ -202,7 +202,7 @@ fn it_returns_after_a_quiet_period_that_doubles() {
 /// While a member is slow its quiet period does not begin, however long that lasts. It is fed, and
 /// holds up no write.
 #[test]
-fn it_stays_out_while_it_is_slow_and_is_fed() {
+fn a_slow_member_stays_out_and_is_fed() {
     let mut lab = lab(3, LIMITS);
     disk_ms(&mut lab, B, 60);
     load(&mut lab, 900);
@@ -222,7 +222,7 @@ fn it_stays_out_while_it_is_slow_and_is_fed() {
 
 /// Power cuts under load look like slowness at first.
 #[test]
-fn who_is_gone_was_not_slow() {
+fn a_member_that_died_does_not_count_as_slow() {
     let mut lab = lab(3, SlowLimits { quiet_ms: 60_000, ..LIMITS });
     load(&mut lab, 200);
     // The connection breaks later than it takes to be too slow.

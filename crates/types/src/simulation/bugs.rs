@@ -9,7 +9,7 @@
 //! | record a member only when it has everything; require it before | `GrowBeforeCaughtUp`, `GrowBeforeRequired` |
 //! | keep a join whose outcome is open | `GiveUpJoin`, and on the other side `OldChangeApplied` |
 //! | epochs are checked at replicas | `NoEpochCheck` |
-//! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt`, `OpeningNotChecked` |
+//! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt`, `InstanceNotChecked` |
 //! | four rules of write quorums below the ISS | they do not apply: every member acknowledges (R2) |
 //!
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths,
@@ -69,12 +69,12 @@ bugs! {
     CopiesNotAwaited("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
-    /// When the mode is not B any more, members may be promoted in any opening before everything
+    /// When the mode is not B any more, members may be promoted in any instance before everything
     /// that was acknowledged is durable.
     SettledTooEarly("R3"),
     /// A follower that may take over stops counting when its removal is proposed, not when it is
     /// known.
-    FarBeforeKnown("R3"),
+    UnreadyBeforeKnown("R3"),
     /// A member leaves for its slowness although too few copies remain.
     MinCopiesIgnored("R3"),
     /// A member that does not answer leaves although fewer copies remain than are wanted.
@@ -85,7 +85,7 @@ bugs! {
     GrowBeforeRequired("R4"),
     /// A joiner is recorded before it holds everything that was acknowledged.
     GrowBeforeCaughtUp("R4"),
-    /// Entries in a member's memory count before the record names the opening in which they do.
+    /// Entries in a member's memory count before the record names the instance in which they do.
     MemoryCountedTooEarly("R4"),
     /// A join is given up although its proposal may still happen.
     GiveUpJoin("R4"),
@@ -99,7 +99,7 @@ bugs! {
     OutsiderPromoted("R5"),
     /// A member that has lost its memory is promoted although what it had acknowledged may have
     /// been only there.
-    OpeningNotChecked("R5"),
+    InstanceNotChecked("R5"),
     /// When all have lost their memory, the first goes on, and not the one whose log reaches
     /// furthest.
     ShorterLogGoesOn("R5"),

@@ -7,8 +7,8 @@
 //! it is given an entry of the new history, or the beginning of a copy. If its volumes hold
 //! anything that is lost, it shows.
 //!
-//! In mode A, the lead of a primary's acknowledgements over a follower that is near is at most what
-//! the limits allow.
+//! In mode A, the lead of a primary's acknowledgements over a follower for which writes wait is at
+//! most what the limits allow.
 
 use super::{Check, LogOracle, wrong};
 use mainstay_codec::Batch;
@@ -239,16 +239,18 @@ impl LogOracle {
     }
 
     /// A primary in mode A has acknowledged everything up to `commit`, and these followers are
-    /// near.
+    /// within the limits.
     ///
     /// # Errors
     /// S17: one of them lacks more than `most` bytes.
-    pub fn followed(&self, near: impl Iterator<Item = NodeId>, commit: Index, most: u64) -> Check {
+    pub fn followed(&self, waited_for: impl Iterator<Item = NodeId>, commit: Index, most: u64) -> Check {
         let Some(record) = &self.record else { return Ok(()) };
-        for node in near {
-            // A follower that is no longer near, or has another incarnation since, does not take
-            // over. The primary may learn that late.
-            let Some(member) = record.near.iter().find(|member| member.node == node) else { continue };
+        for node in waited_for {
+            // A follower that is no longer failover-ready, or has another incarnation since, does
+            // not take over. The primary may learn that late.
+            let Some(member) = record.failover_ready.iter().find(|member| member.node == node) else {
+                continue;
+            };
             let Some(replica) = self.replicas.get(&(node, member.incarnation)) else { continue };
             if replica.stray || replica.damaged || replica.gone {
                 continue;

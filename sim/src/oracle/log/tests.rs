@@ -7,7 +7,7 @@ use mainstay_codec::NewEntry;
 use mainstay_types::{ConfigVersion, Member, Range, VolumeId};
 
 mod fork;
-mod memory;
+mod mode_b;
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -220,7 +220,7 @@ fn a_cut_takes_nothing_acknowledged_from_a_member() {
 }
 
 #[test]
-fn a_crash_leaves_what_was_durable_and_a_part_of_the_rest() {
+fn a_crash_leaves_the_durable_entries_and_a_part_of_the_rest() {
     let (mut oracle, batches) = running();
     let tail = batch(Some(&batches[2]), 1, &[(2, 14)]);
     let more = batch(Some(&tail), 1, &[(2, 15)]);
@@ -252,7 +252,7 @@ fn a_cut_that_a_crash_interrupts_has_happened_or_not() {
 }
 
 #[test]
-fn what_waited_for_room_may_be_dropped_and_nothing_durable() {
+fn batches_that_wait_for_room_may_be_dropped_and_durable_ones_may_not() {
     let (mut oracle, batches) = running();
     let tail = batch(Some(&batches[2]), 1, &[(2, 14)]);
     oracle.appended(A, D, &tail).expect("next");
@@ -298,7 +298,7 @@ fn acknowledgements_are_committed_and_of_the_newest_epoch() {
 }
 
 #[test]
-fn members_hold_what_was_acknowledged() {
+fn members_hold_acknowledged_entries() {
     // One that lags.
     let (mut oracle, batches) = running();
     let next = batch(Some(&batches[2]), 1, &[(2, 14)]);

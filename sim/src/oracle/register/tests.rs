@@ -77,7 +77,7 @@ fn a_read_goes_back_behind_another() {
 }
 
 #[test]
-fn a_read_that_began_early_may_return_what_was_then() {
+fn a_read_that_began_early_may_return_earlier_content() {
     let mut s = Script::default();
     s.write(1);
     let read = s.begin_read();
@@ -89,14 +89,14 @@ fn a_read_that_began_early_may_return_what_was_then() {
 
 /// Mode B: acknowledged, and not committed.
 #[test]
-fn what_was_acknowledged_from_memory_is_seen_until_it_is_lost() {
+fn a_write_acknowledged_from_memory_is_seen_until_it_is_lost() {
     let mut s = Script::default();
     s.write(1);
     let soft = s.begin_write(2);
     s.registers.write_answered(soft);
     assert_eq!(id(s.read(1)), "S1", "it is newer");
     s.registers.write_lost(soft);
-    s.read(1).expect("nobody has it any more");
+    s.read(1).expect("no replica has it any more");
 
     let mut s = Script::default();
     s.write(1);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_node_with_a_wrong_address_harms_no_cluster", wrong_addresses),
-    ("troubles_options_act_on_what_they_name_or_are_refused", idle_options),
+    ("troubles_options_act_on_the_named_object_or_are_refused", idle_options),
     ("troubles_an_interrupted_creation_is_told_and_repeated", interrupted_creation),
     ("troubles_an_agent_or_an_engine_that_is_stopped_is_told", stopped_programs),
     ("troubles_a_cut_link_is_told_by_the_third_node", cut_link),

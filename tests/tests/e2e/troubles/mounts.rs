@@ -12,7 +12,7 @@ use crate::cluster::{LIMIT, NODES};
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_device_in_use_is_not_taken_away", a_device_in_use_is_not_taken_away),
     ("troubles_a_mount_finds_its_place_or_is_refused", a_mount_finds_its_place_or_is_refused),
-    ("troubles_a_mount_of_others_keeps_no_service_down", a_mount_of_others_keeps_no_service_down),
+    ("troubles_a_foreign_mount_keeps_no_service_down", a_foreign_mount_keeps_no_service_down),
     ("troubles_a_mount_that_vanished_is_made_anew", a_mount_that_vanished_is_made_anew),
     ("troubles_a_move_waits_for_holders_and_loses_nothing", a_move_waits_for_holders_and_loses_nothing),
     ("troubles_a_service_leaves_a_dead_file_system", a_service_leaves_a_dead_file_system),
@@ -187,7 +187,7 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
 
 /// A mount that an administrator has made in or over a file system is named and stays, and the
 /// service goes on elsewhere.
-fn a_mount_of_others_keeps_no_service_down(lab: &Lab) -> Result<()> {
+fn a_foreign_mount_keeps_no_service_down(lab: &Lab) -> Result<()> {
     const NAME: &str = "crowded";
     let path = format!("/srv/{NAME}");
     create(lab, NAME)?;

@@ -9,7 +9,7 @@ use mainstay_tests::wait_for;
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_copy_of_a_directory_is_never_the_replica", copy),
     ("troubles_an_older_copy_that_is_put_back_does_not_lead", older_copy),
-    ("troubles_a_replica_without_its_label_says_what_to_do", label),
+    ("troubles_a_replica_without_its_label_is_reported_with_the_remedy", label),
     ("troubles_the_directory_of_a_running_replica_is_missed_when_it_is_gone", gone_while_running),
     ("troubles_a_replica_that_is_opened_anew_while_clients_write_rejoins", opened_anew),
     ("troubles_all_directories_are_moved_away_and_put_back", moved_and_put_back),

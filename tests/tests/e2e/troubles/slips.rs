@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_slip_of_the_hand_is_refused_before_anything_changes", slips),
-    ("troubles_a_command_that_waits_says_what_for", waits),
+    ("troubles_a_waiting_command_names_its_reason", waits),
 ];
 
 const NAME: &str = "slips";

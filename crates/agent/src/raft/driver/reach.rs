@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_somebody_does_not_hear_or_answer_gives_the_lead_to_the_third() {
+    fn a_leader_out_of_touch_with_one_voter_gives_the_lead_to_the_third() {
         for cuts in [vec![(1, 2), (2, 1)], vec![(1, 2)], vec![(2, 1)]] {
             let mut lab = Lab::new();
             for (from, to) in &cuts {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_hears_does_not_send_the_lead_round_and_round() {
+    fn an_unheard_voter_does_not_send_the_lead_round_and_round() {
         let mut lab = Lab::new();
         for other in [2, 3] {
             lab.cut(1, other);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_confirmed_when_what_was_committed_is_applied() {
+    fn a_read_is_confirmed_when_all_committed_entries_are_applied() {
         let (mut raw, mut reads) = (core(vec![1]), Reads::default());
         raw.campaign().unwrap();
         run(&mut raw, &mut reads);
@@ -183,7 +183,7 @@ mod tests {
         let committed = run(&mut raw, &mut reads);
         reads.tick(&mut raw);
         reads.answer(committed);
-        assert!(answer.recv().is_err(), "the reader hears that nobody answers");
+        assert!(answer.recv().is_err(), "the reader hears that no voter answers");
         assert!(reads.waiting.is_empty());
     }
 }

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_over_when_what_was_found_was_applied() {
+    fn the_replay_ends_when_every_entry_found_in_the_log_is_applied() {
         assert!(Replay::new(0).is_over(0), "there was nothing");
         let mut replay = Replay::new(7);
         assert!(!replay.is_over(6) && replay.is_over(7));
@@ -42,7 +42,7 @@ mod tests {
 
     /// Otherwise the node would wait for entries that no node has.
     #[test]
-    fn what_a_leader_replaces_is_not_waited_for() {
+    fn the_replay_does_not_wait_for_entries_that_a_leader_replaces() {
         let mut replay = Replay::new(7);
         replay.replaced_from(6);
         assert!(!replay.is_over(4) && replay.is_over(5));

@@ -164,7 +164,7 @@ fn a_mount_that_cannot_go_stays_noted() {
 }
 
 #[test]
-fn a_mount_with_another_in_it_or_over_it_is_left_and_named_once_its_courtesy_is_over_or_the_lease() {
+fn a_mount_with_another_in_or_over_it_is_left_and_named_once_its_time_or_lease_is_over() {
     let on = OnMount::new();
     let inner = on.place.path.join("inner");
     std::fs::create_dir(&inner).unwrap();
@@ -187,7 +187,7 @@ fn a_mount_with_another_in_it_or_over_it_is_left_and_named_once_its_courtesy_is_
 }
 
 #[test]
-fn a_mount_that_was_left_is_taken_away_once_the_other_one_has_gone_unless_it_is_used_again() {
+fn a_left_mount_is_removed_once_the_other_mount_has_gone_unless_used_again() {
     let on = OnMount::new();
     let inner = on.place.path.join("inner");
     std::fs::create_dir(&inner).unwrap();
@@ -275,8 +275,8 @@ fn a_process_whose_mount_went_before_its_turn_does_not_begin() {
     inside.recv().unwrap();
     let number = work.processes.number();
     let maker = std::thread::spawn(move || {
-        let nobody: OnDone = Arc::new(|_| ());
-        work.run(Step::StartProcess { process: 0 }, Some(number), &nobody)
+        let ignored: OnDone = Arc::new(|_| ());
+        work.run(Step::StartProcess { process: 0 }, Some(number), &ignored)
     });
     // Longer than it takes to look at the mount.
     std::thread::sleep(POLL * 4);
@@ -302,10 +302,10 @@ fn a_readiness_test_does_not_wait_for_a_device() {
     let table = MountTable::read().unwrap();
     let device = table.at(&path).expect("it is mounted").device();
     on.work.note(Place { path: path.clone(), device, ..on.place.clone() }).unwrap();
-    let nobody: OnDone = Arc::new(|_| ());
+    let ignored: OnDone = Arc::new(|_| ());
     let began = Instant::now();
     for _ in 0..10 {
-        assert_eq!(on.work.stands(Step::CheckReady { process: 0 }, &nobody), Ok(()));
+        assert_eq!(on.work.stands(Step::CheckReady { process: 0 }, &ignored), Ok(()));
     }
     let took = began.elapsed();
     drop(fuse);
@@ -362,10 +362,10 @@ fn a_readiness_test_ends_with_its_process() {
         let (ended, end) = channel();
         let tester = work.clone();
         spawn("test", move || {
-            let nobody: OnDone = Arc::new(|_| ());
-            drop(ended.send(tester.run(step, Some(number), &nobody)));
+            let ignored: OnDone = Arc::new(|_| ());
+            drop(ended.send(tester.run(step, Some(number), &ignored)));
         });
-        assert!(end.recv_timeout(POLL * 3).is_err(), "nobody answers");
+        assert!(end.recv_timeout(POLL * 3).is_err(), "no server answers");
         let number = work.processes.number();
         if kill {
             work.kill(number).unwrap();
@@ -400,9 +400,9 @@ fn a_preparation_that_an_earlier_agent_left_is_ended_before_the_next_one() {
     );
     let cgroup = dirs.cgroup.clone();
     let work = made(dir.path(), &spec.unwrap(), dirs.clone());
-    let (work, nobody): (_, OnDone) = (Arc::new(work), Arc::new(|_| ()));
+    let (work, ignored): (_, OnDone) = (Arc::new(work), Arc::new(|_| ()));
     let number = work.processes.number();
-    assert_eq!(work.run(Step::Prepare { process: 0 }, Some(number), &nobody), Ok(()));
+    assert_eq!(work.run(Step::Prepare { process: 0 }, Some(number), &ignored), Ok(()));
     let ended = command::finish(&dirs, &plan, left, Duration::from_secs(20), &|| true);
     assert!(matches!(ended, Err(ProcessError::Failed { .. })), "{ended:?}");
     cgroup::remove(&cgroup);
@@ -415,8 +415,8 @@ fn a_process_whose_start_was_called_off_is_not_started() {
     let work = Arc::new(work(dir.path()));
     let late = work.processes.number();
     work.kill(work.processes.number()).unwrap();
-    let nobody: OnDone = Arc::new(|_| panic!("nothing was started"));
+    let ignored: OnDone = Arc::new(|_| panic!("nothing was started"));
     let start = Step::StartProcess { process: 0 };
-    assert_eq!(work.run(start, Some(late), &nobody), Err(CALLED_OFF.into()));
+    assert_eq!(work.run(start, Some(late), &ignored), Err(CALLED_OFF.into()));
     assert!(lock(&work.running).is_empty());
 }

@@ -146,7 +146,7 @@ fn no_name_means_the_only_export() {
 }
 
 #[test]
-fn what_is_refused_is_refused_with_words_and_the_handshake_goes_on() {
+fn a_refused_option_is_answered_with_words_and_the_handshake_goes_on() {
     let mut client = greeted(3);
     for (bytes, kind) in [
         (option(OPT_STARTTLS, b""), REP_ERR_UNSUP),
@@ -209,7 +209,7 @@ fn without_the_tls_that_is_required_nothing_is_said() {
 /// An attacker between client and server could put bytes there, and the server would take them for
 /// the client's own.
 #[test]
-fn what_comes_behind_starttls_before_tls_ends_it() {
+fn bytes_behind_starttls_before_tls_end_the_handshake() {
     for injected in [option(OPT_LIST, b""), vec![0]] {
         let mut out = Vec::new();
         let bytes = [option(OPT_STARTTLS, b""), injected].concat();
@@ -219,7 +219,7 @@ fn what_comes_behind_starttls_before_tls_ends_it() {
 }
 
 #[test]
-fn what_is_no_handshake_ends_it() {
+fn foreign_bytes_end_the_handshake() {
     let refused = |mut client: Handshake, bytes: &[u8]| {
         matches!(client.step(bytes, &two(), &mut Vec::new()).1, Some(End::Refused(_)))
     };

@@ -60,7 +60,7 @@ fn a_report_is_repeated_until_the_cluster_knows_it() {
 }
 
 #[test]
-fn a_report_is_known_only_if_all_of_it_is() {
+fn a_report_counts_as_known_only_in_all_its_parts() {
     let state = state();
     let said = report(ServicePhase::Running);
     let others = [
@@ -109,7 +109,7 @@ fn a_proposal_may_be_due_again() {
 
 /// Before a usual look would come.
 #[test]
-fn what_was_proposed_is_looked_at_again_when_it_may_be_repeated() {
+fn a_proposal_is_looked_at_again_when_it_may_be_repeated() {
     let mut lab = Lab::swept();
     let change = IssChange::Shrink {
         remove: Member { node: NodeId(2), incarnation: MINE },

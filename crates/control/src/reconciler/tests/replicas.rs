@@ -5,8 +5,8 @@ use super::*;
 const OPEN: Order = Order::Open { label: MINE };
 
 fn relieved(lab: &mut Lab) -> Option<String> {
-    lab.look().into_iter().find_map(|wish| match wish {
-        Wish::Submit(Command::StepDown { reason, .. }) => Some(reason),
+    lab.look().into_iter().find_map(|task| match task {
+        ReconcilerTask::Submit(Command::StepDown { reason, .. }) => Some(reason),
         _ => None,
     })
 }
@@ -19,7 +19,7 @@ fn other_engine(lab: &mut Lab) {
 
 /// R13: another engine process opens it anew.
 #[test]
-fn what_an_engine_said_of_a_replica_ends_with_it() {
+fn reports_on_a_replica_end_with_their_engine() {
     let mut lab = Lab::swept();
     assert_eq!(relieved(&mut lab), None);
     lab.tell(Event::ReplicaFailed { resource: R, reason: "a write failed".into() });
@@ -52,7 +52,7 @@ fn after(order: &Order, failure: Failure) -> Replicas {
 /// R12: what could not be opened is of no use until it was opened, made anew or removed, or another
 /// engine tries.
 #[test]
-fn a_replica_is_unusable_until_something_was_done_about_it() {
+fn a_replica_is_unusable_until_a_job_has_dealt_with_it() {
     assert!(after(&OPEN, failure(false)).unusable().is_empty());
     let make = Order::Make { of: None };
     assert!(after(&make, failure(false)).unusable().is_empty());
@@ -80,7 +80,7 @@ fn a_replica_is_unusable_until_something_was_done_about_it() {
 
 /// A replica that comes after the removed one is another replica.
 #[test]
-fn a_removed_replica_leaves_nothing_of_what_was_said_of_it() {
+fn reports_on_a_removed_replica_are_forgotten() {
     let seen = Lab::new().seen.replicas[&R].clone();
     let fenced = ReplicaSeen { role: Role::Fenced, ..seen };
     let failed = |said: &dyn Fn(&mut Replicas)| {
@@ -98,7 +98,7 @@ fn a_removed_replica_leaves_nothing_of_what_was_said_of_it() {
 }
 
 #[test]
-fn what_failed_or_was_told_is_due_again_once() {
+fn a_failed_job_or_a_given_order_is_due_again_once() {
     let replicas = after(&OPEN, failure(false));
     let due = NOW.plus_ms(RETRY_JOB_MS);
     assert_eq!(replicas.next_retry(NOW), Some(due));
@@ -113,7 +113,7 @@ fn what_failed_or_was_told_is_due_again_once() {
 /// Two orders of which neither is of an effect yet would otherwise be given in turn as fast as the
 /// engine answers.
 #[test]
-fn no_order_is_repeated_at_once_whatever_was_ordered_between() {
+fn no_order_is_repeated_at_once_even_with_another_order_between() {
     let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
     let orders = [Order::Demote, Order::Grow(Vec::new())];
     let begun = |replicas: &mut Replicas, now: Time| {

@@ -5,29 +5,29 @@ use super::*;
 use mainstay_ha::{REPEAT_GUARD_MS, Saved};
 use mainstay_silence::GUARD_MARGIN_MS;
 
-fn is_kill(wish: &Wish) -> bool {
-    matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. })
+fn is_kill(task: &ReconcilerTask) -> bool {
+    matches!(task, ReconcilerTask::Service { effect: Effect::Kill { .. }, .. })
 }
 
-fn guard(wishes: &[Wish]) -> Option<(u64, Vec<String>)> {
-    wishes.iter().find_map(|wish| match wish {
-        Wish::Guard { number, services } => Some((*number, services.clone())),
+fn guard(tasks: &[ReconcilerTask]) -> Option<(u64, Vec<String>)> {
+    tasks.iter().find_map(|task| match task {
+        ReconcilerTask::Guard { number, services } => Some((*number, services.clone())),
         _ => None,
     })
 }
 
 /// Everything that was begun succeeds, and what follows from it, until nothing is begun any more.
-fn succeed(lab: &mut Lab, mut wishes: Vec<Wish>) -> Vec<Wish> {
-    let mut all = wishes.clone();
+fn succeed(lab: &mut Lab, mut tasks: Vec<ReconcilerTask>) -> Vec<ReconcilerTask> {
+    let mut all = tasks.clone();
     loop {
-        let done = |wish: &Wish| match wish {
-            Wish::Service {
+        let done = |task: &ReconcilerTask| match task {
+            ReconcilerTask::Service {
                 effect: Effect::Run { ticket, .. } | Effect::Undo { ticket, .. } | Effect::Kill { ticket },
                 ..
             } => Some(*ticket),
             _ => None,
         };
-        let tickets: Vec<u64> = wishes.iter().filter_map(done).collect();
+        let tickets: Vec<u64> = tasks.iter().filter_map(done).collect();
         if tickets.is_empty() {
             return all;
         }
@@ -37,8 +37,8 @@ fn succeed(lab: &mut Lab, mut wishes: Vec<Wish>) -> Vec<Wish> {
                 event: ServiceEvent::StepDone { ticket, result: Ok(()) },
             });
         }
-        wishes = lab.look();
-        all.extend(wishes.clone());
+        tasks = lab.look();
+        all.extend(tasks.clone());
     }
 }
 
@@ -54,11 +54,11 @@ fn guarded() -> Lab {
 fn running() -> (Lab, Saved) {
     let mut lab = guarded();
     lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
-    let wishes = lab.look();
-    let wishes = succeed(&mut lab, wishes);
+    let tasks = lab.look();
+    let tasks = succeed(&mut lab, tasks);
     assert_eq!(lab.phase(), Some(ServicePhase::Running));
-    let mut saved = wishes.into_iter().filter_map(|wish| match wish {
-        Wish::Service { effect: Effect::Persist(saved), .. } => Some(saved),
+    let mut saved = tasks.into_iter().filter_map(|task| match task {
+        ReconcilerTask::Service { effect: Effect::Persist(saved), .. } => Some(saved),
         _ => None,
     });
     let saved = saved.next_back().expect("it is made durable");
@@ -83,8 +83,10 @@ fn apply(lab: &mut Lab, command: Command) {
 }
 
 #[test]
-fn what_nobody_remembers_is_swept_once_and_what_is_remembered_never() {
-    let sweeps = |wishes: Vec<Wish>| wishes.iter().filter(|wish| matches!(wish, Wish::Sweep { .. })).count();
+fn a_forgotten_service_is_swept_once_and_a_remembered_one_never() {
+    let sweeps = |tasks: Vec<ReconcilerTask>| {
+        tasks.iter().filter(|task| matches!(task, ReconcilerTask::Sweep { .. })).count()
+    };
     let mut lab = Lab::new();
     assert_eq!((sweeps(lab.look()), sweeps(lab.look())), (1, 0));
     let (mut lab, saved) = running();
@@ -96,17 +98,17 @@ fn what_nobody_remembers_is_swept_once_and_what_is_remembered_never() {
 
 /// A node that has not joined yet knows of no service.
 #[test]
-fn what_is_left_is_swept_when_the_services_are_known() {
+fn leftovers_are_swept_when_the_services_are_known() {
     let mut lab = Lab::new();
     let joined = std::mem::take(&mut lab.state);
     assert_eq!(lab.look(), []);
     lab.state = joined;
-    assert!(lab.look().contains(&Wish::Sweep { name: "db".into(), spec: lab.spec() }));
+    assert!(lab.look().contains(&ReconcilerTask::Sweep { name: "db".into(), spec: lab.spec() }));
 }
 
 /// R19: another engine knows nothing, whatever the one before has confirmed.
 #[test]
-fn another_engine_is_asked_to_guard_what_runs() {
+fn a_new_engine_is_asked_to_guard_the_running_services() {
     let (mut lab, _) = running();
     assert_eq!(guard(&lab.look()), None, "it is confirmed");
     lab.tell(Event::EngineConnected { lease_until: lab.now.plus_ms(60_000), silenced: Time(0) });
@@ -148,12 +150,12 @@ fn a_service_that_is_made_anew_is_guarded_anew() {
 
 /// R19: an agent that was away when the guard acted.
 #[test]
-fn what_was_silenced_meanwhile_is_killed() {
+fn a_service_silenced_while_the_agent_was_away_is_killed() {
     let silenced = |event: &dyn Fn(Time) -> Event| {
         let (mut lab, _) = running();
         lab.after_ms(1);
-        let wishes = lab.tell(event(lab.now));
-        wishes.iter().any(is_kill) && lab.phase() == Some(ServicePhase::Killing)
+        let tasks = lab.tell(event(lab.now));
+        tasks.iter().any(is_kill) && lab.phase() == Some(ServicePhase::Killing)
     };
     let lease_until = Time(0);
     assert!(silenced(&|silenced| Event::EngineConnected { lease_until, silenced }));
@@ -166,9 +168,9 @@ fn what_was_silenced_meanwhile_is_killed() {
 fn a_kill_that_failed_is_repeated_at_the_next_look() {
     let (mut lab, _) = running();
     lab.after_ms(1);
-    let wishes = lab.tell(Event::LeaseLost { silenced: lab.now });
-    let failed = wishes.iter().find_map(|wish| match wish {
-        Wish::Service { effect: Effect::Kill { ticket }, .. } => Some(*ticket),
+    let tasks = lab.tell(Event::LeaseLost { silenced: lab.now });
+    let failed = tasks.iter().find_map(|task| match task {
+        ReconcilerTask::Service { effect: Effect::Kill { ticket }, .. } => Some(*ticket),
         _ => None,
     });
     let ticket = failed.expect("it is killed");
@@ -201,17 +203,19 @@ fn a_step_that_is_held_waits_for_the_engine() {
 fn a_service_is_forgotten_when_its_end_was_told() {
     let (mut lab, _) = running();
     apply(&mut lab, Command::DeleteService { name: "db".into() });
-    let stopping = |wishes: &[Wish]| wishes.iter().any(|wish| matches!(wish, Wish::Stopping { .. }));
-    let wishes = lab.look();
-    assert!(stopping(&wishes));
+    let stopping =
+        |tasks: &[ReconcilerTask]| tasks.iter().any(|task| matches!(task, ReconcilerTask::Stopping { .. }));
+    let tasks = lab.look();
+    assert!(stopping(&tasks));
     assert!(!stopping(&lab.look()), "it is told once");
-    let wishes = succeed(&mut lab, wishes);
+    let tasks = succeed(&mut lab, tasks);
     assert_eq!(lab.phase(), Some(ServicePhase::Stopped), "it is remembered");
-    let forgets = |wishes: &[Wish]| wishes.contains(&Wish::ForgetService { name: "db".into() });
-    assert!(!forgets(&wishes) && !forgets(&lab.look()));
+    let forgets =
+        |tasks: &[ReconcilerTask]| tasks.contains(&ReconcilerTask::ForgetService { name: "db".into() });
+    assert!(!forgets(&tasks) && !forgets(&lab.look()));
     lab.after_ms(REPEAT_PROPOSAL_MS);
-    for wish in lab.look() {
-        if let Wish::Submit(command @ Command::ServiceStatus { .. }) = wish {
+    for task in lab.look() {
+        if let ReconcilerTask::Submit(command @ Command::ServiceStatus { .. }) = task {
             apply(&mut lab, command);
         }
     }
@@ -226,30 +230,29 @@ fn a_service_is_forgotten_when_its_end_was_told() {
 /// The service comes to rest. A look begins before the reconciler has asked the service for its
 /// last report.
 #[test]
-fn what_a_service_says_last_is_heard_before_it_is_forgotten() {
+fn the_last_report_of_a_service_is_heard_before_the_service_is_forgotten() {
     let (mut lab, _) = running();
     apply(&mut lab, Command::DeleteService { name: "db".into() });
-    let mut wishes = lab.look();
-    let undone = |wish: &Wish| match wish {
-        Wish::Service { effect: Effect::Undo { ticket, .. }, .. } => Some(*ticket),
+    let mut tasks = lab.look();
+    let undone = |task: &ReconcilerTask| match task {
+        ReconcilerTask::Service { effect: Effect::Undo { ticket, .. }, .. } => Some(*ticket),
         _ => None,
     };
-    while let Some(ticket) = wishes.iter().find_map(undone) {
+    while let Some(ticket) = tasks.iter().find_map(undone) {
         // All that it has said so far is known.
         lab.after_ms(REPEAT_PROPOSAL_MS);
-        for wish in lab.look() {
-            if let Wish::Submit(command @ Command::ServiceStatus { .. }) = wish {
+        for task in lab.look() {
+            if let ReconcilerTask::Submit(command @ Command::ServiceStatus { .. }) = task {
                 apply(&mut lab, command);
             }
         }
         let event = ServiceEvent::StepDone { ticket, result: Ok(()) };
         lab.core.handle(lab.now, &lab.state, Event::Service { name: "db".into(), event });
-        wishes = lab.look();
+        tasks = lab.look();
     }
-    let ended =
-        |wish: &Wish| matches!(wish, Wish::Reached { report, .. } if report.phase == ServicePhase::Stopped);
-    assert!(wishes.iter().any(ended), "{wishes:?}");
-    assert!(!wishes.contains(&Wish::ForgetService { name: "db".into() }));
+    let ended = |task: &ReconcilerTask| matches!(task, ReconcilerTask::Reached { report, .. } if report.phase == ServicePhase::Stopped);
+    assert!(tasks.iter().any(ended), "{tasks:?}");
+    assert!(!tasks.contains(&ReconcilerTask::ForgetService { name: "db".into() }));
 }
 
 #[test]
@@ -321,7 +324,7 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
         assert!(lab.state.apply(Entry { at_ms: 0, command: failed }).is_ok());
         assert!(lab.state.services["db"].halted.is_some());
         let retry = Command::RetryService { name: "db".into(), round };
-        let asked = |wishes: &[Wish]| wishes.contains(&Wish::Submit(retry.clone()));
+        let asked = |tasks: &[ReconcilerTask]| tasks.contains(&ReconcilerTask::Submit(retry.clone()));
         assert!(!asked(&lab.look()));
         lab.now = lab.now.plus_ms(pause_ms - 1);
         assert!(!asked(&lab.look()), "too early");
@@ -335,7 +338,7 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
 
 /// The engine ends within the lease, and has confirmed its list before.
 #[test]
-fn what_an_engine_confirmed_before_it_silenced_its_node_lets_nothing_begin() {
+fn a_confirmation_given_before_the_engine_silenced_its_node_lets_nothing_begin() {
     let (mut lab, _) = running();
     lab.after_ms(1_000);
     let killed = lab.tell(Event::LeaseLost { silenced: lab.now });
@@ -350,10 +353,10 @@ fn what_an_engine_confirmed_before_it_silenced_its_node_lets_nothing_begin() {
     lab.core.found = true;
     let mut asked = None;
     for _ in 0..3 {
-        let wishes = lab.look();
-        asked = guard(&wishes).or(asked);
-        let wishes = succeed(&mut lab, wishes);
-        assert!(!wishes.iter().any(begins), "{wishes:?}");
+        let tasks = lab.look();
+        asked = guard(&tasks).or(asked);
+        let tasks = succeed(&mut lab, tasks);
+        assert!(!tasks.iter().any(begins), "{tasks:?}");
         lab.after_ms(REPEAT_GUARD_MS);
     }
     // An engine that goes on confirms anew, and has a lease anew.

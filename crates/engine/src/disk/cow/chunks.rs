@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_found_whatever_is_between() {
+    fn missing_chunks_are_found_whatever_lies_between_them() {
         let mut some = ChunkSet::of(200 * CHUNK);
         assert_eq!((some.chunks(), some.next_missing(0, 500)), (200, Some(0)));
         for chunk in (0..130).chain([199]) {

@@ -48,7 +48,7 @@ pub struct Layer {
     pub volumes: Vec<LayerVolume>,
 }
 
-/// State of the layers, as far as the keepers of the volumes need it.
+/// State of the layers, as far as copy-before-write needs it.
 #[derive(Debug, Default)]
 pub struct Standing {
     /// The layer that is written, while it is.
@@ -56,7 +56,7 @@ pub struct Standing {
     /// For each volume, the chunks that the newest snapshot finds in other layers than the written
     /// one. Empty: none.
     pub covered: Vec<ChunkSet>,
-    /// The layer that is to be written, if no keeper writes yet.
+    /// The layer that is to be written, if copy-before-write has not begun.
     pub newest: Option<Layer>,
     /// Snapshots whose layers, or other layers that they need, cannot be read.
     pub lost: Vec<SnapshotId>,

@@ -152,7 +152,7 @@ impl Lab {
         for answer in std::mem::take(self.exchange.answers()) {
             let at =
                 self.expected.iter().position(|e| (e.client, e.cookie) == (answer.client, answer.cookie));
-            let at = at.expect("answered once, and nobody else");
+            let at = at.expect("answered once, and no other client");
             match answer.reply {
                 Reply::Done => {}
                 Reply::Data { offset, pieces, .. } => {
@@ -269,7 +269,7 @@ fn only_answer(exchange: &mut Exchange) -> Reply {
 }
 
 #[test]
-fn what_is_refused_is_refused_with_the_documents_error() {
+fn a_refused_request_gets_the_error_of_the_nbd_document() {
     let mut lab = Lab::new(1, 8);
     let end = lab.volume.len() as u64;
     let client = lab.client(1);
@@ -367,7 +367,7 @@ fn a_client_that_dies_leaves_no_gap_for_others() {
 }
 
 #[test]
-fn status_is_cut_to_what_was_asked_for() {
+fn block_status_is_cut_to_the_requested_range() {
     let extents = [
         Extent { len: 8192, written: true },
         Extent { len: 4096, written: false },
@@ -392,7 +392,7 @@ proptest! {
     /// Every request that reaches the resource lies within the volume and is made of whole blocks,
     /// whatever a client asks for.
     #[test]
-    fn nothing_leaves_the_volume(
+    fn no_request_reaches_beyond_the_volume(
         command in prop_oneof![
             Just(Command::Read { whole: false }), Just(Command::Trim), Just(Command::Flush), Just(Command::Unknown),
             Just(Command::WriteZeroes { keep: true }), Just(Command::BlockStatus { one: false }),

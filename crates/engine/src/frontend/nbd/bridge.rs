@@ -162,7 +162,7 @@ impl Bridge {
             let turn = self.wait().and_then(|()| self.turn());
             if !proved && !self.tls.is_handshaking() {
                 proved = true;
-                tracing::info!(peer, suite = ?self.tls.negotiated_cipher_suite(), "an NBD client has proved who it is");
+                tracing::info!(peer, suite = ?self.tls.negotiated_cipher_suite(), "an NBD client has proved its identity");
             }
             match turn {
                 Ok(false) => {}

@@ -13,7 +13,7 @@
 use super::landing::{Landing, Payload};
 use super::outbox::Outbox;
 use crate::buffer::BufferPool;
-use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
+use crate::frontend::exchange::{Admission, Client, Exchange, ExchangeAnswer, Reply, part_of_write};
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use mainstay_api::engine::DeviceUser;
 use mainstay_codec::nbd::handshake::ALLOCATION_ID;
@@ -299,7 +299,7 @@ impl Connection {
     }
 
     /// An answer of the exchange.
-    pub fn answer(&mut self, answer: Answer) {
+    pub fn answer(&mut self, answer: ExchangeAnswer) {
         if let Some(charged) = answer.ended {
             self.jobs -= 1;
             self.charged -= charged;

@@ -144,7 +144,7 @@ impl NbdServer {
         if let Some(NetworkOptions { addr, tls }) = network {
             match tls.as_ref().map(TlsFiles::load) {
                 None => {
-                    tracing::warn!(%addr, "NBD clients may connect without encryption or proof of who they are")
+                    tracing::warn!(%addr, "NBD clients may connect without encryption or proof of their identity")
                 }
                 Some(Ok(_)) => tracing::info!(%addr, "NBD clients may connect with TLS and a certificate"),
                 // The replicas of this node must not depend on a date.

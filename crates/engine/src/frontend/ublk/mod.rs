@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_become_what_they_say() {
+    fn ublk_requests_are_decoded_by_their_operation() {
         assert_eq!(form(abi::OP_READ, 8, 16), Ok(Form::Read { offset: 4096, len: 8192 }));
         assert_eq!(form(abi::OP_WRITE, 0, 2048), Ok(Form::Write { offset: 0, len: 1 << 20 }));
         assert_eq!(form(abi::OP_FLUSH, 0, 0), Ok(Form::Flush));

@@ -255,7 +255,7 @@ mod tests {
     /// The steps of taking and putting back, and what the next engine finds when this one dies
     /// after `death` of them.
     #[test]
-    fn a_death_between_any_two_steps_repeats_what_was_not_answered() {
+    fn a_death_between_any_two_steps_repeats_unanswered_requests() {
         for death in 0..=7 {
             let (inflight, area, file) = area();
             assert!(inflight.is_fresh(1));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_made_here_for_this_disk_is_taken() {
+    fn only_an_inflight_area_made_here_for_this_disk_is_taken() {
         let (_, area, file) = area();
         let open = |disk, area: &InflightArea, file: &OwnedFd| {
             Inflight::open(disk, area, file.try_clone().expect("a copy")).err()

@@ -171,7 +171,7 @@ pub mod tests {
     }
 
     #[test]
-    fn only_what_was_shared_is_reached() {
+    fn only_shared_guest_memory_is_reached() {
         let regions = [region(1 << 20, 8192), region(0, 4096)];
         let memory = Memory::map(&regions, vec![memfd(8192, true), memfd(4096, true)]).expect("mapped");
         assert_eq!(memory.guest_address((1 << 40) + (1 << 20) + 4096, 4096), Some((1 << 20) + 4096));

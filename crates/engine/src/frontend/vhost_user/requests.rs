@@ -12,7 +12,7 @@ use super::memory::{Memory, Outside};
 use super::queue::{Held, Incoming, Queue};
 use super::vring::{Chain, Fault, bytes_of, copy_in, copy_out};
 use crate::buffer::{BufferPool, Stretch};
-use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
+use crate::frontend::exchange::{Admission, Client, Exchange, ExchangeAnswer, Reply, part_of_write};
 use crate::frontend::slab::Slab;
 use mainstay_codec::nbd::{Command, NbdError, PAYLOAD_BYTES_MAX, Request};
 use mainstay_codec::virtio_blk::{
@@ -298,7 +298,7 @@ impl Requests {
         &mut self,
         queues: &mut [Queue],
         inflight: Option<&Inflight>,
-        answer: Answer,
+        answer: ExchangeAnswer,
     ) -> Result<(), (u16, Fault)> {
         if let Some(charged) = answer.ended {
             self.jobs -= 1;
@@ -328,7 +328,7 @@ impl Requests {
             }
             Reply::Failed(NbdError::NotSupported, _) => (Status::Unsupported, 0),
             Reply::Failed(..) => (Status::IoError, 0),
-            Reply::Status(_) => unreachable!("nobody has asked for it"),
+            Reply::Status(_) => unreachable!("no driver has asked for it"),
         };
         self.finish(queue, inflight, answer.cookie, status, bytes).map_err(|fault| (number, fault))
     }

@@ -13,7 +13,7 @@
 //! A file that is missing, as after a restart of this machine, begins a new run: no virtual machine
 //! is left then that could be of the past.
 
-use crate::left_devices::new_cookie;
+use crate::device_recovery::new_cookie;
 use mainstay_silence::no_other_primary;
 use mainstay_types::{Epoch, ResourceId};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ mod tests {
         let first = run(Some(4));
         assert_eq!([4, 5, 6].map(|epoch| run(Some(epoch))), [first; 3]);
         let second = run(Some(8));
-        assert!(second != first && run(Some(9)) == second, "somebody else may have been primary in 7");
+        assert!(second != first && run(Some(9)) == second, "another node may have been primary in 7");
         let third = run(Some(3));
         assert!(third != second, "another history");
 

@@ -21,7 +21,7 @@ use super::requests::{Requests, Serving, ZEROES_BYTES_MAX};
 use super::runs::Run;
 use super::vring::{Fault, Vring};
 use crate::buffer::BufferPool;
-use crate::frontend::exchange::{Answer, Client, Exchange};
+use crate::frontend::exchange::{Client, Exchange, ExchangeAnswer};
 use crate::ring::{Completion, Fd, Op, OpHandle, Owner, Ring};
 use mainstay_codec::vhost_user::{FEATURE_PROTOCOL, GET_RING_BASE, reply, ring_base};
 use mainstay_codec::virtio_blk::{Config, ID_BYTES, feature};
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// Takes an answer of the exchange.
-    pub fn answer(&mut self, answer: Answer) {
+    pub fn answer(&mut self, answer: ExchangeAnswer) {
         if let Err((queue, fault)) = self.requests.answer(&mut self.queues, self.inflight.as_ref(), answer) {
             break_queue(&mut self.queues[usize::from(queue)], queue, fault);
         }

@@ -63,7 +63,7 @@ fn heads_go_round_the_ring() {
 }
 
 #[test]
-fn each_side_is_woken_when_it_asked_for_it() {
+fn driver_and_device_are_woken_only_when_they_asked() {
     let memory = memory();
     let mut events = ring(&memory, true);
     assert_eq!(events.listen(&memory), Ok(false));
