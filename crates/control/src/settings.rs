@@ -227,7 +227,7 @@ pub(crate) fn check_asked(changes: &Changes, policy: &Policy) -> Result<(), Box<
     Ok(())
 }
 
-/// What has changed from one policy to another, in words for the operator.
+/// Changes from one policy to another, in words for the operator.
 #[must_use]
 pub fn words(before: &Policy, after: &Policy) -> Vec<String> {
     let mut texts = Vec::new();

@@ -27,9 +27,10 @@ pub enum Devices {
     },
     /// All are there.
     Offered,
-    /// They answer errors, and are detached when none is missing.
+    /// The devices answer errors, and are detached when none is missing.
     Failed { missing: usize },
-    /// They are being taken away. Devices that are wanted again come as soon as these are gone.
+    /// The devices are being taken away. Devices that are wanted again come as soon as these are
+    /// gone.
     Detaching,
 }
 
@@ -60,7 +61,7 @@ impl Devices {
         self == Self::None && wanted == Wanted::Yes && !fenced
     }
 
-    /// So many devices are being made.
+    /// Notes that this number of devices is being made.
     pub fn made(&mut self, devices: usize) {
         *self = if devices == 0 { Self::Offered } else { Self::Attaching { missing: devices } };
     }

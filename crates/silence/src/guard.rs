@@ -99,7 +99,7 @@ pub enum Effect {
     Fence,
     /// The lease was renewed.
     Unfence,
-    /// What is still being tried is to stay: the lease was renewed, and the agent deals with it.
+    /// The rest of what is being silenced stays: the lease was renewed, and the agent deals with it.
     GiveUp,
     /// Note that everything that began before this time was silenced, as far as that was possible.
     NoteSilenced(Time),
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(guard.woken(UNTIL), None, "once");
     }
 
-    /// What each step rests on: a client must not talk to a process that is being killed, and no
+    /// Reason for the order: a client must not talk to a process that is being killed, and no
     /// process must see its device fail.
     #[test]
     fn addresses_go_before_processes_and_devices_fail_after_them() {

@@ -29,11 +29,11 @@ pub const IN_USE_MS_MAX: u64 = 1_000;
 /// Consequence of a record of the control plane for a left device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It waits.
+    /// The device waits.
     Waits,
-    /// It waits. This node is primary in the next epoch, too: that is to be noted.
+    /// The device waits. This node is primary in the next epoch, too: that is to be noted.
     Follows,
-    /// It is of the past, and is given up.
+    /// The device is of the past, and is given up.
     Past,
 }
 
@@ -66,7 +66,7 @@ pub fn no_other_primary(earlier: Epoch, later: Epoch) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Absence {
     since: Option<Time>,
-    /// What the engine had left was made to fail.
+    /// The devices that the engine had left were made to fail.
     failed: bool,
 }
 

@@ -81,7 +81,7 @@ pub struct ResourceRecord {
     pub iss: Vec<Member>,
     /// All replicas that are meant to exist and have a disk, sorted by node; a superset of `iss`.
     pub replicas: Vec<Member>,
-    /// What the operator chose, or the cluster for all resources, or else the defaults.
+    /// Settings in force: the operator's choice, else that of the cluster, else the default.
     #[serde(flatten)]
     pub policy: Policy,
     /// With `takeover`: followers that lack no more acknowledged writes than `lag` allows, sorted

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a setting can be chosen for.
+/// Extent of a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// For one resource, and for all resources of the cluster that have no choice of their own.
@@ -42,7 +42,7 @@ pub struct Setting {
     pub scope: Scope,
     /// First release that has it.
     pub since: &'static str,
-    /// What it does, as sentences.
+    /// Effect of the setting, as sentences.
     pub help: &'static str,
     kind: Kind,
     get: fn(&Policy) -> u64,
