@@ -1,6 +1,6 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors
-//! `engine/src/{shard,guard}.rs` and `engine/src/resource_devices.rs` without a kernel. It collects
-//! its requests to the world as [`EngineOut`].
+//! `engine/src/shard.rs` without a kernel; what guard and devices do when is decided by the same
+//! code as there. It collects its requests to the world as [`EngineOut`].
 
 mod attachments;
 
@@ -16,7 +16,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{AnswerError, CoreMessage, DeviceAnswer, Digest, Happened, Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
-use mainstay_silence::guard_acts_at;
+use mainstay_silence::{Devices, Effect, Guard, Step as GuardStep, Wanted, guard_acts_at};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, Instance, NodeId, PeerState, Proposal, ResourceId,
@@ -162,24 +162,14 @@ pub enum EngineIn {
     Tick,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Device {
-    #[default]
-    None,
-    Attaching,
-    Offered,
-    Detaching,
-}
-
 /// An open replica.
 pub struct Hosted {
     pub host: Host,
     instance: Instance,
     pub role: Role,
-    pub device: Device,
+    pub device: Devices,
     /// Rises with every device, so that events of an old device are known as such.
     generation: u64,
-    again: bool,
     demoted: bool,
     proposal: Option<Proposal>,
     reported: Option<ReplicaReport>,
@@ -213,6 +203,15 @@ struct PlacedBatch {
 const PLACED_MAX: usize = 32;
 
 impl Hosted {
+    /// Whether there is to be a device.
+    fn wanted(&self) -> Wanted {
+        match self.role {
+            _ if self.closes() => Wanted::Never,
+            Role::Primary if self.host.replica().attached().is_none() => Wanted::Yes,
+            _ => Wanted::No,
+        }
+    }
+
     fn is_beyond(&self, op: &Op) -> bool {
         let (Op::Write { range, .. }
         | Op::Read { range }
@@ -263,6 +262,12 @@ impl Hosted {
     }
 }
 
+/// Has a device answer errors from now on. Returns whether it is to be detached now: no service
+/// sees it fail here.
+fn goes(device: &mut Devices) -> bool {
+    device.withdraw() && device.fail() && device.detach()
+}
+
 /// See the top of this file.
 pub struct Engine {
     node: NodeId,
@@ -275,8 +280,11 @@ pub struct Engine {
     down_since: BTreeMap<NodeId, Time>,
     pub lease_until: Time,
     pub fenced: bool,
-    guarded: Vec<String>,
-    /// When the guard acted the last time, 0 for never.
+    /// Its targets are services.
+    guard: Guard<String>,
+    /// The timer of the guard's thread.
+    guard_wakes_at: Option<Time>,
+    /// When this node was silenced the last time, as guard or silencer has noted; 0 for never.
     silenced: Time,
     /// The agent has greeted this process. The engine knows which services to silence, or will know
     /// in a moment.
@@ -374,11 +382,11 @@ impl Platform for Shop<'_> {
 }
 
 impl Engine {
-    #[must_use]
     /// `silenced`: time at which this node was last silenced, as the engine before or the silencer
-    /// has noted; 0 for never.
-    pub fn new(node: NodeId, silenced: Time) -> Self {
-        Self {
+    /// has noted; 0 for never. They have also noted the last lease, and services to silence.
+    #[must_use]
+    pub fn new(node: NodeId, lease_until: Time, silenced: Time, services: Vec<String>) -> Self {
+        let mut engine = Self {
             node,
             hosts: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -388,15 +396,18 @@ impl Engine {
             down_since: BTreeMap::new(),
             lease_until: Time(0),
             fenced: true,
-            guarded: Vec::new(),
+            guard: Guard::taking_over(lease_until, silenced, services),
+            guard_wakes_at: None,
             silenced,
             greeted: false,
             outs: Vec::new(),
             touched: BTreeSet::new(),
-        }
+        };
+        engine.guard_effects();
+        engine
     }
 
-    /// When the guard acted the last time, 0 for never.
+    /// When this node was silenced the last time, 0 for never.
     #[must_use]
     pub fn silenced(&self) -> Time {
         self.silenced
@@ -405,10 +416,9 @@ impl Engine {
     /// When a [`EngineIn::Tick`] is due, on the node's clock.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let guard = (!self.fenced).then(|| self.guard_acts_at());
         let clients = self.clients.values().filter_map(|hosted| hosted.client.next_deadline());
         let hosts = self.hosts.values().filter_map(|hosted| hosted.host.next_deadline());
-        hosts.chain(clients).chain(guard).min()
+        hosts.chain(clients).chain(self.guard_wakes_at).min()
     }
 
     /// A member that commits of a serving primary here have waited for since [`PATIENCE_MS`],
@@ -447,10 +457,6 @@ impl Engine {
         let short = hosted.host.replica().short_of_copies();
         let over = short.is_some_and(|short| now.ms_since(short.since) >= short.suspend_ms + PATIENCE_MS);
         over && hosted.host.failed().is_none() && !hosted.host.demoted()
-    }
-
-    fn guard_acts_at(&self) -> Time {
-        guard_acts_at(self.lease_until)
     }
 
     /// Takes in what happened and lets the cores run until they are quiet.
@@ -501,11 +507,11 @@ impl Engine {
                 if self.client_request(now, resource, request, &op) => {}
             EngineIn::Request { resource, request, op } => match self.hosts.get_mut(&resource) {
                 // A file system never asks for blocks beyond the end of its device.
-                Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
+                Some(hosted) if hosted.device.is_offered() && hosted.is_beyond(&op) => {
                     let answer = Err(AnswerError::Request(RequestError::Range));
                     self.outs.push(EngineOut::Complete { request, answer, soft: None });
                 }
-                Some(hosted) if hosted.device == Device::Offered => {
+                Some(hosted) if hosted.device.is_offered() => {
                     hosted.pending.insert(request);
                     hosted.host.request(now, RequestId(request), op);
                     self.touched.insert(resource);
@@ -518,13 +524,11 @@ impl Engine {
             },
             EngineIn::Lease(until) => self.lease(now, until),
             EngineIn::Guard { number, services } => {
-                if self.fenced && self.guarded != services {
-                    // A service that begins late is silenced too.
-                    self.silenced = now;
-                    self.outs.push(EngineOut::Silence(services.clone()));
+                // No engine is told to end here, so the guard takes every list.
+                if self.guard.set_targets(services).is_ok() {
+                    self.outs.push(EngineOut::Guarded(number));
                 }
-                self.guarded = services;
-                self.outs.push(EngineOut::Guarded(number));
+                self.guard_runs(now);
             }
             EngineIn::Step { resource, number, step } => self.step(now, resource, number, step),
             EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
@@ -656,8 +660,7 @@ impl Engine {
             // A write that is under way must not end in the engine that opens the files next. Seed
             // 2832629.
             let rests = disks.get(&resource).is_none_or(|disk| disk.in_flight() == 0);
-            let closed =
-                |hosted: &Hosted| rests && !hosted.closing.is_empty() && hosted.device == Device::None;
+            let closed = |hosted: &Hosted| rests && !hosted.closing.is_empty() && hosted.device.is_none();
             if self.hosts.get(&resource).is_some_and(closed)
                 && let Some(hosted) = self.hosts.remove(&resource)
             {
@@ -679,7 +682,7 @@ impl Engine {
                 Role::Secondary => Role::Secondary,
                 Role::Promoting => Role::Promoting,
                 Role::Primary => Role::Primary,
-                Role::Fenced if hosted.demoted && hosted.device == Device::None => Role::Secondary,
+                Role::Fenced if hosted.demoted && hosted.device.is_none() => Role::Secondary,
                 Role::Fenced => Role::Fenced,
             },
             epoch: replica.epoch(),
@@ -687,7 +690,7 @@ impl Engine {
             incarnation: hosted.host.store().config().incarnation,
             instance: hosted.instance,
             reopened: replica.reopened(),
-            devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
+            devices_ready: hosted.device.is_offered() && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
             snapshots: hosted.host.store().snapshots().chain(hosted.host.store().kept()).collect(),
             scrub: replica.scrub_report().map(ScrubReport::summary),
@@ -751,32 +754,21 @@ impl Engine {
     fn offer(&mut self, resource: ResourceId) {
         let fenced = self.fenced;
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        match hosted.device {
-            Device::None
-                if !fenced
-                    && hosted.closing.is_empty()
-                    && hosted.role == Role::Primary
-                    && hosted.host.replica().attached().is_none() =>
-            {
-                hosted.device = Device::Attaching;
-                hosted.generation += 1;
-                self.outs.push(EngineOut::Attach { resource, generation: hosted.generation });
-            }
-            Device::Detaching => hosted.again = true,
-            _ => {}
+        if hosted.device.offer(hosted.wanted(), fenced) {
+            hosted.device.made(1);
+            hosted.generation += 1;
+            self.outs.push(EngineOut::Attach { resource, generation: hosted.generation });
         }
     }
 
     /// The device goes; requests that are still in it are answered with errors at once (R20).
     fn withdraw(&mut self, resource: ResourceId) {
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        hosted.again = false;
         for request in std::mem::take(&mut hosted.pending) {
             let answer = Err(AnswerError::NoLease);
             self.outs.push(EngineOut::Complete { request, answer, soft: None });
         }
-        if hosted.device == Device::Offered {
-            hosted.device = Device::Detaching;
+        if goes(&mut hosted.device) {
             self.outs.push(EngineOut::Detach { resource, generation: hosted.generation });
         }
     }
@@ -784,36 +776,32 @@ impl Engine {
     fn attached(&mut self, resource: ResourceId, generation: u64) {
         let fenced = self.fenced;
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        if hosted.generation != generation || hosted.device != Device::Attaching {
+        if hosted.generation != generation || !hosted.device.attached() {
             return;
         }
-        hosted.device = Device::Offered;
         self.touched.insert(resource);
-        let elsewhere = hosted.host.replica().attached().is_some();
-        if hosted.role != Role::Primary || fenced || elsewhere || !hosted.closing.is_empty() {
+        if hosted.device.is_to_go(hosted.wanted(), fenced) {
             self.withdraw(resource);
         }
     }
 
     fn detached(&mut self, resource: ResourceId, generation: u64) {
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        if hosted.generation != generation || hosted.device != Device::Detaching {
+        if hosted.generation != generation || hosted.device != Devices::Detaching {
             return;
         }
-        hosted.device = Device::None;
+        hosted.device.detached();
         self.touched.insert(resource);
-        if std::mem::take(&mut hosted.again) || hosted.role == Role::Primary {
-            self.offer(resource);
-        }
+        self.offer(resource);
     }
 
     fn lease(&mut self, now: Time, until: Time) {
         if now >= self.lease_until {
             self.lease_ended(now);
         }
-        let overdue = self.act_if_due(now);
+        self.guard.lease(now, until);
         self.lease_until = until;
-        if !overdue && self.fenced && now < guard_acts_at(until) {
+        if self.fenced && now < guard_acts_at(until) {
             self.fenced = false;
             for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
                 self.offer(resource);
@@ -822,6 +810,7 @@ impl Engine {
         }
         let silenced = self.silenced;
         self.outs.push(EngineOut::ToAgent(EngineEvent::Lease { until, silenced }));
+        self.guard_runs(now);
     }
 
     fn tick(&mut self, now: Time) {
@@ -832,23 +821,53 @@ impl Engine {
             }
         }
         self.clients_tick(now);
-        self.act_if_due(now);
+        self.guard_runs(now);
     }
 
-    /// Whether the guard has acted (R19).
-    fn act_if_due(&mut self, now: Time) -> bool {
-        if self.fenced || now < self.guard_acts_at() {
-            return false;
+    /// The guard's thread: it acts at the times that the guard names. Whatever it does takes no
+    /// time here, and succeeds (R19).
+    fn guard_runs(&mut self, now: Time) {
+        self.guard_effects();
+        while self.guard_wakes_at.take_if(|at| *at <= now).is_some() {
+            let silencing = self.guard.woken(now);
+            self.guard_effects();
+            let Some(silencing) = silencing else { continue };
+            for step in silencing.steps {
+                match step {
+                    // With them go addresses and mounts.
+                    GuardStep::Processes => self.outs.push(EngineOut::Silence(silencing.targets.clone())),
+                    GuardStep::Devices => self.fence(),
+                    GuardStep::Agent | GuardStep::Addresses | GuardStep::Rest | GuardStep::Mounts => {}
+                }
+            }
+            self.guard.silenced(now, None);
+            self.guard_effects();
+            self.outs.push(EngineOut::ToAgent(EngineEvent::LeaseLost { silenced: self.silenced }));
         }
+    }
+
+    fn guard_effects(&mut self) {
+        while let Some(effect) = self.guard.poll() {
+            match effect {
+                Effect::WakeAt(at) => self.guard_wakes_at = Some(at),
+                Effect::NoteSilenced(at) => self.silenced = at,
+                // Processes begin here only while the agent has a lease, and none is left over.
+                Effect::Bar(_) | Effect::Unbar | Effect::GiveUp => {}
+                // The shard hears of the lease by itself, and of its end by the step.
+                Effect::Fence | Effect::Unfence => {}
+                // The world takes the notes of the silencer from this engine.
+                Effect::NoteSilent(_) | Effect::NoteNoLease => {}
+            }
+        }
+    }
+
+    /// The devices answer errors until there is a lease again.
+    fn fence(&mut self) {
         self.fenced = true;
-        self.silenced = now;
-        self.outs.push(EngineOut::Silence(self.guarded.clone()));
         for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
             self.withdraw(resource);
             self.touched.insert(resource);
         }
-        self.outs.push(EngineOut::ToAgent(EngineEvent::LeaseLost { silenced: now }));
-        true
     }
 
     /// Tells every replica of this engine that the lease has ended, so that none of them leads any
@@ -932,9 +951,8 @@ impl Engine {
                 host,
                 instance,
                 role: Role::Secondary,
-                device: Device::None,
+                device: Devices::None,
                 generation: 0,
-                again: false,
                 demoted: false,
                 proposal: None,
                 reported: None,

@@ -31,7 +31,7 @@ use crate::agent::{self, Agent, Durable};
 use crate::clock::Clock;
 use crate::consensus::{self, Consensus};
 use crate::disk::{Disk, Ticket};
-use crate::engine::{Device, Engine, EngineIn};
+use crate::engine::{Engine, EngineIn};
 use crate::network::{End, Flight, Network, Pair};
 use crate::oracle::{Oracle, Violation};
 use crate::plan::{Deed, DiskOp, Plan, ResourceShape};
@@ -598,8 +598,8 @@ impl World {
         let id = resource_id(resource);
         let offered = |machine: &Machine| {
             let Some(engine) = &machine.engine else { return false };
-            engine.hosts.get(&id).is_some_and(|hosted| hosted.device == Device::Offered)
-                || engine.clients.get(&id).is_some_and(|hosted| hosted.device == Device::Offered)
+            engine.hosts.get(&id).is_some_and(|hosted| hosted.device.is_offered())
+                || engine.clients.get(&id).is_some_and(|hosted| hosted.device.is_offered())
         };
         self.machines.values().filter(|machine| offered(machine)).map(|machine| machine.node).collect()
     }

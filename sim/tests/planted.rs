@@ -7,6 +7,7 @@ use mainstay_control::State;
 use mainstay_control::members::{Genuine, genuine, is_recorded_here};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Guard, Wanted};
+use mainstay_silence::{Fate, fate};
 use mainstay_sim::agent::initial_state;
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
@@ -17,7 +18,7 @@ use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
-use mainstay_types::{NodeId, Time};
+use mainstay_types::{Epoch, NodeId, Time};
 
 const SEEDS: &str = include_str!("planted_seeds.txt");
 /// Seeds that are tried when the recorded ones say nothing any more.
@@ -127,6 +128,24 @@ const STORIES: &[Story] = &[
         "H",
         "an_address_on_an_interface_that_came_late_is_found",
         an_address_on_an_interface_that_came_late_is_found,
+    ),
+    (
+        Bug::GuardActsLate,
+        "the silencer had to act",
+        "a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard",
+        a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard,
+    ),
+    (
+        Bug::GuardActsOnce,
+        "not within 10000 ms: 2 times: R19 the guard acted",
+        "a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard",
+        a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard,
+    ),
+    (
+        Bug::MissingEpochIgnored,
+        "a device of the past is taken over",
+        "a_left_device_is_given_up_when_an_epoch_is_missing",
+        a_left_device_is_given_up_when_an_epoch_is_missing,
     ),
     (
         Bug::NobodyOutlivesBoth,
@@ -627,6 +646,31 @@ fn directories_that_were_moved_away_are_waited_for() {
     sim.write(8);
     sim.read(7);
     sim.settle();
+}
+
+/// R19: a node is cut off, serves again, and is cut off again. Its agent does nothing meanwhile.
+fn a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    for times in 1..=2 {
+        sim.expect_service_on_within_ms(p, 40_000);
+        sim.fault(Fault::PauseAgent { target: n(p), ms: 10_000 });
+        sim.isolate(p);
+        sim.until_count("R19 the guard acted", times, 10_000);
+        assert!(sim.count("R19 the silencer acted") == 0, "the silencer had to act");
+        sim.until_primary_is_not(p, 15_000);
+        sim.heal();
+        sim.run_ms(12_000);
+        sim.move_service(p);
+    }
+    sim.settle();
+}
+
+/// R5: an engine died in epoch 4, and this node is primary again in epoch 6.
+fn a_left_device_is_given_up_when_an_epoch_is_missing() {
+    let served = Epoch(4);
+    assert!(fate(served, Epoch(5), true) == Fate::Follows, "a device of this node does not go on");
+    assert!(fate(served, Epoch(6), true) == Fate::Past, "a device of the past is taken over");
 }
 
 /// R19: the engine was told to end, or its lease ended, and the cluster gives the resource another

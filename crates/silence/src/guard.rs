@@ -29,6 +29,7 @@
 //! [`GUARD_MARGIN_MS`]: crate::GUARD_MARGIN_MS
 
 use crate::{guard_acts_at, silencing_pause_ms};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ResourceId, Time};
 use std::collections::VecDeque;
 use std::mem;
@@ -167,6 +168,10 @@ enum End {
     Asked,
     Begun,
     Done,
+}
+
+fn acts_at(until: Time) -> Time {
+    if planted(Bug::GuardActsLate) { until } else { guard_acts_at(until) }
 }
 
 impl<T: Clone + PartialEq> Guard<T> {
@@ -309,7 +314,8 @@ impl<T: Clone + PartialEq> Guard<T> {
                 self.phase = Phase::Acts { attempt, meanwhile: Meanwhile::Nothing };
                 return Some(Silencing { why: Why::SomethingLeft, until, targets, steps: AGAIN });
             }
-            Phase::Watches if now < guard_acts_at(until) => {
+            Phase::Watches if planted(Bug::GuardActsOnce) && self.silenced_at != Time(0) => return None,
+            Phase::Watches if now < acts_at(until) => {
                 self.wake_for(until);
                 return None;
             }
@@ -396,7 +402,7 @@ impl<T: Clone + PartialEq> Guard<T> {
     /// For the end of the lease; or for now, so that services that are to be killed are not
     /// forgotten.
     fn wake_for(&mut self, until: Time) {
-        let at = if self.doomed.is_empty() { guard_acts_at(until) } else { AT_ONCE };
+        let at = if self.doomed.is_empty() { acts_at(until) } else { AT_ONCE };
         self.effects.push_back(Effect::WakeAt(at));
     }
 }

@@ -18,6 +18,7 @@
 //! - While a service runs, the agent waits for [`IN_USE_MS_MAX`] only: the service is stopped after
 //!   the death of its engine, and cannot stop while its device hangs (R19).
 
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Time};
 
 /// How long a device of a dead engine keeps what is asked of it, in milliseconds.
@@ -43,7 +44,7 @@ pub enum Fate {
 #[must_use]
 pub fn fate(served: Epoch, epoch: Epoch, own: bool) -> Fate {
     match (own, epoch > served) {
-        (true, true) if no_other_primary(served, epoch) => Fate::Follows,
+        (true, true) if no_other_primary(served, epoch) || planted(Bug::MissingEpochIgnored) => Fate::Follows,
         (_, true) => Fate::Past,
         (false, false) if epoch == served => Fate::Past,
         (_, false) => Fate::Waits,

@@ -1,12 +1,13 @@
 //! Clients of an engine: devices of resources of which it holds no replica. Mirrors
 //! `engine/src/attachment.rs`.
 
-use super::{Device, Engine, EngineOut};
+use super::{Engine, EngineOut, goes};
 use crate::agent::EngineEvent;
 use mainstay_codec::{Envelope, Message};
 use mainstay_control::attachments::ClientSeen;
 use mainstay_host::AnswerError;
 use mainstay_replica::{Client, ClientConfig, ClientEffect, ClientEvent, Op, RequestId};
+use mainstay_silence::{Devices, Wanted};
 use mainstay_types::{Instance, NodeId, ResourceId, ResourceRecord, Time};
 
 /// Generations of devices from here on are of clients.
@@ -15,7 +16,7 @@ const FIRST_GENERATION: u64 = 1 << 32;
 /// An open client.
 pub struct HostedClient {
     pub client: Client,
-    pub device: Device,
+    pub device: Devices,
     generation: u64,
     /// Numbers of the agent's steps that wait for this client to close. It closes when its device
     /// is gone.
@@ -24,11 +25,19 @@ pub struct HostedClient {
 }
 
 impl HostedClient {
+    fn wanted(&self) -> Wanted {
+        match self.client.over() {
+            _ if !self.closing.is_empty() => Wanted::Never,
+            Some(_) => Wanted::No,
+            None => Wanted::Yes,
+        }
+    }
+
     fn seen(&self) -> ClientSeen {
         ClientSeen {
             instance: self.client.instance(),
             version: self.client.record().map_or_else(Default::default, |record| record.version),
-            ready: self.device == Device::Offered,
+            ready: self.device.is_offered(),
             over: self.client.over().is_some(),
         }
     }
@@ -49,7 +58,7 @@ impl Engine {
         if fresh {
             self.last_generation += 1;
             let generation = FIRST_GENERATION + self.last_generation;
-            let (client, device) = (Client::new(config), Device::None);
+            let (client, device) = (Client::new(config), Devices::None);
             let closing = Vec::new();
             let hosted = HostedClient { client, device, generation, closing, reported: None };
             self.clients.insert(resource, hosted);
@@ -101,7 +110,7 @@ impl Engine {
 
     /// Whether the request is for the device of a client here.
     pub(super) fn client_request(&mut self, now: Time, resource: ResourceId, request: u64, op: &Op) -> bool {
-        if !self.clients.get(&resource).is_some_and(|hosted| hosted.device == Device::Offered) {
+        if !self.clients.get(&resource).is_some_and(|hosted| hosted.device.is_offered()) {
             return false;
         }
         self.client(now, resource, ClientEvent::Request { id: RequestId(request), op: op.clone() });
@@ -127,8 +136,8 @@ impl Engine {
             }
             ClientEffect::Ready { .. } => {
                 let Some(hosted) = self.clients.get_mut(&resource) else { return };
-                if hosted.device == Device::None && hosted.closing.is_empty() {
-                    hosted.device = Device::Attaching;
+                if hosted.device.offer(hosted.wanted(), false) {
+                    hosted.device.made(1);
                     self.outs.push(EngineOut::Attach { resource, generation: hosted.generation });
                 }
             }
@@ -138,8 +147,7 @@ impl Engine {
 
     fn withdraw_client(&mut self, resource: ResourceId) {
         let Some(hosted) = self.clients.get_mut(&resource) else { return };
-        if hosted.device == Device::Offered {
-            hosted.device = Device::Detaching;
+        if goes(&mut hosted.device) {
             self.outs.push(EngineOut::Detach { resource, generation: hosted.generation });
         }
     }
@@ -148,12 +156,10 @@ impl Engine {
     pub(super) fn client_attached(&mut self, resource: ResourceId, generation: u64) -> bool {
         if let Some(hosted) = self.clients.get_mut(&resource)
             && hosted.generation == generation
-            && hosted.device == Device::Attaching
+            && hosted.device.attached()
+            && hosted.device.is_to_go(hosted.wanted(), false)
         {
-            hosted.device = Device::Offered;
-            if hosted.client.over().is_some() {
-                self.withdraw_client(resource);
-            }
+            self.withdraw_client(resource);
         }
         generation >= FIRST_GENERATION
     }
@@ -162,7 +168,7 @@ impl Engine {
         if let Some(hosted) = self.clients.get_mut(&resource)
             && hosted.generation == generation
         {
-            hosted.device = Device::None;
+            hosted.device.detached();
         }
         generation >= FIRST_GENERATION
     }
@@ -171,7 +177,7 @@ impl Engine {
     pub(super) fn close_clients(&mut self) {
         for resource in self.clients.keys().copied().collect::<Vec<_>>() {
             let Some(hosted) = self.clients.get_mut(&resource) else { continue };
-            if !hosted.closing.is_empty() && matches!(hosted.device, Device::None) {
+            if !hosted.closing.is_empty() && hosted.device.is_none() {
                 let done = |number| EngineOut::StepDone { resource, number };
                 let closing = std::mem::take(&mut hosted.closing);
                 self.clients.remove(&resource);

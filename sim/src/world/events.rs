@@ -146,11 +146,12 @@ impl World {
         if !machine.powered || machine.engine.is_some() {
             return;
         }
-        machine.engine = Some(Engine::new(node, machine.silencer.silenced));
+        machine.engine = Some(machine.silencer.engine(node));
         machine.lifecycle_busy_us = 0;
         machine.being_opened.clear();
         let boot = machine.engine_process.boot;
         self.note(Some(node), Part::Engine, &[1, boot], || "engine starts".into());
+        self.arm_engine(node);
         self.meet(node);
         self.watch_frozen(node);
     }

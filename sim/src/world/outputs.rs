@@ -77,6 +77,7 @@ impl World {
             }
             EngineOut::Silence(services) => {
                 if !services.is_empty() {
+                    self.trace.count("R19 the guard acted");
                     self.note(Some(node), Part::Engine, &[5], || {
                         format!("guard silences {}", services.join(", "))
                     });

@@ -6,7 +6,7 @@
 //! stands still as a whole.
 
 use super::{What, World};
-use crate::engine::EngineIn;
+use crate::engine::{Engine, EngineIn};
 use crate::trace::Part;
 use mainstay_silence::{SilencerDoes, SilencerSees, silencer_does};
 use mainstay_types::{NodeId, Time};
@@ -24,6 +24,11 @@ pub(crate) struct Silencer {
 }
 
 impl Silencer {
+    /// An engine that starts, and goes on with these notes.
+    pub(super) fn engine(&self, node: NodeId) -> Engine {
+        Engine::new(node, self.lease_until, self.silenced, self.services.clone())
+    }
+
     /// Notes what the world tells the engine of its lease and its guard, before the engine acts on
     /// it.
     pub(super) fn note(&mut self, input: &EngineIn) {

@@ -105,6 +105,9 @@ bugs! {
     ShorterLogGoesOn("R5"),
     /// A promotion does not raise the epoch.
     EpochNotRaised("R5"),
+    /// A device that an engine left is taken over although another node may have been primary
+    /// since.
+    MissingEpochIgnored("R5"),
     /// A write that failed with the epoch is sequenced in the next one.
     FailedWriteKept("R5"),
     /// A new primary serves before its epoch start is committed.
@@ -319,6 +322,10 @@ bugs! {
     GuardForgotten("R19"),
     /// The guard looks for an address on the interface that it knew first, and on no other.
     OneInterfaceSearched("R19"),
+    /// The guard acts when the lease has ended, and not before.
+    GuardActsLate("R19"),
+    /// A guard that has acted does not act again at the end of a later lease.
+    GuardActsOnce("R19"),
     /// No process silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
     /// Services begin on a confirmation although the engine has since silenced its node or ended.
