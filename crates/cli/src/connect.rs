@@ -43,8 +43,8 @@ impl Target {
     }
 }
 
-/// Failure of an option that does nothing for a command. Without it the command would act on another
-/// place than the operator means.
+/// Failure of an option that does nothing for a command. Without it the command would act on
+/// another place than the operator means.
 pub fn idle(option: &str, why: &str, remedy: impl Into<String>) -> Failure {
     Failure::new(Code::OptionWithoutEffect, format!("{option} has no effect here: {why}"), remedy)
 }
