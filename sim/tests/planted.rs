@@ -137,7 +137,7 @@ const STORIES: &[Story] = &[
     ),
     (
         Bug::GuardActsOnce,
-        "not within 10000 ms: 2 times: R19 the guard acted",
+        "not within 10000 ms: 2 times: R19 the guard silenced services",
         "a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard",
         a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard,
     ),
@@ -656,7 +656,7 @@ fn a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard() {
         sim.expect_service_on_within_ms(p, 40_000);
         sim.fault(Fault::PauseAgent { target: n(p), ms: 10_000 });
         sim.isolate(p);
-        sim.until_count("R19 the guard acted", times, 10_000);
+        sim.until_count("R19 the guard silenced services", times, 10_000);
         assert!(sim.count("R19 the silencer acted") == 0, "the silencer had to act");
         sim.until_primary_is_not(p, 15_000);
         sim.heal();

@@ -1,7 +1,7 @@
 //! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ silence ◁ ha ◁ control;
-//! only engine, agent and pool touch the operating system. A list names the crates that a pure crate may
-//! use; every other crate needs an argument. The other half is `clippy.toml` in each pure crate: it
-//! limits the calls of the standard library.
+//! only engine, agent and pool touch the operating system. A list names the crates that a pure
+//! crate may use; every other crate needs an argument. The other half is `clippy.toml` in each pure
+//! crate: it limits the calls of the standard library.
 //!
 //! And the product is built without the parts that only the simulator needs: planted bugs and
 //! coverage marks.

@@ -62,8 +62,10 @@ fn the_wanted_copies_are_changed_on_the_version_that_was_read() {
 #[test]
 fn no_more_copies_are_wanted_than_there_can_be() {
     let mut state = ready();
-    for (copies, suspend_ms) in [(0, 1), (3, 1), (2, 3_600_001)] {
-        assert_eq!(refused(want(&mut state, MinCopies { copies, suspend_ms })), Code::BadMinCopies);
+    for (copies, suspend_ms, code) in
+        [(0, 1, Code::BadSettings), (3, 1, Code::BadMinCopies), (2, 3_600_001, Code::BadSettings)]
+    {
+        assert_eq!(refused(want(&mut state, MinCopies { copies, suspend_ms })), code);
     }
     assert!(want(&mut state, MinCopies { copies: 2, suspend_ms: 3_600_000 }).is_ok());
     assert_eq!(refused(set_mode(&mut state, Mode::A)), Code::BadMode, "the primary alone would acknowledge");

@@ -87,7 +87,7 @@ fn a_choice_for_the_cluster_that_a_resource_cannot_keep_is_refused_by_its_name()
 }
 
 #[test]
-fn what_belongs_to_mode_a_goes_with_it() {
+fn the_limits_of_mode_a_go_with_the_mode() {
     let mut state = ready();
     let early = refused(choose(&mut state, [(Key::Takeover, Some(1))]));
     assert_eq!(early.code, Code::NotForThisMode);

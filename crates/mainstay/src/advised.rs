@@ -78,6 +78,7 @@ fn filled(command: &str) -> Vec<String> {
         match word {
             "SIZE" => "4GiB".to_owned(),
             "…" | "..." => String::new(),
+            "KEY=VALUE" | "1=1" => "mode=b".to_owned(),
             "ADDRESS" => "10.0.0.1".to_owned(),
             _ if named => "n1".to_owned(),
             _ => word.replace("NAME@SNAPSHOT", "n1@n2"),
@@ -120,8 +121,12 @@ fn every_command_in_advice_is_taken() {
     }
     assert!(seen > 50, "only {seen} commands were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for wrong in ["mainstay lab kill", "mainstay lab --json kil n1", "mainstay bench fio --size 1Gi7 /dev/x"]
-    {
+    for wrong in [
+        "mainstay resource set db mode=d",
+        "mainstay lab kill",
+        "mainstay lab --json kil n1",
+        "mainstay bench fio --size 1Gi7 /dev/x",
+    ] {
         assert!(parse(&filled(wrong)).is_err(), "{wrong}");
     }
 }

@@ -373,17 +373,19 @@ fn parse_setting(text: &str) -> Result<SettingArg, String> {
     Ok(SettingArg { name: name.to_owned(), value: chosen.map(|value| key.setting().write(value)) })
 }
 
-/// Width of help that clap does not fold.
-const HELP_COLUMNS: usize = 78;
+/// Width of help that clap does not fold, without its indentation.
+const HELP_COLUMNS: usize = 74;
 
 /// Help on all settings of a resource, and those of the cluster only.
 fn settings_help(of_cluster: bool) -> String {
     let mut text = "Settings:".to_owned();
     for setting in SETTINGS.iter().filter(|setting| of_cluster || setting.scope == Scope::Resource) {
         let (default, range) = (setting.write(setting.default_value()), setting.range());
-        text += &format!("\n  {}={default}\n    {} Values: {range}.", setting.name, setting.help);
+        // Lines after the first are folded to the same indentation.
+        let help = fold(&format!("{} Values: {range}.", setting.help), Some(HELP_COLUMNS));
+        text += &format!("\n  {}={default}\n    {help}", setting.name);
     }
-    fold(&text, Some(HELP_COLUMNS))
+    text
 }
 
 /// `RESOURCE@SNAPSHOT`.

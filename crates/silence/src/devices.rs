@@ -66,7 +66,8 @@ impl Devices {
         *self = if devices == 0 { Self::Offered } else { Self::Attaching { missing: devices } };
     }
 
-    /// A device is there, or could not be made. Returns whether it was the last one that was missing.
+    /// A device is there, or could not be made. Returns whether it was the last one that was
+    /// missing.
     pub fn attached(&mut self) -> bool {
         let (Self::Attaching { missing } | Self::Failed { missing }) = self else { return false };
         *missing = missing.saturating_sub(1);

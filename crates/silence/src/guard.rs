@@ -6,8 +6,8 @@
 //!   from acting: the process stood still, and services of another node may run by now.
 //! - From the moment at which it begins until the lease is renewed no process of a service begins:
 //!   [`Effect::Bar`] comes before the first step.
-//! - A lease that is renewed arms it again. Until then it tries again what it could not silence, and
-//!   only that. Targets that are named after it has acted are silenced too.
+//! - A lease that is renewed arms it again. Until then it tries again what it could not silence,
+//!   and only that. Targets that are named after it has acted are silenced too.
 //! - It says that nothing is left to silence only when that is so.
 //! - When the engine is told to end, it silences the node once, within the lease
 //!   ([`WHEN_THE_ENGINE_ENDS`]). From then on it takes no targets.
@@ -34,7 +34,8 @@ use mainstay_types::{ResourceId, Time};
 use std::collections::VecDeque;
 use std::mem;
 
-/// A time that has passed: the guard is to be woken now. The point 0 of the clock would not wake it.
+/// A time that has passed: the guard is to be woken now. The point 0 of the clock would not wake
+/// it.
 const AT_ONCE: Time = Time(1);
 
 /// A step of a silencing. Each has a bounded wait.
@@ -100,7 +101,8 @@ pub enum Effect {
     Fence,
     /// The lease was renewed.
     Unfence,
-    /// The rest of what is being silenced stays: the lease was renewed, and the agent deals with it.
+    /// The rest of what is being silenced stays: the lease was renewed, and the agent deals with
+    /// it.
     GiveUp,
     /// Note that everything that began before this time was silenced, as far as that was possible.
     NoteSilenced(Time),
@@ -331,8 +333,8 @@ impl<T: Clone + PartialEq> Guard<T> {
         Silencing { why, until, targets: self.targets.clone(), steps }
     }
 
-    /// A silencing has ended. `left`: the parts of targets that are still there, if it is to be tried
-    /// again; `None` if nothing is left to do.
+    /// A silencing has ended. `left`: the parts of targets that are still there, if it is to be
+    /// tried again; `None` if nothing is left to do.
     pub fn silenced(&mut self, now: Time, left: Option<Vec<T>>) {
         let Phase::Acts { attempt, meanwhile } = self.phase else { return };
         self.silenced_at = now;
@@ -355,8 +357,8 @@ impl<T: Clone + PartialEq> Guard<T> {
         }
     }
 
-    /// The silencing for the end of the engine has ended. `silent`: nothing is left for the silencer,
-    /// which ends when it sees that there is no lease.
+    /// The silencing for the end of the engine has ended. `silent`: nothing is left for the
+    /// silencer, which ends when it sees that there is no lease.
     pub fn ended(&mut self, now: Time, silent: bool) {
         self.silenced_at = now;
         self.end = End::Done;

@@ -10,9 +10,9 @@
 //!
 //! Guarantees
 //! - A device is taken over only while every epoch since it was last served has named this node
-//!   primary, and the resource was attached nowhere. Epochs rise by one, so a missing one shows, and
-//!   no client is admitted before its record has come here. Otherwise another node may have written.
-//!   The requests in the device, or a file system mounted on it, then belong to the past.
+//!   primary, and the resource was attached nowhere. Epochs rise by one, so a missing one shows,
+//!   and no client is admitted before its record has come here. Otherwise another node may have
+//!   written. The requests in the device, or a file system mounted on it, then belong to the past.
 //! - The pause is bounded (R20): an engine gives a device up after [`LEFT_MS_MAX`], and without an
 //!   engine the agent does so after the same time.
 //! - While a service runs, the agent waits for [`IN_USE_MS_MAX`] only: the service is stopped after
@@ -73,7 +73,8 @@ pub struct Absence {
 
 impl Absence {
     /// Returns whether what the engine has left is to fail now: once for each absence. To be called
-    /// now and then, and when the engine comes or goes. `in_use`: a service runs that is not silent.
+    /// now and then, and when the engine comes or goes. `in_use`: a service runs that is not
+    /// silent.
     pub fn is_due(&mut self, now: Time, connected: bool, in_use: bool) -> bool {
         if connected {
             *self = Self::default();

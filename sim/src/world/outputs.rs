@@ -77,7 +77,7 @@ impl World {
             }
             EngineOut::Silence(services) => {
                 if !services.is_empty() {
-                    self.trace.count("R19 the guard acted");
+                    self.trace.count("R19 the guard silenced services");
                     self.note(Some(node), Part::Engine, &[5], || {
                         format!("guard silences {}", services.join(", "))
                     });

@@ -1,6 +1,6 @@
 //! The small process of each machine that outlives engine and agent. It silences the machine when
-//! the lease ends (R19). Mirrors `engine/src/silencer.rs`; `mainstay_silence::silencer_does` decides
-//! its acts.
+//! the lease ends (R19). Mirrors `engine/src/silencer.rs`; `mainstay_silence::silencer_does`
+//! decides its acts.
 //!
 //! The silencer stands still together with its engine. Only a watchdog can act on a machine that
 //! stands still as a whole.

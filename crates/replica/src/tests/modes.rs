@@ -339,7 +339,7 @@ fn a_replica_trusted_meanwhile_is_not_parted_with_for_ever() {
 }
 
 fn with_takeover(lab: &mut Lab) {
-    lab.record.policy.mode = ModePolicy::A { lag: LAG, takeover: true };
+    lab.record.policy.mode = ModePolicy::A { lag: lab.record.policy.lag(), takeover: true };
     lab.record.version = lab.record.version.next();
     lab.publish();
     lab.run_ms(500);
@@ -397,7 +397,7 @@ fn with_takeover_a_follower_beyond_narrower_limits_is_not_recorded() {
         lab.run_ms(1);
     }
     // The control plane names no follower as failover-ready by limits that have changed.
-    lab.record.policy.mode = within(Mode::A, LAG);
+    lab.record.policy.mode = ModePolicy::A { lag: LAG, takeover: true };
     lab.record.failover_ready.clear();
     lab.record.version = lab.record.version.next();
     lab.publish();
