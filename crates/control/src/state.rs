@@ -700,6 +700,7 @@ pub enum Command {
 
 /// The answer to a command; the same on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "an outcome is made once for a command, and few are kept")]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Outcome {
     Done,
