@@ -95,6 +95,7 @@ pub enum EngineOut {
 }
 
 /// Input of an engine from the world.
+#[expect(clippy::large_enum_variant, reason = "no list of them is kept")]
 pub enum EngineIn {
     Disk {
         resource: ResourceId,
