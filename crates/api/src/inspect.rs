@@ -1,5 +1,6 @@
 //! Findings of `mainstay inspect` about a replica's files.
 
+use mainstay_types::DataState;
 use serde::{Deserialize, Serialize};
 
 /// A replica as recovery would find it. Sizes and offsets are in bytes.
@@ -17,8 +18,10 @@ pub struct ReplicaFilesView {
     pub superblock_copies: Vec<Option<u64>>,
     pub generation: u64,
     pub promised_epoch: u64,
-    /// `consistent`, or `inconsistent` while it is the target of a copy.
-    pub data: String,
+    pub data: DataState,
+    /// The copy that has not ended, while the data is inconsistent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished_copy: Option<UnfinishedCopyView>,
     pub checkpoint: LogPosition,
     pub checkpoint_offset: u64,
     /// Last entry of the log.
@@ -35,6 +38,15 @@ pub struct ReplicaFilesView {
     pub extents: Option<Vec<ExtentView>>,
     /// Faults of the files, in words. Empty when journal and metadata show none.
     pub faults: Vec<String>,
+}
+
+/// A copy to the replica that has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnfinishedCopyView {
+    /// Every extent is at least as of this entry.
+    pub base: u64,
+    /// Whether the last whole content of the volumes is kept.
+    pub kept: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,11 +3,13 @@
 
 use crate::disk::check_owner;
 use bytes::Bytes;
-use mainstay_api::inspect::{BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, VoidView};
-use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock, UnfinishedCopy};
+use mainstay_api::inspect::{
+    BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, UnfinishedCopyView, VoidView,
+};
+use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock};
 use mainstay_pool::{Part, replica_at};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
-use mainstay_types::{Index, Position};
+use mainstay_types::{DataState, Index, Position};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -128,13 +130,8 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
     if let Err(why) = &found.versions {
         faults.push(why.clone());
     }
-    let data = match superblock.unfinished {
-        None => "consistent".to_owned(),
-        Some(UnfinishedCopy { base, kept }) => {
-            let before = if kept { "; what it held there as a whole is kept" } else { "" };
-            format!("inconsistent (every extent at least as of {base}{before})")
-        }
-    };
+    let unfinished = superblock.unfinished;
+    let data = if unfinished.is_none() { DataState::Consistent } else { DataState::Inconsistent };
     ReplicaFilesView {
         path: path.display().to_string(),
         resource: superblock.resource.0,
@@ -146,6 +143,7 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
         generation: superblock.generation,
         promised_epoch: superblock.promised.0,
         data,
+        unfinished_copy: unfinished.map(|copy| UnfinishedCopyView { base: copy.base.0, kept: copy.kept }),
         checkpoint: position(superblock.checkpoint.at),
         checkpoint_offset: superblock.checkpoint.offset,
         end: position(found.end),
@@ -219,7 +217,7 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_codec::{Checkpoint, Superblock, Void};
+    use mainstay_codec::{Checkpoint, Superblock, UnfinishedCopy, Void};
     use mainstay_types::{Chain, Epoch, Incarnation, Range, ResourceId, VolumeId};
 
     fn superblock(unfinished: Option<UnfinishedCopy>) -> Superblock {
@@ -313,7 +311,8 @@ mod tests {
             superblock_copies: vec![Some(12), None, Some(12), Some(11)],
             generation: 9,
             promised_epoch: 6,
-            data: "consistent".into(),
+            data: DataState::Consistent,
+            unfinished_copy: None,
             checkpoint: at(3, 20),
             checkpoint_offset: 4096,
             end: at(5, 24),
@@ -336,7 +335,8 @@ mod tests {
         found.known_durable = Index(25);
         found.versions = Err("page 3 is damaged".into());
         let told = view(Path::new("/pool/db-7"), &found);
-        assert!(told.data.starts_with("inconsistent") && told.data.contains("kept"), "{}", told.data);
+        assert_eq!(told.data, DataState::Inconsistent);
+        assert!(told.unfinished_copy.is_some_and(|copy| copy.kept), "{told:?}");
         assert_eq!((told.known_durable, told.extents), (25, None));
         let [journal, table] = &told.faults[..] else { panic!("two faults: {:?}", told.faults) };
         assert!(journal.contains("up to 25") && journal.contains("entry 25"), "{journal}");

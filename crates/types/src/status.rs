@@ -58,7 +58,8 @@ pub enum PeerState {
 }
 
 /// Whether a replica's data is whole.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DataState {
     /// Journal and volumes together are a prefix of the log.
     Consistent,

@@ -36,6 +36,20 @@ fn at(position: LogPosition) -> String {
     format!("epoch {}, entry {}", position.epoch, position.index)
 }
 
+/// State of the data, in words.
+fn data(view: &ReplicaFilesView) -> String {
+    match view.unfinished_copy {
+        None => "consistent".to_owned(),
+        Some(copy) => {
+            let kept = if copy.kept { "; the whole content of before the copy is kept" } else { "" };
+            format!(
+                "inconsistent: a copy to it has not ended; every extent is at least as of i{}{kept}",
+                copy.base
+            )
+        }
+    }
+}
+
 fn words(view: &ReplicaFilesView, args: &InspectArgs) -> String {
     let volumes: Vec<String> = view.volumes.iter().map(|&bytes| size::size_words(bytes)).collect();
     let copies = view
@@ -53,7 +67,7 @@ fn words(view: &ReplicaFilesView, args: &InspectArgs) -> String {
             view.generation
         ),
         format!("promised    epoch {}", view.promised_epoch),
-        format!("data        {}", view.data),
+        format!("data        {}", data(view)),
         format!("checkpoint  {}, at {} of the journal", at(view.checkpoint), view.checkpoint_offset),
         format!(
             "journal     {}{}; {} batches with {entries} entries after the checkpoint",
