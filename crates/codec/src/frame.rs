@@ -16,7 +16,7 @@ use crate::{Batch, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Extent,
     Incarnation, Index, Instance, NodeId, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId,
     VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size, reach,
 };
@@ -452,10 +452,10 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
     Ok(message)
 }
 
-fn put_extent_id(out: &mut BytesMut, volume: VolumeId, extent: u32) {
+fn put_extent_id(out: &mut BytesMut, volume: VolumeId, extent: Extent) {
     out.put_u16_le(volume.0);
     out.put_u16_le(0);
-    out.put_u32_le(extent);
+    out.put_u32_le(extent.0);
 }
 
 fn put_sums(out: &mut BytesMut, held: &BlockSums) {
@@ -523,7 +523,7 @@ fn range(r: &mut Reader<'_>) -> Result<Range, DecodeError> {
     Ok(Range { volume: VolumeId(volume), offset, len })
 }
 
-fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
+fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, Extent), DecodeError> {
     let volume = r.u16()?;
     r.zeroes(2)?;
     let extent = r.u32()?;
@@ -533,7 +533,7 @@ fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
     if u64::from(extent) >= VOLUME_BYTES_MAX / EXTENT_BYTES {
         return Err(r.field("extent", extent.into()));
     }
-    Ok((VolumeId(volume), extent))
+    Ok((VolumeId(volume), Extent(extent)))
 }
 
 /// Sizes of all volumes of a resource.

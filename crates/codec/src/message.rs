@@ -7,8 +7,8 @@ use crate::Batch;
 use crate::client::{ClientAnswer, ClientAsk};
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance, NodeId, Position,
-    Range, ResourceId, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Extent, Incarnation, Index, Instance, NodeId,
+    Position, Range, ResourceId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -135,20 +135,20 @@ pub enum Message {
     CopyAsk {
         at: Position,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// R→P: answers it.
     CopyHeld {
         at: Position,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         held: BlockSums,
     },
     /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is
     /// the version-table entry that belongs to the content.
     CopyExtent {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         version: Index,
         at: Index,
         data: Bytes,
@@ -162,7 +162,7 @@ pub enum Message {
     /// R→P: installed (not necessarily flushed).
     CopyExtentAck {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// P→R: that was all; once your log is committed up to `need` you are consistent.
     CopyEnd {

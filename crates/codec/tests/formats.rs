@@ -480,19 +480,19 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.position("where the copy began", *at);
             t.u16("volume", volume.0);
             t.zeroes(2);
-            t.u32("extent", *extent);
+            t.u32("extent", extent.0);
         }
         Message::CopyHeld { at, volume, extent, held } => {
             t.position("where the copy began", *at);
             t.u16("volume", volume.0);
             t.zeroes(2);
-            t.u32("extent", *extent);
+            t.u32("extent", extent.0);
             sums_of(&mut t, held, "the extent");
         }
         Message::CopyExtent { volume, extent, version, at, data, damaged, kept } => {
             t.u16("volume", volume.0);
             t.zeroes(2);
-            t.u32("extent", *extent);
+            t.u32("extent", extent.0);
             t.u64("its version", version.0);
             t.u64("commit index as of which this is its content", at.0);
             t.u32("bytes of payload; none means zeroes", data.len() as u32);
@@ -512,7 +512,7 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         Message::CopyExtentAck { volume, extent } => {
             t.u16("volume", volume.0);
             t.zeroes(2);
-            t.u32("extent", *extent);
+            t.u32("extent", extent.0);
         }
         Message::ScrubSums { at, held } => {
             t.u64("index of the scrub entry", at.0);

@@ -9,7 +9,7 @@ use mainstay_api::inspect::{
 use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock};
 use mainstay_pool::{Part, replica_at};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
-use mainstay_types::{DataState, Index, Position};
+use mainstay_types::{DataState, Extent, Index, Position, VolumeId};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -162,9 +162,9 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
             .collect(),
         batches: found.batches.iter().map(batch).collect(),
         extents: found.versions.as_ref().ok().map(|versions| {
-            let extent = |&(volume, extent, version): &(mainstay_types::VolumeId, u32, Index)| ExtentView {
+            let extent = |&(volume, extent, version): &(VolumeId, Extent, Index)| ExtentView {
                 volume: volume.0,
-                extent,
+                extent: extent.0,
                 version: version.0,
             };
             versions.iter().map(extent).collect()
@@ -218,7 +218,7 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
 mod tests {
     use super::*;
     use mainstay_codec::{Checkpoint, Superblock, UnfinishedCopy, Void};
-    use mainstay_types::{Chain, Epoch, Incarnation, Range, ResourceId, VolumeId};
+    use mainstay_types::{Chain, Epoch, Incarnation, Range, ResourceId};
 
     fn superblock(unfinished: Option<UnfinishedCopy>) -> Superblock {
         Superblock {
@@ -269,7 +269,7 @@ mod tests {
             commit: Index(22),
             epochs: vec![(Epoch(3), Index(20)), (Epoch(5), Index(24))],
             known_durable: Index(24),
-            versions: Ok(vec![(VolumeId(1), 3, Index(17))]),
+            versions: Ok(vec![(VolumeId(1), Extent(3), Index(17))]),
         }
     }
 

@@ -32,8 +32,8 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::Store;
 use mainstay_types::{
-    Code, Copies, EXTENT_BYTES, Epoch, Index, Instance, Mode, NodeId, REQUEST_BYTES_MAX, Range, ResourceId,
-    ResourceRecord, Role, ScrubState, SnapshotId, Time, VolumeId,
+    Code, Copies, Epoch, Index, Instance, Mode, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord,
+    Role, ScrubState, SnapshotId, Time, VolumeId,
 };
 use platform::HostPlatform;
 use std::collections::{BTreeMap, BTreeSet};
@@ -422,10 +422,9 @@ impl OpenReplica {
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = range.offset;
         while at < range.end() {
-            let number = at / EXTENT_BYTES;
-            let end = ((number + 1) * EXTENT_BYTES).min(range.end());
-            // Volumes have fewer extents than fit.
-            let written = self.host.store().version(range.volume, number as u32) > Index(0);
+            let extent = mainstay_types::Extent::of(at);
+            let end = extent.next().offset().min(range.end());
+            let written = self.host.store().version(range.volume, extent) > Index(0);
             match extents.last_mut() {
                 Some(last) if last.written == written => last.len += end - at,
                 _ => extents.push(Extent { len: end - at, written }),

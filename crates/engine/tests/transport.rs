@@ -8,7 +8,7 @@ use mainstay_engine::transport::{
     Channel, DownReason, PING_MS, SILENCE_MS, SendError, Transport, TransportEvent,
 };
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
+    Chain, ConfigVersion, Epoch, Extent, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -157,7 +157,7 @@ fn mixed(n: u64) -> Envelope {
             let (volume, extent) = (VolumeId(1), n as u32);
             envelope(Message::CopyExtent {
                 volume,
-                extent,
+                extent: Extent(extent),
                 version: Index(n),
                 at: Index(n),
                 data,

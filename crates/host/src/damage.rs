@@ -21,7 +21,7 @@ use crate::{AnswerError, Happened, Host, Platform};
 use bytes::Bytes;
 use mainstay_replica::{AttachedClients, Event, Mended, RequestError};
 use mainstay_store::DamagedBlock;
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Role, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Extent, NodeId, Range, Role, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milliseconds after which the primary reads again what no replica had whole.
@@ -43,12 +43,12 @@ pub struct DamageCounts {
 #[derive(Default)]
 pub(crate) struct Damage {
     /// Reads that wait for an extent to be mended.
-    waiting: BTreeMap<(VolumeId, u32), Vec<Waiting>>,
+    waiting: BTreeMap<(VolumeId, Extent), Vec<Waiting>>,
     /// Extents that a copy needs and no replica has whole, to replicas that cannot hold damage.
-    lacking: Vec<(NodeId, VolumeId, u32)>,
+    lacking: Vec<(NodeId, VolumeId, Extent)>,
     /// Blocks that go to a replica as damaged when the extent is read next for it: the other
     /// replicas were asked, and none has them.
-    lost: BTreeMap<(NodeId, VolumeId, u32), Vec<u32>>,
+    lost: BTreeMap<(NodeId, VolumeId, Extent), Vec<u32>>,
     retry_at: Option<Time>,
     /// No replica in sync had these when they were read last.
     unreadable: BTreeSet<(VolumeId, u64)>,
@@ -130,7 +130,7 @@ impl Host {
             reach!("host: damage comes back");
             return self.read_lacks(platform, &waiting);
         }
-        let extent = (damaged.volume, (damaged.block * BLOCK_BYTES / EXTENT_BYTES) as u32);
+        let extent = (damaged.volume, Extent::of(damaged.block * BLOCK_BYTES));
         let others = self.damage.waiting.entry(extent).or_default();
         others.push(waiting);
         if others.len() == 1 {
@@ -146,11 +146,11 @@ impl Host {
     pub(crate) fn mended(
         &mut self,
         platform: &mut impl Platform,
-        (volume, extent): (VolumeId, u32),
+        (volume, extent): (VolumeId, Extent),
         mended: Mended,
         lost: &[u32],
     ) {
-        let first = u64::from(extent) * (EXTENT_BYTES / BLOCK_BYTES);
+        let first = extent.first_block();
         for read in self.damage.waiting.remove(&(volume, extent)).unwrap_or_default() {
             match mended {
                 Mended::Again => {
@@ -223,7 +223,7 @@ impl Host {
         &mut self,
         platform: &mut impl Platform,
         to: NodeId,
-        (volume, extent): (VolumeId, u32),
+        (volume, extent): (VolumeId, Extent),
         blocks: u64,
     ) {
         self.damage.lost.remove(&(to, volume, extent));

@@ -6,12 +6,12 @@ use crate::{Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::crc64;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{DataState, Index, VolumeId};
+use mainstay_types::{DataState, Extent, Index, VolumeId};
 
 /// A digest in the making.
 pub(crate) struct Digesting {
     index: Index,
-    extents: Vec<(VolumeId, u32)>,
+    extents: Vec<(VolumeId, Extent)>,
     next: usize,
     sums: Vec<u64>,
     /// A copy began: what was read before it is not what is there now.
@@ -78,13 +78,13 @@ impl Host {
         rolls
     }
 
-    pub(crate) fn digest_extent(&mut self, volume: VolumeId, extent: u32, pieces: &[Bytes]) {
+    pub(crate) fn digest_extent(&mut self, volume: VolumeId, extent: Extent, pieces: &[Bytes]) {
         let Some(digest) = &mut self.digest else { return };
         if pieces.iter().all(is_zero) {
             return;
         }
         let sum = &mut digest.sums[usize::from(volume.0)];
-        let (before, number) = (sum.to_le_bytes(), extent.to_le_bytes());
+        let (before, number) = (sum.to_le_bytes(), extent.0.to_le_bytes());
         let mut parts: Vec<&[u8]> = vec![&before, &number];
         parts.extend(pieces.iter().map(|piece| &**piece));
         *sum = crc64(&parts);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mainstay_codec::{Envelope, Pieces};
 use mainstay_replica::{Effect, RequestError, RequestId};
 use mainstay_store::{Area, DamagedBlock, Output};
-use mainstay_types::{Index, NodeId, Position, Proposal, Role, Time, VolumeId};
+use mainstay_types::{Extent, Index, NodeId, Position, Proposal, Role, Time, VolumeId};
 use thiserror::Error;
 
 /// The world around a host: the engine's shard, or the simulator. Everything is started here and
@@ -109,7 +109,7 @@ pub enum Happened {
     DamageCopied {
         to: NodeId,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         blocks: u64,
     },
     /// The end of [`crate::Host::start_digest`].

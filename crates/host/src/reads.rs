@@ -25,7 +25,7 @@ use mainstay_store::{
 };
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, REQUEST_BYTES_MAX, Range, VolumeId, reach,
+    BLOCK_BYTES, EXTENT_BYTES, Extent, Index, NodeId, Position, REQUEST_BYTES_MAX, Range, VolumeId, reach,
 };
 use smallvec::SmallVec;
 
@@ -36,12 +36,12 @@ pub(crate) enum Purpose {
     Extent {
         peer: NodeId,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         version: Index,
         at: Index,
     },
     Digest {
-        extent: u32,
+        extent: Extent,
     },
     /// The range of a scrub's entry, as of that entry. `None`: the log began anew, and the result
     /// is of no use.
@@ -50,7 +50,7 @@ pub(crate) enum Purpose {
     },
     /// An extent that is to be copied to this replica in the copy that began at `at`.
     Held {
-        extent: u32,
+        extent: Extent,
         at: Position,
     },
     /// Blocks for the repair of a replica; a damaged block is of no use for it.
@@ -479,7 +479,7 @@ impl Host {
         platform: &mut impl Platform,
         peer: NodeId,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     ) {
         if self.must_wait(Waiting::Extent(peer, volume, extent)) {
             return;
@@ -490,9 +490,9 @@ impl Host {
         self.start_read(platform, Purpose::Extent { peer, volume, extent, version, at }, range);
     }
 
-    pub(crate) fn extent_range(&self, volume: VolumeId, extent: u32) -> Option<Range> {
+    pub(crate) fn extent_range(&self, volume: VolumeId, extent: Extent) -> Option<Range> {
         let bytes = *self.store.config().volumes.get(usize::from(volume.0))?;
-        let offset = u64::from(extent) * EXTENT_BYTES;
+        let offset = extent.offset();
         (offset < bytes).then(|| Range { volume, offset, len: EXTENT_BYTES.min(bytes - offset) })
     }
 }

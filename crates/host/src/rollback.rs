@@ -5,7 +5,7 @@
 use crate::{AnswerError, Host, Platform};
 use mainstay_replica::{RequestError, RequestId};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{NodeId, Range, VolumeId, reach};
+use mainstay_types::{Extent, NodeId, Range, VolumeId, reach};
 
 use crate::reads::Purpose;
 
@@ -14,7 +14,7 @@ use crate::reads::Purpose;
 #[derive(Clone, Copy)]
 pub(crate) enum Waiting {
     Request(RequestId, Range),
-    Extent(NodeId, VolumeId, u32),
+    Extent(NodeId, VolumeId, Extent),
     /// To repair those of a replica.
     Blocks(Range),
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mainstay_codec::{BlockSums, block_sum};
 use mainstay_replica::{Event, ScrubOrder};
 use mainstay_store::Segments;
-use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Role, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Extent, Index, Position, Range, Role, Time, VolumeId, reach};
 use std::sync::LazyLock;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -116,7 +116,7 @@ impl Host {
         &mut self,
         platform: &mut impl Platform,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         at: Position,
     ) {
         // R13: nothing more is read of a disk that is not used any more.
@@ -135,7 +135,7 @@ impl Host {
     pub(crate) fn extent_summed(
         &mut self,
         platform: &mut impl Platform,
-        (volume, extent): (VolumeId, u32),
+        (volume, extent): (VolumeId, Extent),
         at: Position,
         job: Option<ReadJob>,
     ) {

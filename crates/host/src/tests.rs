@@ -14,7 +14,7 @@ use mainstay_codec::{Envelope, Message, Pieces};
 use mainstay_replica::{Effect, Op, RequestError};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range, Role,
+    BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Epoch, Extent, Index, REQUEST_BYTES_MAX, Range, Role,
 };
 
 #[test]
@@ -194,7 +194,7 @@ fn decayed_journal_content_is_not_answered() {
 fn decayed_journal_content_is_not_copied() {
     let lab = decayed(|lab| {
         let Lab { host, world, .. } = lab;
-        host.load_extent(world, THERE.node, VOLUME, 0);
+        host.load_extent(world, THERE.node, VOLUME, Extent(0));
     });
     let copied = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyExtent { .. });
     assert!(!lab.world.sent.iter().any(copied), "{:?}", lab.world.sent);

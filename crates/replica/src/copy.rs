@@ -20,10 +20,10 @@ use crate::{Effect, Replica};
 use bytes::Bytes;
 use mainstay_codec::{BlockSums, Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Extent, Index, NodeId, Position, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-type ExtentId = (VolumeId, u32);
+type ExtentId = (VolumeId, Extent);
 
 /// A copy, at its source.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ impl Replica {
         self.effects.push_back(Effect::InstallExtent { volume, extent, version, data, damaged, kept });
     }
 
-    pub(crate) fn on_extent_installed(&mut self, volume: VolumeId, extent: u32) {
+    pub(crate) fn on_extent_installed(&mut self, volume: VolumeId, extent: Extent) {
         self.installing = self.installing.saturating_sub(1);
         if self.session.as_ref().is_some_and(|session| session.copy.is_some()) {
             self.answer(Message::CopyExtentAck { volume, extent });

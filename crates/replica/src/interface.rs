@@ -4,8 +4,9 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ClientMark, Epoch, Incarnation, Index, Instance, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX,
-    NodeId, Position, Proposal, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
+    Chain, ClientMark, Epoch, Extent, Incarnation, Index, Instance, JOURNAL_WRITE_BYTES_MAX,
+    JOURNAL_WRITES_MAX, NodeId, Position, Proposal, Range, ResourceId, ResourceRecord, Role, SnapshotId,
+    Time, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -234,7 +235,7 @@ pub enum Event {
     /// Answers [`Effect::InstallExtent`].
     ExtentInstalled {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// Answers [`Effect::FinishCopy`].
     CopyFinished,
@@ -248,14 +249,14 @@ pub enum Event {
     /// Answers [`Effect::ListExtents`], in the order of asking.
     ExtentList {
         peer: NodeId,
-        extents: Vec<(VolumeId, u32)>,
+        extents: Vec<(VolumeId, Extent)>,
     },
     /// Answers [`Effect::LoadExtent`]: committed content as of commit index `at`; empty data is
     /// zeroes.
     ExtentLoaded {
         peer: NodeId,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         version: Index,
         at: Index,
         data: Bytes,
@@ -267,7 +268,7 @@ pub enum Event {
     /// sums: the store cannot say.
     ExtentSummed {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         at: Position,
         held: BlockSums,
     },
@@ -283,7 +284,7 @@ pub enum Event {
     /// follows while this is primary.
     Mend {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// Answers [`Effect::LoadBlocks`] with committed content; empty if that is damaged.
     BlocksLoaded {
@@ -342,7 +343,7 @@ pub enum Effect {
     },
     InstallExtent {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         version: Index,
         data: Bytes,
         /// Blocks that are to be held as damaged, by their place in the extent, ascending.
@@ -353,7 +354,7 @@ pub enum Effect {
     /// Read an extent and sum its blocks, for the copy that began at `at`.
     SumExtent {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         at: Position,
     },
     FinishCopy {
@@ -372,7 +373,7 @@ pub enum Effect {
     LoadExtent {
         peer: NodeId,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// Read a range of at most an extent.
     LoadBlocks {
@@ -381,7 +382,7 @@ pub enum Effect {
     /// Answers [`Event::Mend`].
     Mended {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         mended: Mended,
         /// With [`Mended::Nowhere`]: the blocks that no replica holds whole, by their place in the
         /// extent. Empty where a replica promised content that did not come.

@@ -30,7 +30,7 @@ use crate::peer::{Link, Peer};
 use crate::repair::Repair;
 use crate::scrub::{Flight, TRIES, WAIT_MS};
 use crate::{Effect, Replica};
-use mainstay_types::{EXTENT_BYTES, Range, Time, VolumeId, reach};
+use mainstay_types::{EXTENT_BYTES, Extent, Range, Time, VolumeId, reach};
 use std::collections::VecDeque;
 
 /// Most extents under way to be mended. With those of a scrub no more than a store has pins for.
@@ -117,8 +117,8 @@ impl Mends {
 impl Replica {
     /// A read of this primary has found damage in the extent. [`Effect::Mended`] follows, unless
     /// this ceases to be primary before.
-    pub(crate) fn on_mend(&mut self, volume: VolumeId, extent: u32) {
-        let offset = u64::from(extent) * EXTENT_BYTES;
+    pub(crate) fn on_mend(&mut self, volume: VolumeId, extent: Extent) {
+        let offset = extent.offset();
         let bytes = self.log.sizes.committed().get(usize::from(volume.0)).copied().unwrap_or(0);
         let range = Range { volume, offset, len: EXTENT_BYTES.min(bytes.saturating_sub(offset)) };
         if !self.serving() || range.len == 0 {
@@ -134,7 +134,7 @@ impl Replica {
     }
 
     fn tell_mended(&mut self, range: Range, mended: Mended, lost: Vec<u32>) {
-        let extent = (range.offset / EXTENT_BYTES) as u32;
+        let extent = Extent::of(range.offset);
         self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended, lost });
     }
 

@@ -38,7 +38,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, Role, ScrubFinding, ScrubOutcome,
+    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Index, NodeId, Range, Role, ScrubFinding, ScrubOutcome,
     ScrubRepair, ScrubState, Time, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -92,7 +92,7 @@ pub struct ScrubTotals {
 struct Run {
     order: ScrubOrder,
     /// The next extent; none when all were begun.
-    next: Option<(VolumeId, u32)>,
+    next: Option<(VolumeId, Extent)>,
     again: VecDeque<(Range, u8)>,
     progress: Progress,
     /// Before this time the limit allows nothing more.
@@ -253,7 +253,7 @@ impl Replica {
         });
         self.scrub.run = Some(Run {
             order,
-            next: Some((VolumeId(0), 0)),
+            next: Some((VolumeId(0), Extent(0))),
             again: VecDeque::new(),
             progress: Progress::begin(extents, self.now),
             paid_until: self.now,
@@ -332,13 +332,13 @@ impl Replica {
         }
         let (mut volume, mut extent) = run.next?;
         while let Some(&bytes) = sizes.get(usize::from(volume.0)) {
-            let offset = u64::from(extent) * EXTENT_BYTES;
+            let offset = extent.offset();
             if offset < bytes {
                 let range = Range { volume, offset, len: EXTENT_BYTES.min(bytes - offset) };
-                run.next = Some((volume, extent + 1));
+                run.next = Some((volume, extent.next()));
                 return Some((range, 1));
             }
-            (volume, extent) = (VolumeId(volume.0 + 1), 0);
+            (volume, extent) = (VolumeId(volume.0 + 1), Extent(0));
         }
         run.next = None;
         None

@@ -2,7 +2,7 @@
 //! is not committed yet counts for the entries after it, and is dropped if the tail is cut.
 
 use mainstay_codec::{Batch, EntryKind};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Extent, Index, Range, VolumeId};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -87,15 +87,15 @@ impl Sizes {
     }
 
     /// Bytes of an extent of a copy that began where the log was restarted; 0 beyond the volume.
-    pub fn extent_bytes(&self, volume: VolumeId, extent: u32) -> u64 {
+    pub fn extent_bytes(&self, volume: VolumeId, extent: Extent) -> u64 {
         extent_bytes(&self.at_restart, volume, extent)
     }
 }
 
 /// Bytes of an extent of volumes of these sizes; 0 beyond them.
-pub(crate) fn extent_bytes(volumes: &[u64], volume: VolumeId, extent: u32) -> u64 {
+pub(crate) fn extent_bytes(volumes: &[u64], volume: VolumeId, extent: Extent) -> u64 {
     let bytes = volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
-    bytes.saturating_sub(u64::from(extent) * EXTENT_BYTES).min(EXTENT_BYTES)
+    bytes.saturating_sub(extent.offset()).min(EXTENT_BYTES)
 }
 
 #[cfg(test)]

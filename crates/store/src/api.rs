@@ -5,9 +5,9 @@ use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 pub use mainstay_types::Area;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
-    JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX, Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId,
-    VolumeId, reach,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Extent, Incarnation, Index,
+    JOURNAL_RESERVE_BYTES, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX, Position, REQUEST_BYTES_MAX, Range,
+    ResourceId, SnapshotId, VolumeId, reach,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -388,7 +388,7 @@ pub enum Output {
     },
     ExtentInstalled {
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
     },
     /// The replica is consistent and recorded so.
     CopyFinished,

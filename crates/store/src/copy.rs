@@ -20,7 +20,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Index, Position, Range, SnapshotId, VolumeId, reach,
+    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Extent, Index, Position, Range, SnapshotId, VolumeId, reach,
 };
 use smallvec::smallvec;
 
@@ -33,7 +33,7 @@ const ZERO_BLOCK: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 #[derive(Debug)]
 pub struct Install {
     volume: VolumeId,
-    extent: u32,
+    extent: Extent,
     version: Index,
     data: Bytes,
     /// Blocks that no replica holds whole, by their place in the extent, ascending.
@@ -131,7 +131,7 @@ impl Store {
     /// Extents that may have changed after `index`, in order. Committed entries that wait for a
     /// rollback of the volumes count too.
     #[must_use]
-    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
+    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, Extent)> {
         let mut extents = self.versions.newer_than(index);
         let committed = self.pending.iter().filter(|batch| batch.last() <= self.commit);
         let ahead: Vec<_> = committed.flat_map(|batch| self.extents_changed(batch)).collect();
@@ -145,10 +145,10 @@ impl Store {
     }
 
     /// Extents that a batch changes when it is applied.
-    fn extents_changed(&self, batch: &Batch) -> Vec<(VolumeId, u32)> {
+    fn extents_changed(&self, batch: &Batch) -> Vec<(VolumeId, Extent)> {
         let of = |range: Range| {
             let extents = range.offset / EXTENT_BYTES..(range.offset + range.len).div_ceil(EXTENT_BYTES);
-            extents.map(move |extent| (range.volume, extent as u32))
+            extents.map(move |extent| (range.volume, Extent(extent as u32)))
         };
         let mut extents = Vec::new();
         for entry in &batch.entries {
@@ -271,7 +271,7 @@ impl Store {
     pub fn install_extent(
         &mut self,
         volume: VolumeId,
-        extent: u32,
+        extent: Extent,
         version: Index,
         data: Bytes,
         damaged: Vec<u32>,
@@ -333,9 +333,9 @@ impl Store {
     }
 
     /// First block of an extent and one past its last.
-    fn extent_blocks(&self, volume: VolumeId, extent: u32) -> (u64, u64) {
+    fn extent_blocks(&self, volume: VolumeId, extent: Extent) -> (u64, u64) {
         let bytes = self.copy_volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
-        let start = u64::from(extent) * EXTENT_BYTES;
+        let start = extent.offset();
         assert!(start < bytes, "extent {extent} lies beyond volume {volume}");
         (start / BLOCK_BYTES, bytes.min(start + EXTENT_BYTES) / BLOCK_BYTES)
     }
@@ -381,7 +381,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn install_part_written(&mut self, volume: VolumeId, extent: u32) {
+    pub(crate) fn install_part_written(&mut self, volume: VolumeId, extent: Extent) {
         let Some((left, version)) = self.installing.get_mut(&(volume, extent)) else { return };
         *left -= 1;
         if *left == 0 {

@@ -4,7 +4,7 @@
 use crate::recovery::{Window, follow, known_durable, read_versions, superblock_copies};
 use crate::{Media, RecoverError};
 use mainstay_codec::{EntryKind, Superblock};
-use mainstay_types::{Chain, Epoch, Index, Position, Range, VolumeId};
+use mainstay_types::{Chain, Epoch, Extent, Index, Position, Range, VolumeId};
 
 /// See the top of this file.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Inspection {
     pub known_durable: Index,
     /// Extents that an entry has changed, in order, each with the last one that may have; or why
     /// they cannot be told.
-    pub versions: Result<Vec<(VolumeId, u32, Index)>, String>,
+    pub versions: Result<Vec<(VolumeId, Extent, Index)>, String>,
 }
 
 /// A batch of the journal.

@@ -78,7 +78,7 @@ use journal::Journal;
 use mainstay_codec::{Batch, Superblock, UnfinishedCopy};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, SnapshotOn, VolumeId, reach,
+    BLOCK_BYTES, Chain, ClientMark, Epoch, Extent, Index, Position, SnapshotId, SnapshotOn, VolumeId, reach,
 };
 use overlay::Overlay;
 use scrub::Pin;
@@ -164,13 +164,13 @@ pub struct Store {
     /// Sizes of the volumes where the log was restarted, which are those of the extents that come.
     copy_volumes: Vec<u64>,
     /// Extents installed since the restart.
-    installed: BTreeSet<(VolumeId, u32)>,
+    installed: BTreeSet<(VolumeId, Extent)>,
     /// Blocks that were destaged into extents that are not installed yet: the copies of these
     /// extents must not overwrite them with something older.
     ahead: Ahead,
     installs: VecDeque<Install>,
     /// Groups that are still to complete, for each extent being installed, and its version.
-    installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
+    installing: BTreeMap<(VolumeId, Extent), (usize, Index)>,
     finish: Option<Index>,
     /// Whether the last whole content of a copy's target is kept.
     kept: Kept,
@@ -239,7 +239,7 @@ impl Store {
     /// Version-table entry of an extent: at least the index of the last committed entry that
     /// changed it.
     #[must_use]
-    pub fn version(&self, volume: VolumeId, extent: u32) -> Index {
+    pub fn version(&self, volume: VolumeId, extent: Extent) -> Index {
         self.versions.get(volume, extent)
     }
 

@@ -17,7 +17,7 @@ use mainstay_codec::versions::{
     VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, decode_page, encode_page, versions_root,
 };
 use mainstay_codec::{DecodeError, TablePlace};
-use mainstay_types::{EXTENT_BYTES, Index, Range, VolumeId};
+use mainstay_types::{EXTENT_BYTES, Extent, Index, Range, VolumeId};
 
 /// Most pages in one write of a table.
 const PAGES_PER_WRITE_MAX: usize = 256;
@@ -159,25 +159,25 @@ impl Versions {
         versions_root(tables.flat_map(|(checksums, &place)| checksums[..pages(place)].iter().copied()))
     }
 
-    fn slot_of(&mut self, volume: VolumeId, extent: u32) -> &mut Index {
-        let at = self.tables[usize::from(volume.0)].get_mut(extent as usize);
+    fn slot_of(&mut self, volume: VolumeId, extent: Extent) -> &mut Index {
+        let at = self.tables[usize::from(volume.0)].get_mut(extent.index());
         // Proof: ranges are checked against the sizes of the volumes when they are admitted or
         // received.
         at.unwrap_or_else(|| panic!("extent {extent} lies beyond volume {volume}"))
     }
 
     /// 0 beyond the volume.
-    pub fn get(&self, volume: VolumeId, extent: u32) -> Index {
+    pub fn get(&self, volume: VolumeId, extent: Extent) -> Index {
         let table = self.tables.get(usize::from(volume.0));
-        table.and_then(|table| table.get(extent as usize)).copied().unwrap_or(Index(0))
+        table.and_then(|table| table.get(extent.index())).copied().unwrap_or(Index(0))
     }
 
     /// Raises the version of one extent; never lowers it (R14).
-    pub fn raise(&mut self, volume: VolumeId, extent: u32, to: Index) {
+    pub fn raise(&mut self, volume: VolumeId, extent: Extent, to: Index) {
         let version = self.slot_of(volume, extent);
         if *version < to {
             *version = to;
-            let page = extent as usize / VERSIONS_PER_PAGE;
+            let page = extent.index() / VERSIONS_PER_PAGE;
             for slot in &mut self.lagging {
                 slot[usize::from(volume.0)][page] = true;
             }
@@ -187,15 +187,15 @@ impl Versions {
     /// Raises the versions of all extents that `range` touches.
     pub fn raise_range(&mut self, range: Range, to: Index) {
         for extent in range.offset / EXTENT_BYTES..range.end().div_ceil(EXTENT_BYTES) {
-            self.raise(range.volume, extent as u32, to);
+            self.raise(range.volume, Extent(extent as u32), to);
         }
     }
 
-    pub fn newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
+    pub fn newer_than(&self, index: Index) -> Vec<(VolumeId, Extent)> {
         let mut out = Vec::new();
         for (volume, table) in self.tables.iter().enumerate() {
             let newer = table.iter().enumerate().filter(|&(_, &version)| version > index);
-            out.extend(newer.map(|(extent, _)| (VolumeId(volume as u16), extent as u32)));
+            out.extend(newer.map(|(extent, _)| (VolumeId(volume as u16), Extent(extent as u32))));
         }
         out
     }
@@ -274,7 +274,7 @@ mod tests {
         let mut versions = Versions::new(&small);
         versions.fit(&[2 * EXTENT_BYTES]);
         versions.fit(&[4 * EXTENT_BYTES]);
-        versions.raise(VolumeId(0), 3, Index(9));
+        versions.raise(VolumeId(0), Extent(3), Index(9));
         let first = PageId { volume: 0, page: 0 };
         assert_eq!(write_all(&mut versions, 1, &small), [(first, 1)], "without the extent that is new");
         let grown = placed(&small, &[4 * EXTENT_BYTES]);

@@ -9,7 +9,7 @@ use crate::{Op, OpId, Output, PAYLOADS_READ_BYTES_MAX, Store};
 use bytes::Bytes;
 use mainstay_codec::sums::DAMAGED_BLOCK;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Extent, VolumeId, reach};
 use smallvec::SmallVec;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -19,7 +19,7 @@ pub struct GroupId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Pass,
-    Install { extent: u32 },
+    Install { extent: Extent },
 }
 
 /// A part of a group's bytes.

@@ -4,7 +4,7 @@ mod lab;
 
 use bytes::Bytes;
 use lab::{Doing, Lab, Log, Random, write};
-use mainstay_types::{BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Index, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Extent, Index, SnapshotId, VolumeId};
 
 const KEPT: SnapshotId = SnapshotId::BEFORE_COPY;
 
@@ -26,7 +26,7 @@ fn restart(lab: &mut Lab, log: &Log) {
 fn install(lab: &mut Lab, log: &Log) {
     let content = &log.content(&lab.config.volumes, log.end().index)[0];
     let data = Bytes::copy_from_slice(&content[..EXTENT_BYTES as usize]);
-    lab.store.install_extent(VolumeId(0), 0, log.end().index, data, Vec::new(), Vec::new());
+    lab.store.install_extent(VolumeId(0), Extent(0), log.end().index, data, Vec::new(), Vec::new());
 }
 
 fn finish(lab: &mut Lab, log: &Log) {

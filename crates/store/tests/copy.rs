@@ -5,7 +5,7 @@ mod lab;
 use bytes::Bytes;
 use lab::{Lab, Log, Random, entries, write};
 use mainstay_store::{Output, Tuning};
-use mainstay_types::{ClientMark, DataState, EXTENT_BYTES, VolumeId};
+use mainstay_types::{ClientMark, DataState, EXTENT_BYTES, Extent, VolumeId};
 use proptest::prelude::*;
 
 /// Whether the store told it since the last call.
@@ -24,7 +24,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
     lab.store.restart(start, log.chain(), &volumes, &[], ClientMark::default());
     let mut appended = start.index;
     let mut need = start.index;
-    let mut to_copy: Option<Vec<(VolumeId, u32)>> = None;
+    let mut to_copy: Option<Vec<(VolumeId, Extent)>> = None;
     let mut in_transit = Vec::new();
     let mut finishing = false;
     for _ in 0..600 {
@@ -53,8 +53,8 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
                     if told(lab, |told| matches!(told, Output::Restarted { .. })) {
                         let versions = log.versions(log.end().index);
                         let lacking = versions.into_iter().filter(|&(_, version)| version > base);
-                        let there = |&(volume, extent): &(VolumeId, u32)| {
-                            u64::from(extent) * EXTENT_BYTES < volumes[usize::from(volume.0)]
+                        let there = |&(volume, extent): &(VolumeId, Extent)| {
+                            extent.offset() < volumes[usize::from(volume.0)]
                         };
                         to_copy = Some(lacking.map(|(extent, _)| extent).filter(there).collect());
                     }
@@ -64,7 +64,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
                     let at = log.end().index;
                     need = need.max(at);
                     let content = &log.content(&lab.config.volumes, at)[usize::from(volume.0)];
-                    let from = extent as usize * EXTENT_BYTES as usize;
+                    let from = extent.index() * EXTENT_BYTES as usize;
                     let to = (volumes[usize::from(volume.0)] as usize).min(from + EXTENT_BYTES as usize);
                     let data = &content[from..to];
                     let zero = data.iter().all(|&byte| byte == 0);

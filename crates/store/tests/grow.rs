@@ -6,7 +6,7 @@ mod lab;
 use lab::{Lab, Log, Random, resize, write};
 use mainstay_codec::versions::VERSIONS_PER_PAGE;
 use mainstay_store::{Area, Output, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Index, VolumeId};
 
 const V: VolumeId = VolumeId(0);
 
@@ -97,7 +97,7 @@ fn a_version_table_that_moves_is_found_again_after_any_crash() {
         lab.recover_from(disk).expect("nothing is damaged");
         assert_eq!((size(&lab), lab.store.config().volumes[1]), (3 * page, EXTENT_BYTES));
         let extents = lab.store.extents_newer_than(Index(0));
-        let changed = [(V, 0), (V, (3 * page / EXTENT_BYTES) as u32 - 1)];
+        let changed = [(V, Extent(0)), (V, Extent::of(3 * page - 1))];
         assert_eq!(extents, changed, "after {completed} operations");
         assert!(changed.iter().all(|(volume, extent)| lab.store.version(*volume, *extent) > Index(0)));
     }

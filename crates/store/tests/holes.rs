@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lab::{BLOCK, Doing, Lab, Log, Random, discard, tuning, write, zeroes};
 use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_store::{Output, Tuning};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, VolumeId};
 
 /// Tuning under which nothing is destaged before it is asked for.
 fn lazy() -> Tuning {
@@ -121,8 +121,8 @@ fn zeroes_within_a_copied_extent_become_holes() {
         })
         .collect();
     let data: Bytes = fills.iter().flat_map(|fill| [*fill; BLOCK]).collect::<Vec<_>>().into();
-    lab.store.install_extent(VolumeId(0), 0, log.end().index, data.clone(), Vec::new(), Vec::new());
-    lab.store.install_extent(VolumeId(0), 1, log.end().index, Bytes::new(), Vec::new(), Vec::new());
+    lab.store.install_extent(VolumeId(0), Extent(0), log.end().index, data.clone(), Vec::new(), Vec::new());
+    lab.store.install_extent(VolumeId(0), Extent(1), log.end().index, Bytes::new(), Vec::new(), Vec::new());
     lab.settle();
     let at = (blocks - hole_blocks) as u64;
     assert_eq!(
@@ -182,7 +182,7 @@ fn a_copy_without_space_goes_on_when_there_is_some() {
     lab.settle();
     lab.told.clear();
     let data = Bytes::from(vec![5; EXTENT_BYTES as usize]);
-    lab.store.install_extent(VolumeId(0), 0, log.end().index, data.clone(), Vec::new(), Vec::new());
+    lab.store.install_extent(VolumeId(0), Extent(0), log.end().index, data.clone(), Vec::new(), Vec::new());
     lab.store.finish_copy(log.end().index);
     assert!(lab.settle_without_space());
     assert!(lab.told.is_empty(), "{:?}", lab.told);

@@ -9,7 +9,7 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::{EntryKind, NewEntry, Superblock};
 use mainstay_store::{Area, Media, MediaError, RecoverError, inspect};
-use mainstay_types::{Epoch, Index, Range, VolumeId};
+use mainstay_types::{Epoch, Extent, Index, Range, VolumeId};
 
 /// A replica with a checkpoint after two entries, and three more after that.
 fn replica() -> (Lab, Log) {
@@ -53,7 +53,7 @@ fn an_inspection_reports_what_recovery_finds_and_changes_nothing() {
         }
     }
     assert_eq!(found.end_offset, second.offset + second.len);
-    assert_eq!(found.versions.expect("a version table"), [(VolumeId(0), 0, Index(2))]);
+    assert_eq!(found.versions.expect("a version table"), [(VolumeId(0), Extent(0), Index(2))]);
 
     let (end, commit) = (found.end, found.commit);
     let mut recovered = Lab::new();

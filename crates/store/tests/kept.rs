@@ -6,7 +6,7 @@ mod lab;
 use bytes::Bytes;
 use lab::{BLOCK, Doing, Lab, Log, write};
 use mainstay_store::{Area, Output};
-use mainstay_types::{ClientMark, EXTENT_BYTES, VolumeId};
+use mainstay_types::{ClientMark, EXTENT_BYTES, Extent, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(0);
 const BLOCKS: usize = EXTENT_BYTES as usize / BLOCK;
@@ -54,7 +54,7 @@ fn kept_blocks_stay_and_copied_blocks_go_to_their_place() {
     let (mut lab, log) = target(true);
     let kept = [0, 2, 3, 9];
     let data = rest(&kept, |block| 100 + (block % 100) as u8);
-    lab.store.install_extent(VOLUME, 0, log.end().index, data, Vec::new(), kept.to_vec());
+    lab.store.install_extent(VOLUME, Extent(0), log.end().index, data, Vec::new(), kept.to_vec());
     finish(&mut lab, &log);
     for block in 0..BLOCKS as u32 {
         let expected = match block {
@@ -72,7 +72,7 @@ fn kept_damaged_and_zero_blocks_of_one_extent() {
     let (kept, damaged) = (vec![0, 1], vec![5]);
     // Long zeroes become a hole, and the blocks after them are in their place.
     let data = rest(&kept, |block| if (8..13).contains(&block) { 0 } else { 7 });
-    lab.store.install_extent(VOLUME, 0, log.end().index, data, damaged, kept);
+    lab.store.install_extent(VOLUME, Extent(0), log.end().index, data, damaged, kept);
     finish(&mut lab, &log);
     let found = [0, 1, 2, 4, 6, 7, 8, 12, 13].map(|block| in_volume(&lab, block));
     assert_eq!(found, [1, 1, 7, 7, 7, 7, 0, 0, 7]);
@@ -82,12 +82,12 @@ fn kept_damaged_and_zero_blocks_of_one_extent() {
 fn an_extent_of_which_all_is_kept_is_installed_without_a_write() {
     let (mut lab, log) = target(true);
     let all: Vec<u32> = (0..BLOCKS as u32).collect();
-    lab.store.install_extent(VOLUME, 0, log.end().index, Bytes::new(), Vec::new(), all);
+    lab.store.install_extent(VOLUME, Extent(0), log.end().index, Bytes::new(), Vec::new(), all);
     lab.pump();
     let written = lab.doing.iter().filter(|(_, doing)| matches!(doing, Doing::Volatile { .. })).count();
     assert_eq!(written, 0);
     finish(&mut lab, &log);
-    assert_eq!(lab.store.version(VOLUME, 0), log.end().index);
+    assert_eq!(lab.store.version(VOLUME, Extent(0)), log.end().index);
 }
 
 /// A device gives back what is in its cache, so it is kept; then the power goes.
@@ -95,7 +95,7 @@ fn an_extent_of_which_all_is_kept_is_installed_without_a_write() {
 fn kept_blocks_are_durable_before_the_replica_counts_as_whole() {
     let (mut lab, log) = target(false);
     let all: Vec<u32> = (0..BLOCKS as u32).collect();
-    lab.store.install_extent(VOLUME, 0, log.end().index, Bytes::new(), Vec::new(), all);
+    lab.store.install_extent(VOLUME, Extent(0), log.end().index, Bytes::new(), Vec::new(), all);
     finish(&mut lab, &log);
     lab.disk.lose_volatile();
     assert_eq!(in_volume(&lab, 0), 2);

@@ -7,7 +7,7 @@ use lab::{BLOCK, Doing, Lab, Log, Random, drop_snapshot, resize, rollback, scrub
 use mainstay_store::{Area, Checked, DamagedBlock, Output, Segments, Store, StoreConfig};
 use mainstay_types::SnapshotState::{Held, Missing};
 use mainstay_types::{
-    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, SnapshotState, VolumeId,
+    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Index, Range, SnapshotId, SnapshotState, VolumeId,
 };
 
 const S: SnapshotId = SnapshotId(1);
@@ -186,7 +186,7 @@ fn extents_of_entries_that_wait_for_a_rollback_are_listed_as_changed() {
         waited += u32::from(lab.store.applied() < known);
         let listed = |newer_than| lab.store.extents_newer_than(newer_than);
         if known >= written {
-            let far = (VOLUME, (FAR * BLOCK_BYTES / EXTENT_BYTES) as u32);
+            let far = (VOLUME, Extent::of(FAR * BLOCK_BYTES));
             assert!(listed(rolled_back).contains(&far), "after {completed} operations");
         }
         if known == log.end().index {

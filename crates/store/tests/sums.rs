@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lab::{BLOCK, Lab, Log, write, zeroes};
 use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_store::{Area, Checked, DamagedBlock, Source, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Range, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(0);
 
@@ -223,8 +223,8 @@ fn a_block_copied_as_damage_is_damaged_until_it_is_written_anew() {
     lab.settle();
     let data = Bytes::from([7; BLOCK].repeat(blocks as usize));
     let last = blocks as u32 - 1;
-    lab.store.install_extent(VOLUME, 0, log.end().index, data, vec![0, 3, 4, last], Vec::new());
-    lab.store.install_extent(VOLUME, 1, log.end().index, Bytes::new(), vec![2], Vec::new());
+    lab.store.install_extent(VOLUME, Extent(0), log.end().index, data, vec![0, 3, 4, last], Vec::new());
+    lab.store.install_extent(VOLUME, Extent(1), log.end().index, Bytes::new(), vec![2], Vec::new());
     lab.settle();
     lab.store.finish_copy(log.end().index);
     lab.settle();

@@ -5,7 +5,7 @@ mod lab;
 use lab::{Disk, Lab, Log, write};
 use mainstay_codec::{Superblock, superblock::SUPERBLOCK_BYTES, versions::VERSIONS_PAGE_BYTES};
 use mainstay_store::{Area, RecoverError, StoreConfig, table_blocks};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, VolumeId};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Extent, Index, VolumeId};
 
 const PAGE: usize = VERSIONS_PAGE_BYTES;
 
@@ -69,7 +69,7 @@ fn a_page_as_it_was_at_any_earlier_checkpoint_is_not_believed() {
     }
     assert!(older >= 3, "{older} pages were older ones");
     lab.recover_from(disk).expect("nothing is wrong");
-    assert_eq!(lab.store.version(VolumeId(0), 1), Index(6));
+    assert_eq!(lab.store.version(VolumeId(0), Extent(1)), Index(6));
 }
 
 #[test]

@@ -106,6 +106,43 @@ id!(
     SessionId(u64), "a"
 );
 
+id!(
+    /// Number of an extent within its volume, counted from 0.
+    Extent(u32), ""
+);
+
+impl Extent {
+    /// The extent that holds a byte of the volume.
+    #[must_use]
+    pub const fn of(offset: u64) -> Self {
+        Self((offset / EXTENT_BYTES) as u32)
+    }
+
+    /// Its first byte in the volume.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.0 as u64 * EXTENT_BYTES
+    }
+
+    /// Its first block in the volume.
+    #[must_use]
+    pub const fn first_block(self) -> u64 {
+        self.offset() / BLOCK_BYTES
+    }
+
+    /// The extent that follows.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// Its place among the extents of its volume.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl SnapshotId {
     /// The last whole content of a replica, kept while the primary copies to it (R16). No snapshot
     /// of a log has this number.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, NewEntry, Superblock};
 use mainstay_store::{Area, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, DataState, Epoch, Incarnation, Index, Position, Range, ResourceId,
+    BLOCK_BYTES, Chain, ClientMark, DataState, Epoch, Extent, Incarnation, Index, Position, Range, ResourceId,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -216,7 +216,7 @@ impl Bench {
                 self.life.to_install = false;
                 let world = self.world();
                 let (version, data) = (world.start.index, Bytes::from(world.content.concat()));
-                self.store.install_extent(VOLUME, 0, version, data, Vec::new(), Vec::new());
+                self.store.install_extent(VOLUME, Extent(0), version, data, Vec::new(), Vec::new());
             }
         }
         self.pump()

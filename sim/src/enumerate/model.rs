@@ -5,7 +5,7 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, LogState};
 use mainstay_store::{Area, LogSource, Source, Store};
-use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Index, Position, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Extent, Index, Position, Range, VolumeId};
 use std::sync::Arc;
 
 pub const VOLUME: VolumeId = VolumeId(0);
@@ -201,8 +201,11 @@ fn check_world(world: &PossibleLog, store: &Store, image: &Image) -> Result<(), 
     // The copy has changed the extent as well, up to where the log was restarted.
     let copied = if world.copy.is_some() { world.start.index } else { Index(0) };
     let changed = entries.last().map_or(copied, |batch| batch.last());
-    if state.data == DataState::Consistent && store.version(VOLUME, 0) < changed {
-        return Err(format!("S12: version {} of an extent changed at {changed}", store.version(VOLUME, 0)));
+    if state.data == DataState::Consistent && store.version(VOLUME, Extent(0)) < changed {
+        return Err(format!(
+            "S12: version {} of an extent changed at {changed}",
+            store.version(VOLUME, Extent(0))
+        ));
     }
     check_log(world, store, image)
 }

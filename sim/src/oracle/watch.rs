@@ -10,7 +10,8 @@ use mainstay_host::{CoreMessage, Host};
 use mainstay_replica::{Effect, ScrubReport};
 use mainstay_store::Output;
 use mainstay_types::{
-    Epoch, Incarnation, Index, Instance, NodeId, ResourceId, ResourceRecord, SessionId, SnapshotId, VolumeId,
+    Epoch, Extent, Incarnation, Index, Instance, NodeId, ResourceId, ResourceRecord, SessionId, SnapshotId,
+    VolumeId,
 };
 
 impl Oracle {
@@ -349,7 +350,7 @@ impl Oracle {
         node: NodeId,
         incarnation: Incarnation,
         applied: Index,
-        version_of: &mut dyn FnMut(VolumeId, u32) -> Index,
+        version_of: &mut dyn FnMut(VolumeId, Extent) -> Index,
     ) {
         if let Some(log) = self.logs.get_mut(&resource) {
             let check = log.check_versions(node, incarnation, applied, version_of);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use mainstay_codec::Superblock;
 use mainstay_codec::sums::DAMAGED_BLOCK;
 use mainstay_store::{Area, Checked, SUPERBLOCK_COPIES, Source, Store};
-use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, SnapshotState, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Extent, NodeId, Range, ResourceId, SnapshotState, VolumeId};
 
 /// The mean pause between two looks, each at one replica.
 const PAUSE_US: u64 = 1_500_000;
@@ -142,7 +142,7 @@ impl World {
             };
             oracle.check_snapshot(resource, (node, incarnation), (id, snapshot.at), &mut kept);
         }
-        let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
+        let mut version = |volume: VolumeId, extent: Extent| store.version(volume, extent);
         oracle.check_versions(resource, node, incarnation, commit, &mut version);
         // R14: at rest all copies of the superblock are equally new, except rotten ones.
         let process = &machine.engine_process;

@@ -15,9 +15,9 @@ use mainstay_codec::{
     snapshot_range,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Incarnation, Index,
-    Instance, NodeId, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
-    VOLUMES_MAX, VolumeId,
+    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, DataState, EXTENT_BYTES, Epoch, Extent, Incarnation,
+    Index, Instance, NodeId, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId,
+    VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
 };
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -130,8 +130,9 @@ fn sums() -> impl Strategy<Value = BlockSums> {
     })
 }
 
-fn extent() -> impl Strategy<Value = (VolumeId, u32)> {
-    (0..VOLUMES_MAX as u16, 0..(VOLUME_BYTES_MAX / EXTENT_BYTES) as u32).prop_map(|(v, e)| (VolumeId(v), e))
+fn extent() -> impl Strategy<Value = (VolumeId, Extent)> {
+    (0..VOLUMES_MAX as u16, 0..(VOLUME_BYTES_MAX / EXTENT_BYTES) as u32)
+        .prop_map(|(v, e)| (VolumeId(v), Extent(e)))
 }
 
 fn blocks() -> impl Strategy<Value = Range> {

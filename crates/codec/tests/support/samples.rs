@@ -10,8 +10,8 @@ use mainstay_codec::{
     LogState, Message, NewEntry, Refusal, Reject,
 };
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance, NodeId, Position,
-    Range, ResourceId, SessionId, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, DataState, Epoch, Extent, Incarnation, Index, Instance, NodeId,
+    Position, Range, ResourceId, SessionId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
             "copy_extent",
             Message::CopyExtent {
                 volume: VolumeId(1),
-                extent: 9,
+                extent: Extent(9),
                 version: Index(30),
                 at: Index(44),
                 data: pattern(4, 4096),
@@ -106,17 +106,17 @@ pub fn messages() -> Vec<(&'static str, Message)> {
                 kept: vec![2, 3, 4],
             },
         ),
-        ("copy_ask", Message::CopyAsk { at, volume: VolumeId(1), extent: 9 }),
+        ("copy_ask", Message::CopyAsk { at, volume: VolumeId(1), extent: Extent(9) }),
         (
             "copy_held",
             Message::CopyHeld {
                 at,
                 volume: VolumeId(1),
-                extent: 9,
+                extent: Extent(9),
                 held: BlockSums { sums: vec![9, 0xfedc_ba98_7654_3210], damaged: vec![0] },
             },
         ),
-        ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),
+        ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: Extent(9) }),
         ("copy_end", Message::CopyEnd { need: Index(44) }),
         ("copy_end_reply", Message::CopyEndReply),
         (

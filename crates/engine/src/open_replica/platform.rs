@@ -123,7 +123,7 @@ impl Platform for HostPlatform<'_, '_> {
             }
             Happened::DamageCopied { to, volume, extent, blocks } => {
                 let (resource, volume) = (self.around.resource, volume.0);
-                tracing::error!(%resource, to = to.0, volume, extent, blocks, "no replica has these blocks whole: they are copied as damaged");
+                tracing::error!(%resource, to = to.0, volume, %extent, blocks, "no replica has these blocks whole: they are copied as damaged");
             }
             Happened::Digested(result) => self.around.digested(result),
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use mainstay_codec::{BlockSums, EntryKind, Envelope, Message, block_sum};
 use mainstay_replica::{Op, RequestId};
 use mainstay_store::{Area, DamagedBlock, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, Position};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Extent, Index, Position};
 
 const EXTENT_BLOCKS: usize = (EXTENT_BYTES / BLOCK_BYTES) as usize;
 
@@ -170,7 +170,7 @@ fn a_read_that_waits_ends_with_the_role() {
 fn a_block_that_no_replica_has_holds_up_a_copy_and_nothing_else() {
     let mut lab = rotten();
     let Lab { host, world, .. } = &mut lab;
-    host.load_extent(world, THERE.node, VOLUME, 0);
+    host.load_extent(world, THERE.node, VOLUME, Extent(0));
     run(&mut lab);
     assert_eq!((lab.failures(), unreadable(&lab)), (0, 1));
     let retry = |lab: &mut Lab| {
@@ -188,7 +188,7 @@ fn a_block_that_no_replica_has_holds_up_a_copy_and_nothing_else() {
     assert_eq!((lab.host.next_deadline(), unreadable(&lab), lab.host.unreadable().len()), (None, 2, 0));
     // A replica that lost the role copies to no other.
     rot(&mut lab);
-    lab.host.load_extent(&mut lab.world, THERE.node, VOLUME, 0);
+    lab.host.load_extent(&mut lab.world, THERE.node, VOLUME, Extent(0));
     run(&mut lab);
     assert!(lab.host.next_deadline().is_some());
     lab.host.record(lab.world.now, super::lab::record(2, 2, THERE.node));
@@ -197,7 +197,7 @@ fn a_block_that_no_replica_has_holds_up_a_copy_and_nothing_else() {
 }
 
 /// The extents that the other replica was sent, with what is damaged in them.
-fn copied(world: &LabPlatform) -> Vec<(u32, Bytes, Vec<u32>)> {
+fn copied(world: &LabPlatform) -> Vec<(Extent, Bytes, Vec<u32>)> {
     let extent = |(_, _, envelope): &(_, _, Envelope)| match &envelope.message {
         Message::CopyExtent { extent, data, damaged, .. } => Some((*extent, data.clone(), damaged.clone())),
         _ => None,
@@ -235,13 +235,12 @@ fn copying(sums: bool) -> Lab {
 #[test]
 fn a_block_that_no_replica_has_is_copied_as_damage_and_told_until_written() {
     let mut lab = copying(true);
-    let [(0, data, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
+    let [(Extent(0), data, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
     assert_eq!(damaged, &[1]);
     assert_eq!(data[..2 * BLOCK_BYTES as usize], filled(&[1, 0]), "damaged content is sent to no replica");
-    let told =
-        lab.world.happened.iter().any(
-            |h| matches!(h, Happened::DamageCopied { to, extent: 0, blocks: 1, .. } if *to == THERE.node),
-        );
+    let told = lab.world.happened.iter().any(
+        |h| matches!(h, Happened::DamageCopied { to, extent: Extent(0), blocks: 1, .. } if *to == THERE.node),
+    );
     assert!(told, "{:?}", lab.world.happened);
     assert_eq!((lab.failures(), lab.host.damage_counts().copied), (0, 1));
     // It is not looked for by others' requests: looking finds that it is still so, and that it is
@@ -272,7 +271,7 @@ fn a_replica_without_checksums_is_sent_no_damage() {
         lab.host.tick(lab.world.now);
         run(&mut lab);
     }
-    let [(0, data, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
+    let [(Extent(0), data, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
     assert_eq!((&data[..2 * BLOCK_BYTES as usize], &damaged[..]), (&filled(&[1, 3])[..], &[][..]));
 }
 
@@ -296,7 +295,7 @@ fn only_blocks_that_other_replicas_were_asked_for_are_copied_as_damage() {
         lab.settle();
     }
     assert!(extents_read > 3, "{extents_read}: they are asked again");
-    let [(0, _, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
+    let [(Extent(0), _, damaged)] = &copied(&lab.world)[..] else { panic!("{:?}", lab.world.sent) };
     assert_eq!(damaged, &[0, 1]);
 }
 

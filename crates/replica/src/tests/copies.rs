@@ -2,7 +2,7 @@
 
 use super::lab::{A, B, C, Lab, LabAnswer};
 use crate::{Event, Mended, Op, RequestError};
-use mainstay_types::{MinCopies, Mode, NodeId, Role, SlowLimits, SnapshotId, VolumeId};
+use mainstay_types::{Extent, MinCopies, Mode, NodeId, Role, SlowLimits, SnapshotId, VolumeId};
 
 /// Longer than any story.
 const LONG_MS: u64 = 60_000;
@@ -283,7 +283,7 @@ fn a_mend_without_enough_copies_ends_as_writes_do() {
         lab.run_ms(1000);
         assert_eq!(lab.mended, [], "it waits as writes do");
         lab.run_ms(3000);
-        assert_eq!(lab.mended, [(A, VolumeId(1), 0, Mended::NotNow)], "begun: {begun}");
+        assert_eq!(lab.mended, [(A, VolumeId(1), Extent(0), Mended::NotNow)], "begun: {begun}");
         lab.mend(A, 1);
         assert_eq!(lab.mended.len(), 2, "at once from then on");
         assert_eq!(lab.role(A), Role::Primary, "it costs no replica");
@@ -291,7 +291,7 @@ fn a_mend_without_enough_copies_ends_as_writes_do() {
         lab.settle();
         lab.mend(A, 1);
         lab.settle();
-        assert_eq!(lab.mended[2..], [(A, VolumeId(1), 0, Mended::Again)]);
+        assert_eq!(lab.mended[2..], [(A, VolumeId(1), Extent(0), Mended::Again)]);
         lab.assert_equal();
     }
 }

@@ -8,8 +8,8 @@ use crate::{
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, block_sum};
 use mainstay_types::{
-    BLOCK_BYTES, BackgroundLimits, Chain, ConfigVersion, DataState, Epoch, Incarnation, Index, Instance,
-    IssChange, Member, Mode, NodeId, Policy, Position, Proposal, ProposedChange, Range, ResourceId,
+    BLOCK_BYTES, BackgroundLimits, Chain, ConfigVersion, DataState, Epoch, Extent, Incarnation, Index,
+    Instance, IssChange, Member, Mode, NodeId, Policy, Position, Proposal, ProposedChange, Range, ResourceId,
     ResourceRecord, Role, ScrubRepair, SlowLimits, StepDownReason, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,7 @@ enum DiskOp {
     Promise(Epoch),
     Cut(Position),
     Restart(Position, Chain),
-    Install(VolumeId, u32, Index, Bytes, Vec<u32>),
+    Install(VolumeId, Extent, Index, Bytes, Vec<u32>),
     Finish(Index),
 }
 
@@ -153,7 +153,7 @@ pub struct Lab {
     /// left to chance.
     pub scrub_ms: BTreeMap<NodeId, u64>,
     /// Outcome of each mend, in order: the node that read, the volume, the extent, the end.
-    pub mended: Vec<(NodeId, VolumeId, u32, Mended)>,
+    pub mended: Vec<(NodeId, VolumeId, Extent, Mended)>,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
 }
@@ -406,7 +406,7 @@ impl Lab {
 
     /// A read of a node finds damage in a volume.
     pub fn mend(&mut self, node: NodeId, volume: u16) {
-        self.event(node, Event::Mend { volume: VolumeId(volume), extent: 0 });
+        self.event(node, Event::Mend { volume: VolumeId(volume), extent: Extent(0) });
     }
 
     pub fn scrub(&mut self, node: NodeId, repair: bool) {

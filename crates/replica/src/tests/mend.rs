@@ -5,7 +5,7 @@ use super::lab::{A, B, C, Lab};
 use super::modes::set_mode;
 use super::scrub::{holds, written};
 use crate::{Event, Mended, Replica};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, Role, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Extent, Mode, NodeId, PeerState, Role, VolumeId};
 
 const VOLUME: u16 = 2;
 
@@ -15,8 +15,8 @@ fn with_sums(nodes: u32) -> Lab {
     lab
 }
 
-fn told(node: NodeId, mended: Mended) -> (NodeId, VolumeId, u32, Mended) {
-    (node, VolumeId(VOLUME), 0, mended)
+fn told(node: NodeId, mended: Mended) -> (NodeId, VolumeId, Extent, Mended) {
+    (node, VolumeId(VOLUME), Extent(0), mended)
 }
 
 /// One undamaged replica is right where the other knows its damage. A damaged block beside the one

@@ -3,7 +3,7 @@
 
 use crate::Event;
 use mainstay_codec::{Batch, EntryKind, LogState};
-use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Index, Position, Range, Time, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Chain, DataState, Epoch, Extent, Index, Position, Range, Time, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -219,8 +219,8 @@ impl Store {
         true
     }
 
-    pub fn newer_than(&self, base: Index) -> Vec<(VolumeId, u32)> {
-        self.versions.iter().filter(|(_, version)| **version > base).map(|(v, _)| (*v, 0)).collect()
+    pub fn newer_than(&self, base: Index) -> Vec<(VolumeId, Extent)> {
+        self.versions.iter().filter(|(_, version)| **version > base).map(|(v, _)| (*v, Extent(0))).collect()
     }
 
     pub fn version(&self, volume: VolumeId) -> Index {

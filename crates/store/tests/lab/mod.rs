@@ -16,8 +16,8 @@ use mainstay_store::{
     Store, StoreConfig, Tuning,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, DataState, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId,
-    SnapshotId, SnapshotState, VolumeId,
+    BLOCK_BYTES, Chain, DataState, EXTENT_BYTES, Epoch, Extent, Incarnation, Index, Position, Range,
+    ResourceId, SnapshotId, SnapshotState, VolumeId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -346,7 +346,7 @@ impl Log {
     }
 
     /// Last entry up to `to` that changed each extent.
-    pub fn versions(&self, to: Index) -> BTreeMap<(VolumeId, u32), Index> {
+    pub fn versions(&self, to: Index) -> BTreeMap<(VolumeId, Extent), Index> {
         let mut out = BTreeMap::new();
         for (index, entry) in self.entries(to) {
             if entry.kind == EntryKind::Rollback {
@@ -356,7 +356,7 @@ impl Log {
                 continue;
             }
             for extent in entry.range.offset / EXTENT_BYTES..entry.range.end().div_ceil(EXTENT_BYTES) {
-                out.insert((entry.range.volume, extent as u32), index);
+                out.insert((entry.range.volume, Extent(extent as u32)), index);
             }
         }
         out

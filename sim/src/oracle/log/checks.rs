@@ -3,7 +3,7 @@
 
 use super::{Check, LogOracle, wrong};
 use mainstay_types::{
-    BLOCK_BYTES, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, ResourceRecord, VolumeId,
+    BLOCK_BYTES, EXTENT_BYTES, Epoch, Extent, Incarnation, Index, Member, NodeId, ResourceRecord, VolumeId,
 };
 use std::collections::BTreeMap;
 
@@ -294,7 +294,7 @@ impl LogOracle {
         node: NodeId,
         incarnation: Incarnation,
         applied: Index,
-        version_of: &mut dyn FnMut(VolumeId, u32) -> Index,
+        version_of: &mut dyn FnMut(VolumeId, Extent) -> Index,
     ) -> Check {
         let replica = self.replicas.get(&(node, incarnation));
         if replica.is_some_and(|replica| replica.inconsistent || replica.stray) {
@@ -309,7 +309,7 @@ impl LogOracle {
                     after.checked_sub(1).map(|at| history[at].0)
                 });
                 let Some(last) = last.max() else { continue };
-                let version = version_of(volume, extent as u32);
+                let version = version_of(volume, Extent(extent as u32));
                 if version < last {
                     return wrong(
                         "S12",
