@@ -26,7 +26,7 @@
 //! What it does not guarantee: anything when it is killed together with engine and agent, or when
 //! the machine stands still as a whole.
 
-// AttachedClients, signals and names of processes are system calls.
+// Sessions, signals and names of processes are system calls.
 #![allow(unsafe_code)]
 
 use crate::addresses::{AddressThread, Wanted};
