@@ -83,75 +83,79 @@ settings! {
          journal has it; the other replicas follow.";
     LagBytes "lag-bytes" Resource since "0.1", Kind::Bytes { least: 16 * BLOCK_BYTES, zero: None },
         |policy| policy.lag().bytes, |policy, value| put_lag(policy, |lag| lag.bytes = value),
-        "Mode a: bytes that a follower may lack; then writes wait for it. At most half the journal.";
+        "Mode a: bytes that a follower may lack. Writes wait for a follower that lacks more. At most half \
+         the journal.";
     LagTime "lag-time" Resource since "0.1",
         Kind::Time { least_ms: 100, most_ms: 3_600_000, zero: None },
         |policy| policy.lag().ms, |policy, value| put_lag(policy, |lag| lag.ms = value),
-        "Mode a: age of the oldest entry that a follower may lack; then writes wait for it.";
+        "Mode a: age of the oldest entry that a follower may lack. Writes wait for a follower that lacks an \
+         older one.";
     Takeover "takeover" Resource since "0.1", Kind::Switch,
         |policy| policy.takeover().into(), |policy, value| put_takeover(policy, value != 0),
-        "Mode a: when the primary is lost, a follower within these limits takes over without an operator. \
-         What it lacks is LOST.";
+        "Mode a: whether a follower takes over without an operator when the primary is lost. It must be \
+         within lag-bytes and lag-time. The writes that it lacks are LOST.";
     MinCopies "min-copies" Resource since "0.1", Kind::Number { least: 1, most: 32, unit: "replicas" },
         |policy| policy.min_copies.copies.into(), |policy, value| policy.min_copies.copies = small(value),
         "In-sync replicas, the primary's included, that must have a write before it is acknowledged. With \
-         fewer, requests wait.";
+         fewer, writes wait for the time suspend-io.";
     SuspendIo "suspend-io" Resource since "0.1",
         Kind::Time { least_ms: 0, most_ms: 3_600_000, zero: None },
         |policy| policy.min_copies.suspend_ms, |policy, value| policy.min_copies.suspend_ms = value,
-        "Time for which requests wait while there are fewer copies than min-copies; then they fail until \
-         there are enough again. 0s: they fail at once.";
+        "Time for which writes wait while there are fewer copies than min-copies. After that they fail \
+         until there are enough again. 0s: they fail at once.";
     ScrubInterval "scrub-interval" Resource since "0.1",
         Kind::Time { least_ms: 1000, most_ms: 3650 * DAY_MS, zero: Some("off") },
         |policy| policy.scrub.interval_ms, |policy, value| policy.scrub.interval_ms = value,
-        "Interval at which all replicas are compared, when all are in sync.";
+        "Interval at which all replicas are compared, when all are in sync. off: only on demand.";
     ScrubRepair "scrub-repair" Resource since "0.1", Kind::Word(&["off", "proven", "all"]),
         |policy| policy.scrub.repair as u64, |policy, value| policy.scrub.repair = pick(REPAIRS, value),
         "Blocks that a scheduled scrub repairs. proven: those whose right content is known by checksums or \
          by more than half of the replicas. off: none. all: also those where nothing is proven; they get \
-         what the primary has.";
+         the content that the primary has.";
     ScrubRate "scrub-rate" Resource since "0.1", Kind::Bytes { least: 1, zero: Some("unlimited") },
         |policy| policy.scrub.rate, |policy, value| policy.scrub.rate = value,
-        "Limit for reading during a scheduled scrub, per second and replica. unlimited: as fast as possible \
-         without slowing down clients.";
+        "Limit for reading during a scheduled scrub, in bytes per second and replica. unlimited: as fast as \
+         possible without slowing down clients.";
     SlowAck "slow-ack" Resource since "0.1",
         Kind::Time { least_ms: 1, most_ms: DAY_MS, zero: Some("off") },
         |policy| policy.slow.ack_ms, |policy, value| policy.slow.ack_ms = value,
-        "Time for an acknowledgement above which a replica counts as slow. A slow replica leaves the in-sync \
-         set when it also exceeds slow-factor, for slow-for. off: no replica leaves because it is slow.";
+        "Time for an acknowledgement above which a replica counts as slow, if it also exceeds slow-factor. \
+         A replica that is slow for the time slow-for leaves the in-sync set. off: no replica leaves \
+         because it is slow.";
     SlowFactor "slow-factor" Resource since "0.1", Kind::Number { least: 1, most: 1_000_000, unit: "times" },
         |policy| policy.slow.factor, |policy, value| policy.slow.factor = value,
-        "Factor by which a slow replica takes longer than the other replicas.";
+        "How many times as long as the other replicas a replica must take to count as slow.";
     SlowFor "slow-for" Resource since "0.1", Kind::Time { least_ms: 1, most_ms: DAY_MS, zero: None },
         |policy| policy.slow.for_ms, |policy, value| policy.slow.for_ms = value,
-        "Time for which a replica must be slow before it leaves.";
+        "Time for which a replica must be slow before it leaves the in-sync set.";
     SlowQuiet "slow-quiet" Resource since "0.1",
         Kind::Time { least_ms: 0, most_ms: 3650 * DAY_MS, zero: None },
         |policy| policy.slow.quiet_ms, |policy, value| policy.slow.quiet_ms = value,
-        "Time for which a replica that left must keep up before it returns. The time doubles each time the \
-         replica leaves again.";
+        "Time for which a replica that left because it was slow must keep up before it returns. The time \
+         doubles each time the replica leaves again.";
     SlowQuietMax "slow-quiet-max" Resource since "0.1",
         Kind::Time { least_ms: 0, most_ms: 3650 * DAY_MS, zero: None },
         |policy| policy.slow.quiet_max_ms, |policy, value| policy.slow.quiet_max_ms = value,
-        "Maximum of the time that slow-quiet begins with. A replica that stays in sync for this time has its \
-         own time halved.";
+        "Longest time to which slow-quiet grows by doubling. For each such time that a replica stays in \
+         sync, one doubling is taken back.";
     SlowMinCopies "slow-min-copies" Resource since "0.1",
         Kind::Number { least: 1, most: 32, unit: "replicas" },
         |policy| policy.slow.min_copies.into(), |policy, value| policy.slow.min_copies = small(value),
-        "Copies that stay in the in-sync set however slow they are, the primary's included. A higher \
-         min-copies takes precedence.";
+        "Replicas that stay in the in-sync set however slow they are, the primary's included. If min-copies \
+         is higher, it counts instead.";
     CMaxRate "c-max-rate" Cluster since "0.1", Kind::Bytes { least: 1, zero: Some("unlimited") },
         |policy| policy.background.max_rate, |policy, value| policy.background.max_rate = value,
-        "Limit for filling replicas that are not in sync, per second, for each node that fills others.";
+        "Limit for filling replicas that are not in sync, in bytes per second, for each node that fills \
+         others.";
     CMinRate "c-min-rate" Resource since "0.1", Kind::Bytes { least: 1, zero: Some("off") },
         |policy| policy.background.min_rate, |policy, value| policy.background.min_rate = value,
-        "Rate below which filling a replica does not slow down for clients, per second. off: filling never \
-         slows down.";
+        "Rate, in bytes per second, below which filling a replica does not yield to clients. off: filling \
+         never yields.";
     CSlowdown "c-slowdown" Resource since "0.1",
         Kind::Number { least: 1, most: 1_000_000, unit: "percent" },
         |policy| policy.background.slowdown_percent,
         |policy, value| policy.background.slowdown_percent = value,
-        "How much longer than usual a client's write may take for the sake of filling, in percent.";
+        "How much longer than usual a client's write may take while a replica is filled, in percent.";
 }
 
 /// The element of this number; values are checked before, so there is one.
@@ -405,7 +409,7 @@ pub fn markdown() -> String {
     let mut text =
         "| setting | default | values | what it does | since |\n|---|---|---|---|---|\n".to_owned();
     for setting in SETTINGS {
-        let scope = if setting.scope == Scope::Cluster { " Of the cluster only." } else { "" };
+        let scope = if setting.scope == Scope::Cluster { " For the whole cluster only." } else { "" };
         let (default, range) = (setting.write(setting.default_value()), setting.range());
         let Setting { name, help, since, .. } = setting;
         let _ = writeln!(text, "| `{name}` | {default} | {range} | {help}{scope} | {since} |");
