@@ -55,7 +55,7 @@ pub enum Command {
 pub enum LabVerb {
     /// Make a lab and form a cluster of its nodes.
     Up(UpArgs),
-    /// Remove a lab, its disks included. Works on remains as well.
+    /// Remove a lab, its disks included. This also removes what an interrupted command left.
     Down,
     /// Cut a node's power: every process dies at once, unsynced data is gone.
     Kill {
@@ -117,22 +117,21 @@ pub struct UpArgs {
     /// another way there.
     #[arg(long)]
     pub no_reflink: bool,
-    /// Disks that are directories of the machine's own file system: no loop device is in the way of
-    /// what a node writes, and a power cut takes nothing that a program has written. For
-    /// measurements.
+    /// Use directories of the machine's own file system as disks. Writes then pass no loop device,
+    /// and a power cut loses nothing that a program has written. For measurements.
     #[arg(long, conflicts_with_all = ["disk", "no_reflink"])]
     pub directories: bool,
-    /// Nodes that vote and hold no data: each runs an agent and no engine, and joins as a witness.
-    /// Not n1, which makes the cluster.
+    /// Nodes that join as witnesses, separated by commas: they vote, hold no data, and run an agent
+    /// and no engine. n1 cannot be one, because it makes the cluster.
     #[arg(long, value_delimiter = ',', value_name = "NODE", conflicts_with = "plain")]
     pub witness: Vec<String>,
-    /// Start neither engine nor agent; form no cluster.
+    /// Start neither engine nor agent, and form no cluster.
     #[arg(long)]
     pub plain: bool,
     /// Lease of the cluster, in milliseconds [default: 2000]
     #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
     pub lease_ms: Option<u64>,
-    /// Leave everything as it is if this fails, to look at it.
+    /// Leave everything as it is if the command fails, so that you can look at it.
     #[arg(long)]
     pub keep: bool,
 }
@@ -141,7 +140,7 @@ pub struct UpArgs {
 pub struct LogsArgs {
     /// Name of the node.
     pub node: String,
-    /// Only this program [default: all]
+    /// Show only the log of this program [default: all]
     #[arg(long, value_parser = ["engine", "agent", "init"])]
     pub program: Option<String>,
     /// Number of lines from the end of each log.
@@ -183,8 +182,8 @@ pub enum BenchCommand {
         /// Overwrite the content of devices and files.
         #[arg(long)]
         overwrite: bool,
-        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a
-        /// hand-over to a worker thread for each request, which libaio does not need.
+        /// I/O engine of fio in all cases, on devices and files [default: as each case says]. On
+        /// some devices io_uring hands each request to a worker thread, and libaio does not.
         #[arg(long, value_name = "ENGINE", value_parser = ["io_uring", "libaio"])]
         engine: Option<String>,
         #[command(flatten)]
@@ -193,7 +192,7 @@ pub enum BenchCommand {
     /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let
     /// sysbench load it. Both are removed. Needs root.
     Sysbench {
-        /// The first is the baseline of the others.
+        /// Directories. The first is the baseline of the others.
         #[arg(required = true, value_name = "DIR")]
         directories: Vec<PathBuf>,
         #[command(flatten)]
@@ -205,7 +204,8 @@ pub enum BenchCommand {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Cases to run; `rw4k-j8-*` means all cases whose names begin like that.
+    /// Cases to run, separated by commas; `rw4k-j8-*` means all cases whose names begin like that
+    /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "CASES")]
     pub only: Vec<String>,
     /// Number of runs of each case on each target.

@@ -111,8 +111,8 @@ pub struct EngineArgs {
     /// Address and port for other engines.
     #[arg(long, default_value = "0.0.0.0:7401", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
-    /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay
-    /// status` says which and why.
+    /// How volumes become devices. auto: the best way that this kernel offers; `mainstay status`
+    /// says which one it is, and why.
     #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
     pub device: DeviceOption,
     /// Address and port for NBD clients on other machines, with --device nbd. Without
@@ -181,7 +181,8 @@ pub struct AgentArgs {
     /// There is no authentication and no encryption, and nothing but metrics. Default: off.
     #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<std::net::SocketAddr>,
-    /// Control group (version 2) below which each service gets a group of its own.
+    /// Control group (version 2) below which each service gets a group of its own. Default:
+    /// mainstay/NODE below the mount point of control groups, usually /sys/fs/cgroup.
     #[arg(long, value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
     /// Directory for the journals of new replicas, on a device of its own. Default: in the pool.
@@ -205,7 +206,8 @@ pub enum ClusterCommand {
         /// Name of this node.
         #[arg(long = "as", value_name = "NODE")]
         node: String,
-        /// Address at which other agents reach this one, with or without a port.
+        /// Address at which other agents reach this one, with or without a port. Without one it is
+        /// port 7400.
         #[arg(long)]
         address: String,
         /// Address under which other engines reach this node's engine, with or without a port
@@ -233,7 +235,8 @@ pub enum ClusterCommand {
         /// listens, or, if it listens on all, the address from which it reaches the peer.
         #[arg(long)]
         address: Option<String>,
-        /// Address under which other engines reach this node's engine, if it is another one.
+        /// Address under which other engines reach this node's engine, with or without a port
+        /// [default: the host of --address, port 7401]
         #[arg(long)]
         engine_address: Option<String>,
         /// Make this node a witness. It votes and holds no data, and it needs no engine.
@@ -309,19 +312,20 @@ pub struct CreateArgs {
     pub min_copies: Option<u32>,
     #[command(flatten)]
     pub suspend: SuspendArgs,
-    /// A setting of the resource, for example mode=b; can be given several times. `mainstay
-    /// resource set --help` lists all settings.
+    /// A setting of the resource, for example mode=b. Give the option once per setting. `mainstay
+    /// resource set --help` lists all of them.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
     pub settings: Vec<SettingArg>,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
 
-/// Limits for requests while fewer copies exist than --min-copies wants.
+/// Limits for writes while fewer copies exist than are wanted.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct SuspendArgs {
-    /// Time for which requests wait while there are fewer copies than --min-copies; then they fail
-    /// until there are enough again. For example 20s; 0s fails at once; up to 1h [default: 20s]
+    /// Time for which writes wait while there are fewer copies than wanted, for example 20s; at
+    /// most 1h. After that they fail until there are enough again. 0s: they fail at once [default:
+    /// 20s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms)]
     pub suspend_io: Option<u64>,
 }
@@ -329,8 +333,8 @@ pub struct SuspendArgs {
 /// Schedule of scrubs, and what they repair.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct ScrubArgs {
-    /// Interval at which all replicas are compared, when all are in sync: for example 7d, or off
-    /// [default of a new resource: 30d]
+    /// Interval at which all replicas are compared, when all are in sync, for example 7d. off: only
+    /// on demand [default of a new resource: 30d]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms_or_off)]
     pub scrub_interval: Option<u64>,
     /// Blocks that a scheduled scrub repairs. proven: those whose right content is known by
@@ -368,7 +372,7 @@ pub struct SettingArg {
 fn parse_setting(text: &str) -> Result<SettingArg, String> {
     let (name, value) = text
         .split_once('=')
-        .ok_or("write a setting and its value, for example slow-ack=20ms; or slow-ack=default")?;
+        .ok_or("write a setting and its value, for example slow-ack=20ms or slow-ack=default")?;
     let (key, chosen) = parse_change(name, value)?;
     Ok(SettingArg { name: name.to_owned(), value: chosen.map(|value| key.setting().write(value)) })
 }
@@ -563,24 +567,26 @@ pub enum ResourceCommand {
     SetMode {
         /// Name of the resource.
         name: String,
+        /// The mode.
         #[arg(value_parser = ["a", "b", "c", "A", "B", "C"])]
         mode: String,
-        /// Mode A: bytes that a follower may lack; then writes wait for it. At most half the
-        /// journal [default: 64M, or half the journal]
+        /// Mode A: bytes that a follower may lack. Writes wait for a follower that lacks more. At
+        /// most half the journal [default: 64MiB, or half the journal if that is less]
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         lag_bytes: Option<u64>,
-        /// Mode A: age of the oldest entry that a follower may lack, in seconds; then writes wait
-        /// for it [default: 10]
+        /// Mode A: age of the oldest entry that a follower may lack, in seconds. Writes wait for a
+        /// follower that lacks an older one [default: 10]
         #[arg(long, value_name = "SECONDS", value_parser = duration::parse_s)]
         lag_s: Option<u64>,
         /// Mode A: when the primary is lost, a follower within these limits takes over without an
-        /// operator. What it lacks is LOST.
+        /// operator. The writes that it lacks are LOST. Without this option the resource's own
+        /// choice is taken back.
         #[arg(long)]
         takeover: bool,
     },
     /// Choose how many in-sync replicas must have a write before it is acknowledged; the resource
-    /// stays in use. With fewer copies requests wait, and fail after --suspend-io. With 2 of three
-    /// replicas no write rests on one machine. With 1 (the default) the last replica goes on alone.
+    /// stays in use. With fewer copies writes wait, and fail after --suspend-io. With 2, no write
+    /// rests on one machine. With 1 (the default), the last replica goes on alone.
     SetMinCopies {
         /// Name of the resource.
         name: String,
@@ -609,21 +615,22 @@ pub enum ResourceCommand {
     Scrub {
         /// Name of the resource.
         name: String,
-        /// Repair blocks that differ. They get what more than half of the replicas hold; otherwise,
-        /// such as with two replicas, what the primary holds
+        /// Repair blocks that differ. A block that does not fit its checksum is wrong. Of the
+        /// others, the content that more than half hold is right. If there is none, the content of
+        /// the primary is right, unless more replicas hold another one.
         #[arg(long, conflicts_with_all = ["report", "stop"])]
         repair: bool,
-        /// Limit for reading, in bytes per second and replica [default: as fast as possible without
-        /// slowing down clients]
+        /// Limit for reading, in bytes per second and replica, for example 50MiB [default: as fast
+        /// as possible without slowing down clients]
         #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["report", "stop"])]
         rate: Option<u64>,
-        /// Do not wait for the end
+        /// Do not wait for the end.
         #[arg(long, conflicts_with_all = ["report", "stop"])]
         no_wait: bool,
-        /// Show the progress of the scrub that runs, or the result of the last one
+        /// Show the progress of the scrub that runs, or the result of the last one.
         #[arg(long, conflicts_with = "stop")]
         report: bool,
-        /// End the scrub that runs
+        /// End the scrub that runs.
         #[arg(long)]
         stop: bool,
     },
