@@ -21,7 +21,7 @@ use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{Resource, Service};
 use mainstay_types::{
     Attachment, Mode, NodeId, PeerState, Problem, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
-    SnapshotState, StoreState, Time, size_words,
+    SnapshotState, StoreState, Time, duration, size_words,
 };
 use std::collections::BTreeMap;
 
@@ -310,9 +310,9 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     };
     let limits = match record.policy.mode() {
         Mode::A => format!(
-            "; while it was within the limits, writes waited for it when it lacked {}, or what was older than {} s",
+            "; while it was within the limits, writes waited for it when it lacked {}, or what was older than {}",
             size_words(record.policy.lag().bytes),
-            record.policy.lag().ms / 1000
+            duration::typed(record.policy.lag().ms)
         ),
         Mode::B | Mode::C => String::new(),
     };

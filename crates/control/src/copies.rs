@@ -9,7 +9,7 @@
 
 use crate::state::{Resource, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{MinCopies, Mode, NodeId};
+use mainstay_types::{MinCopies, Mode, NodeId, duration};
 
 impl State {
     /// Whether a dead member on `node` stays in sync because too few members would remain. It lacks
@@ -49,9 +49,9 @@ impl State {
         };
         Some((
             format!(
-                "{wanted} copies are wanted and {} is there: writes wait {} s, and then fail",
+                "{wanted} copies are wanted and {} is there: writes wait {}, and then fail",
                 there.len(),
-                record.policy.min_copies.suspend_ms / 1000
+                duration::typed(record.policy.min_copies.suspend_ms)
             ),
             format!(
                 "{first}; or go on with fewer: `mainstay resource set-min-copies {} {}`",
@@ -85,19 +85,19 @@ pub(crate) fn check(wanted: MinCopies, replicas: usize, mode: Mode) -> Result<()
     if wanted.copies == 0 || wanted.copies as usize > replicas {
         return Err((
             format!(
-                "min-copies: {} copies are asked for, of a resource with {replicas} replicas",
+                "min-copies: {} copies are wanted, and the resource is to have {replicas} replicas",
                 wanted.copies
             ),
-            format!("ask for 1 to {replicas}, or add replicas first"),
+            format!("choose at most {replicas} for min-copies, or add replicas first"),
         ));
     }
     if wanted.copies > 1 && mode == Mode::A {
         return Err((
             format!(
-                "min-copies: {} copies are asked for in mode A, in which the primary alone acknowledges writes",
+                "min-copies: {} copies are wanted, and in mode A the primary alone acknowledges writes",
                 wanted.copies
             ),
-            "ask for 1, or choose another mode first".into(),
+            "choose 1 for min-copies, or choose another mode first".into(),
         ));
     }
     Ok(())

@@ -30,7 +30,7 @@ use crate::state::{Forced, Loss, Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     Code, ConfigVersion, Epoch, Index, Member, NodeId, Position, Problem, ResourceId, Severity, VolumeId,
-    reach, size_words,
+    duration, reach, size_words,
 };
 
 /// Positions of the replica that the operator was told before a forced promotion: the end of its
@@ -164,9 +164,9 @@ impl State {
                 end.0, heard.0
             ),
             None => format!(
-                "goes on from {name}, which lacks no more than {} or {} s of what {names} acknowledged; that is lost",
+                "goes on from {name}, which lacks no more than {} or {} of what {names} acknowledged; that is lost",
                 size_words(record.policy.lag().bytes),
-                record.policy.lag().ms / 1000
+                duration::typed(record.policy.lag().ms)
             ),
         };
         // Some of their growth may be lost as well; it is wished for again.

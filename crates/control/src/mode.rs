@@ -184,12 +184,12 @@ pub(crate) fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (Stri
     if lag.bytes < 16 * BLOCK_BYTES || lag.bytes > most {
         return Err((
             format!(
-                "lag-bytes: {} are asked for, and the journal has {}",
+                "lag-bytes: {} are wanted, and the journal has {}",
                 size_words(lag.bytes),
                 size_words(resource.spec.journal_bytes)
             ),
             format!(
-                "set lag-bytes from {} to {}, which is half the journal",
+                "choose {} to {} for lag-bytes; the most is half the journal",
                 size_words(16 * BLOCK_BYTES),
                 size_words(most)
             ),

@@ -15,7 +15,7 @@ use crate::snapshots::unknown_resource;
 use crate::state::{Outcome, Resource, State, refused};
 use mainstay_types::settings::{Changes, differing};
 use mainstay_types::{
-    Choices, Code, ConfigVersion, Key, Mode, Policy, ResourceId, Scope, Severity, reach, size_words,
+    Choices, Code, ConfigVersion, Key, Mode, Policy, ResourceId, Scope, Severity, duration, reach, size_words,
 };
 
 impl State {
@@ -177,7 +177,7 @@ impl Resource {
         copies::check(policy.min_copies, self.lasting_replicas(), policy.mode()).map_err(
             |(message, remedy)| {
                 let one = format!(
-                    "let one copy be enough first: `mainstay resource set-min-copies {} 1`",
+                    "set min-copies=1 together with the mode, or first run `mainstay resource set-min-copies {} 1`",
                     self.name
                 );
                 Box::new(refused(code.clone(), message, if code == Code::BadMode { one } else { remedy }))
@@ -215,13 +215,14 @@ pub(crate) fn check_asked(changes: &Changes, policy: &Policy) -> Result<(), Box<
     let asked = |key: &Key| matches!(changes.get(key), Some(Some(_)));
     let of_mode_a = changes.keys().find(|key| key.is_of_mode_a() && asked(key));
     if let Some(key) = of_mode_a.filter(|_| policy.mode() != Mode::A) {
-        let message = format!("{} can be set together with mode a only", key.setting().name);
-        let remedy = "leave it out, or set mode=a with it";
+        let name = key.setting().name;
+        let message = format!("{name} has an effect in mode a only");
+        let remedy = format!("leave {name} out, or set mode=a in the same command");
         return Err(Box::new(refused(Code::NotForThisMode, message, remedy)));
     }
     if asked(&Key::SuspendIo) && policy.min_copies.copies <= 1 {
-        let message = "requests wait for copies only where more than one copy is wanted";
-        let remedy = "ask for more copies with min-copies, or leave suspend-io out";
+        let message = "suspend-io has no effect while min-copies is 1";
+        let remedy = "set min-copies to 2 or more in the same command, or leave suspend-io out";
         return Err(Box::new(refused(Code::NotForOneCopy, message, remedy)));
     }
     Ok(())
@@ -238,15 +239,15 @@ pub fn words(before: &Policy, after: &Policy) -> Vec<String> {
         texts.push(match after.min_copies.copies {
             1 => "writes are acknowledged with one copy, if there are no more".to_owned(),
             copies => format!(
-                "writes are acknowledged with {copies} copies at least; with fewer they wait {} s, and then fail",
-                after.min_copies.suspend_ms / 1000
+                "writes are acknowledged with {copies} copies at least; with fewer they wait {}, and then fail",
+                duration::typed(after.min_copies.suspend_ms)
             ),
         });
     }
     if before.scrub.interval_ms != after.scrub.interval_ms {
         texts.push(match after.scrub.interval_ms {
             0 => "its replicas are compared only on demand".to_owned(),
-            ms => format!("its replicas are compared every {} s", ms / 1000),
+            ms => format!("its replicas are compared every {}", duration::typed(ms)),
         });
     }
     let told = |key: Key| {
@@ -265,12 +266,12 @@ fn mode_words(policy: &Policy) -> String {
     let (lag, takeover) = (policy.lag(), policy.takeover());
     match policy.mode() {
         Mode::A => format!(
-            "mode A: writes are acknowledged by the primary alone; the others follow within {} and {} s{}",
+            "mode A: writes are acknowledged by the primary alone; the other replicas follow within {} and {}{}",
             size_words(lag.bytes),
-            lag.ms / 1000,
+            duration::typed(lag.ms),
             if takeover { ", and one that does takes over when the primary is lost" } else { "" }
         ),
-        Mode::B => "mode B: writes are acknowledged when all replicas that are in sync have them in memory; a flush waits for their disks".to_owned(),
+        Mode::B => "mode B: writes are acknowledged when all replicas that are in sync have them in memory; a flush waits for their journals".to_owned(),
         Mode::C => "mode C: writes are acknowledged by all replicas that are in sync".to_owned(),
     }
 }

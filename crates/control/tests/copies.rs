@@ -113,7 +113,7 @@ fn a_dead_member_stays_if_too_few_remain() {
     die(&mut state, B);
     assert_eq!((members(&state), primary(&state)), (vec![A, B], Some(A)));
     let told_now = told(&state);
-    assert!(told_now[0].0.contains("2 copies are wanted and 1 is there: writes wait 20 s"), "{told_now:?}");
+    assert!(told_now[0].0.contains("2 copies are wanted and 1 is there: writes wait 20s"), "{told_now:?}");
     assert!(
         told_now[0].1.contains("bring b back; or go on with fewer: `mainstay resource set-min-copies db 1`")
     );

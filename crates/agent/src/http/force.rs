@@ -63,8 +63,8 @@ pub(super) async fn force_promote(
         if now != accepted {
             return Err(Problem::new(
                 Code::Conflict,
-                "what the promotion costs has changed since it was accepted",
-                "Ask again what it costs.",
+                format!("{doing}: the cost has changed since you accepted it"),
+                format!("Run `mainstay resource force-promote {name} {node}` to see the present cost."),
             ));
         }
         let to = resource.record.replica(holder).ok_or_else(|| unknown_resource(&name))?;

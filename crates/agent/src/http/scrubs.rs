@@ -66,7 +66,7 @@ pub(super) async fn report(AppState(agent): App, Path(name): Path<String>) -> Ap
                     "the replicas of resource {name} were not compared since {} opened its replica",
                     view.state.node_name(primary)
                 ),
-                "`mainstay resource scrub NAME` compares them.",
+                format!("Run `mainstay resource scrub {name}` to compare them."),
             )),
         }
     })
@@ -104,11 +104,11 @@ fn ask_primary(
         }
     }
     Err(refused.unwrap_or_else(|| {
-        let text = format!("resource {name} has no primary");
+        let text = format!("resource {name} has no primary, and only a primary compares replicas");
         Problem::new(
             Code::NoPrimary,
             text,
-            "Replicas are compared by the primary; `mainstay status` says why there is none.",
+            "Look at `mainstay status`, which says why there is none, and try again when there is one.",
         )
     }))
 }

@@ -12,7 +12,7 @@ use mainstay_types::settings::{Changes, SETTINGS, parse_change};
 use mainstay_types::{Choices, Code, Mode, Problem};
 use std::collections::BTreeMap;
 
-const REMEDY: &str = "`mainstay resource set --help` lists all settings with their values.";
+const REMEDY: &str = "`mainstay cluster set --help` lists all settings with their values.";
 
 /// Parses named changes; `None` takes a choice back.
 ///
@@ -60,7 +60,7 @@ pub(super) async fn change_of_resource(
         let after = view.state.policy_after(resource, &changes);
         let meaning = words(&resource.record.policy, &after);
         let message = match meaning.is_empty() {
-            true => format!("the settings of resource {name} are in force already"),
+            true => format!("resource {name} has these settings already"),
             false => format!("resource {name}: {}", meaning.join("; ")),
         };
         let version = Some(resource.record.version);
@@ -78,7 +78,7 @@ pub(super) async fn change_of_cluster(
     let changes = changes(&asked)?;
     change_present_state(agent, move |_| {
         let command = Command::ChangeSettings { resource: None, version: None, changes: changes.clone() };
-        Ok((command, "the cluster has these settings for all resources without a choice of their own".into()))
+        Ok((command, "these settings count for all resources without a choice of their own".into()))
     })
     .await
 }

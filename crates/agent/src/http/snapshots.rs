@@ -102,7 +102,10 @@ pub(super) fn clone_spec(
         return Err(Problem::new(
             Code::Ambiguous,
             text,
-            "Name one of their nodes with --replicas; see `mainstay snapshot list NAME`.",
+            format!(
+                "Name one of their nodes with --replicas; `mainstay snapshot list {}` shows the nodes.",
+                found.source.name
+            ),
         ));
     }
     if replicas.is_empty() {

@@ -88,7 +88,7 @@ fn refuse(
             return Err(Problem::new(
                 Code::DeviceInUse,
                 format!("{doing}: on {name} it is used by {}", holders::words(&users)),
-                "End that, disconnect it or unmount it, and try again.",
+                "End what uses it, or disconnect or unmount it there, and try again.",
             ));
         }
         sleep(PAUSE);

@@ -8,8 +8,7 @@ use mainstay_api::rest::{
     Accepted, ForceView, Mode, PeerState, PeerView, ResourceView, Role, SettingValue, SettingsChange,
 };
 use mainstay_client::Client;
-use mainstay_types::Key;
-use mainstay_types::size;
+use mainstay_types::{Key, duration, size};
 
 /// Changes made by `set-mode`. A limit that is not given stays as it is, and the takeover does not.
 pub fn mode_change(
@@ -103,16 +102,16 @@ pub fn details(resource: &ResourceView) -> String {
     let mut text = String::new();
     if resource.mode == Mode::A {
         text += &format!(
-            "\nmode A: writes wait for a follower that lacks more than {} or something older than {} ms",
+            "\nmode A: writes wait for a follower that lacks more than {} or something older than {}",
             size::size_words(resource.lag_bytes),
-            resource.lag_ms
+            duration::typed(resource.lag_ms)
         );
     }
     if resource.min_copies > 1 {
         text += &format!(
-            "\nwrites are acknowledged with {} copies at least; with fewer they wait {} s, and then fail",
+            "\nwrites are acknowledged with {} copies at least; with fewer they wait {}, and then fail",
             resource.min_copies,
-            resource.suspend_ms / 1000
+            duration::typed(resource.suspend_ms)
         );
     }
     text += &memory(resource);
