@@ -385,7 +385,7 @@ fn advise_full(
             format!("{subject} {}", join(names)),
             what,
             format!(
-                "make room there: it goes on by itself, and what was acknowledged is safe in the journal{copies}"
+                "make room there (docs/volumes.md says how): it goes on by itself, and what was acknowledged is safe in the journal{copies}"
             ),
         );
     }
