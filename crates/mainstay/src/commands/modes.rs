@@ -89,7 +89,7 @@ fn memory(resource: &ResourceView) -> String {
                 .to_owned()
         }
         (Mode::B, count) if count < in_sync => {
-            format!("\nmode B: writes still wait for journals, until the memory of all counts; now it does of {}", if count == 0 { "none" } else { &counted })
+            format!("\nmode B: writes still wait for journals until the memory of all replicas in sync counts; so far: {}", if count == 0 { "none" } else { &counted })
         }
         (Mode::B, _) => "\nmode B: writes are acknowledged from memory, and a flush waits for journals".to_owned(),
         (_, 0) => String::new(),
@@ -117,8 +117,10 @@ pub fn details(resource: &ResourceView) -> String {
     text += &memory(resource);
     if resource.takeover {
         text += &match resource.failover_ready.join(" or ") {
-            nobody if nobody.is_empty() => "\nnobody lacks so little that it could take over now".to_owned(),
-            ready => format!("\nwhen the primary is lost {ready} takes over, and what it lacks is lost"),
+            none if none.is_empty() => "\nno follower lacks so little that it could take over now".to_owned(),
+            ready => format!(
+                "\nwhen the primary is lost, {ready} takes over, and the writes that it lacks are lost"
+            ),
         };
     }
     if let Some(forced) = &resource.forced {
@@ -133,7 +135,7 @@ pub fn details(resource: &ResourceView) -> String {
             Some((from, to)) => {
                 format!("; lost were {} entries, {from} to {to}", (to + 1).saturating_sub(from))
             }
-            None => "; what was lost is known when one returns that had everything".to_owned(),
+            None => "; the loss is known when a replica that had everything returns".to_owned(),
         };
     }
     text

@@ -111,7 +111,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             if changes.is_empty() {
                 return Err(Failure::new(
                     Code::NothingToChange,
-                    "nothing is named that is to be changed",
+                    "no setting to change is given",
                     "Give --scrub-interval, --scrub-repair or --scrub-rate.",
                 ));
             }
