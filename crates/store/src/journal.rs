@@ -188,7 +188,7 @@ impl Journal {
     /// Adds a batch that recovery found.
     pub fn push(&mut self, placed: Placed) {
         self.head = placed.offset + placed.len;
-        // Recovery finds batches before the checkpoint as well; those come first.
+        // A batch before the checkpoint is not live. Recovery adds none, because it begins there.
         self.live += usize::from(placed.last <= self.checkpoint);
         self.placed.push_back(placed);
     }
