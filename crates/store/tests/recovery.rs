@@ -4,9 +4,10 @@
 mod lab;
 
 use bytes::Bytes;
-use lab::{BLOCK, Disk, Doing, Lab, Log, Random, write};
+use lab::{BLOCK, Disk, Doing, Lab, Log, RESOURCE, Random, discard, write};
+use mainstay_codec::{Batch, LocalHeader};
 use mainstay_store::{Area, Media, MediaError, Output, RecoverError, Store};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Epoch, Index};
+use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Epoch, Index, ResourceId};
 
 /// Appends a batch of one entry and makes it durable.
 fn durable(lab: &mut Lab, log: &mut Log, block: u64, blocks: u64, fill: u8) {
@@ -221,6 +222,108 @@ fn a_record_that_was_written_at_the_start_of_the_ring_by_mistake_is_damage() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Puts the record of a batch without payload into a block of the journal. No void covers it.
+fn put_record(disk: &mut Disk, block: usize, batch: &Batch, durable_before: Index) {
+    let header = batch.header_block(LocalHeader { generation: 99, durable_before });
+    let journal = disk.areas.get_mut(&Area::Journal).expect("exists");
+    journal[block * BLOCK..(block + 1) * BLOCK].copy_from_slice(&header);
+}
+
+#[test]
+fn a_record_of_another_history_or_resource_does_not_continue_the_log() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    lab.store.append(log.seal(2, Index(0), vec![discard(0, 1)]));
+    lab.settle();
+    let (before, chain) = (lab.disk.clone(), log.chain());
+    let other = Chain(chain.0 ^ 1);
+    for (resource, epoch, first, prev_chain, end) in [
+        (RESOURCE, 2, 2, chain, 2),
+        (RESOURCE, 3, 2, chain, 2),
+        (RESOURCE, 1, 2, chain, 1),
+        (RESOURCE, 2, 2, other, 1),
+        (RESOURCE, 2, 3, chain, 1),
+        (ResourceId(8), 2, 2, chain, 1),
+    ] {
+        let entries = vec![discard(1, 1)];
+        let batch = Batch::seal(resource, Epoch(epoch), Index(first), prev_chain, Index(0), entries);
+        let mut disk = before.clone();
+        put_record(&mut disk, 1, &batch, Index(1));
+        lab.recover_from(disk).expect("nothing says that it is damage");
+        let found = lab.store.log_state().end.index;
+        assert_eq!(found, Index(end), "resource {resource:?}, epoch {epoch}, first {first}");
+    }
+}
+
+#[test]
+fn only_a_record_of_the_same_resource_is_a_witness_of_damage() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    durable(&mut lab, &mut log, 0, 1, 1);
+    let before = lab.disk.clone();
+    for resource in [RESOURCE, ResourceId(8)] {
+        let batch = Batch::seal(resource, Epoch(1), Index(9), Chain(5), Index(0), vec![discard(1, 1)]);
+        let mut disk = before.clone();
+        put_record(&mut disk, 20, &batch, Index(8));
+        match lab.recover_from(disk) {
+            Ok(()) => {
+                assert!(resource != RESOURCE, "damage is not noticed");
+                assert_eq!(lab.store.log_state().end.index, Index(1));
+            }
+            Err(RecoverError::Corrupt { index, known_durable, .. }) => {
+                assert!(resource == RESOURCE, "the record speaks of another journal");
+                assert_eq!((index, known_durable), (Index(2), Index(8)));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// A record tells the truth of the records before it, whatever has become of its own payload.
+#[test]
+fn a_record_with_a_torn_payload_is_a_witness_of_damage() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    for n in 0..3 {
+        durable(&mut lab, &mut log, n, 1, n as u8);
+    }
+    let mut disk = lab.disk.clone();
+    let journal = disk.areas.get_mut(&Area::Journal).expect("exists");
+    // The header of the second record, and the payload of the third.
+    for block in [2, 5] {
+        journal[block * BLOCK + 20] ^= 1;
+    }
+    match lab.recover_from(disk) {
+        Err(RecoverError::Corrupt { index, known_durable, .. }) => {
+            assert_eq!((index, known_durable), (Index(2), Index(2)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An older copy of the files must not lead (R12). An inconsistent replica does not lead anyway
+/// (R16).
+#[test]
+fn a_consistent_log_that_lacks_what_the_replica_held_is_an_older_copy() {
+    let found = |lab: &Lab, known: u64| {
+        let store = Store::recover_known(&mut lab.disk.clone(), lab.tuning, Index(known));
+        store.map(|store| store.log_state().end.index)
+    };
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    lab.append(&mut log, vec![write(0, 1, 1)]);
+    lab.settle();
+    assert_eq!(found(&lab, 1).expect("nothing is missing"), Index(1));
+    let refused = found(&lab, 2);
+    assert!(matches!(refused, Err(RecoverError::Older { end: Index(1), known: Index(2) })), "{refused:?}");
+
+    log.seal(1, Index(1), vec![write(0, 1, 2)]);
+    let volumes = lab.config.volumes.clone();
+    lab.store.restart(log.end(), log.chain(), &volumes, &[], ClientMark::default());
+    lab.settle();
+    assert_eq!(found(&lab, 3).expect("it is inconsistent"), Index(2));
 }
 
 /// The process ends while its journal write is under way: the device has it in its cache, where
