@@ -31,6 +31,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/status.md",
     "docs/volumes.md",
     "docs/internals/README.md",
+    "docs/internals/recovery.md",
     "docs/internals/silence.md",
     "docs/internals/simulator.md",
     "docs/internals/snapshots.md",
@@ -121,6 +122,16 @@ fn every_test_that_the_specification_names_exists() {
     }
     assert!(found > 20, "only {found} names of tests were recognised");
     assert!(missing.is_empty(), "no such test:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_test_that_the_page_of_recovery_names_exists() {
+    let text = read("docs/internals/recovery.md");
+    let known = tests(&files());
+    let names: Vec<&str> = quoted(&text).into_iter().filter(|word| is_test_name(word)).collect();
+    assert!(names.len() > 20, "only {} names of tests were recognised", names.len());
+    let missing: Vec<&str> = names.into_iter().filter(|name| !known.contains(*name)).collect();
+    assert!(missing.is_empty(), "no such test: {missing:?}");
 }
 
 #[test]

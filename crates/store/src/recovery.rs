@@ -13,6 +13,9 @@
 //!
 //! A batch's own `commit` field is no evidence of durability here: a replica that is catching up
 //! receives batches whose commit index is ahead of its journal.
+//!
+//! [recovery.md](../../../docs/internals/recovery.md) has every condition that is distinguished
+//! here, with the decision, the reason, an example and the test that shows it.
 
 use crate::Store;
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
