@@ -31,6 +31,8 @@ fn every_story_is_here() {
     for (mark, story) in stories() {
         let told = text.split_once(&format!("fn {story}() {{")).map(|(_, told)| told);
         let told = told.and_then(|told| told.split("#[test]").next()).unwrap_or_default();
+        // A call that is too long for a line has its arguments on lines of their own.
+        let told = told.replace("reaches(\n        ", "reaches(");
         assert!(told.contains(&format!("reaches(\"{mark}\"")), "{story} is to come to: {mark}");
     }
 }

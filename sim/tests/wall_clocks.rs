@@ -23,10 +23,22 @@ fn with_steps(plan: &Plan, far: i64) -> Plan {
     plan
 }
 
-/// All events, except the notes of how far clocks were stepped.
-fn told(outcome: &Outcome) -> Vec<(u64, Option<NodeId>, &str)> {
+/// All events, except the notes of how far clocks were stepped, and without the age of a snapshot,
+/// which a refusal tells to people.
+fn told(outcome: &Outcome) -> Vec<(u64, Option<NodeId>, String)> {
     let lines = outcome.lines.iter().filter(|line| !line.text.starts_with("the wall clock of"));
-    lines.map(|line| (line.at_us, line.node, line.text.as_str())).collect()
+    lines.map(|line| (line.at_us, line.node, without_age(&line.text))).collect()
+}
+
+fn without_age(text: &str) -> String {
+    const BEFORE: &str = "it was asked for ";
+    match text.split_once(BEFORE) {
+        Some((before, after)) => {
+            let (_, after) = after.split_once(" ago").unwrap_or_default();
+            format!("{before}{BEFORE}{after}")
+        }
+        None => text.to_owned(),
+    }
 }
 
 #[test]
