@@ -175,10 +175,10 @@ impl OpenReplica {
         Self { host, around }
     }
 
-    /// Limit of the record for everything that this node fills, in bytes per second. 0: no limit.
-    /// `None` before there is a record.
+    /// Limit of the record for everything that this node fills, in bytes per second. 0: no limit,
+    /// or no record yet.
     #[must_use]
-    pub fn fill_rate_of_node(&self) -> Option<u64> {
+    pub fn fill_rate_of_node(&self) -> u64 {
         self.host.replica().fill_rate_of_node()
     }
 

@@ -8,6 +8,7 @@
 
 mod agent;
 mod attachments;
+mod fill_rates;
 
 use crate::attachment::OpenClient;
 use crate::buffer::BufferPool;
@@ -24,6 +25,7 @@ use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use crate::users::Users;
+use fill_rates::FillRates;
 use mainstay_api::engine::{EngineEvent, Request};
 use mainstay_codec::nbd::Export;
 use mainstay_codec::{Envelope, Message};
@@ -126,10 +128,7 @@ pub struct Shard {
     awaiting: BTreeMap<ResourceId, usize>,
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
-    /// Resources that fill replicas elsewhere, if that is limited.
-    filling: BTreeSet<ResourceId>,
-    /// The limit for all of them that was divided last, in bytes per second. 0: none.
-    fill_rate: u64,
+    fill_rates: FillRates,
     up: BTreeSet<NodeId>,
     lease_until: Time,
     fenced: bool,
@@ -186,8 +185,7 @@ impl Shard {
             deadlines: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             touched: BTreeSet::new(),
-            filling: BTreeSet::new(),
-            fill_rate: 0,
+            fill_rates: FillRates::default(),
             up: BTreeSet::new(),
             lease_until: Time(0),
             fenced: true,
@@ -393,22 +391,16 @@ impl Shard {
     }
 
     /// Sees whether a replica has begun or ended to fill others, or has heard of another limit, and
-    /// divides the node's rate among the replicas that fill. The limit is the cluster's, so all
-    /// records have the same sooner or later.
+    /// divides the node's rate anew then.
     fn divide_background(&mut self, now: Time, resource: ResourceId) {
         let replica = self.replicas.get(&resource);
-        let node = replica.and_then(OpenReplica::fill_rate_of_node).unwrap_or(self.fill_rate);
-        if node == 0 && self.fill_rate == 0 {
+        let limit = replica.map_or(0, OpenReplica::fill_rate_of_node);
+        if limit == 0 && self.fill_rates.is_empty() {
             return;
         }
-        let fills = node > 0 && replica.is_some_and(OpenReplica::fills);
-        let changed = if fills { self.filling.insert(resource) } else { self.filling.remove(&resource) };
-        if !changed && node == self.fill_rate {
-            return;
-        }
-        self.fill_rate = node;
-        let share = if node == 0 { 0 } else { (node / self.filling.len().max(1) as u64).max(1) };
-        for resource in self.filling.clone() {
+        let fills = limit > 0 && replica.is_some_and(OpenReplica::fills);
+        let Some(share) = self.fill_rates.note(resource, fills.then_some(limit)) else { return };
+        for resource in self.fill_rates.resources() {
             self.with(now, resource, |replica, _| replica.background_rate(now, share));
         }
     }

@@ -404,11 +404,11 @@ impl Replica {
         filling
     }
 
-    /// Limit of the record for everything that the node fills, in bytes per second. 0: no limit.
-    /// `None` before there is a record.
+    /// Limit of the record for everything that the node fills, in bytes per second. 0: no limit,
+    /// or no record yet.
     #[must_use]
-    pub fn fill_rate_of_node(&self) -> Option<u64> {
-        self.record.as_ref().map(|record| record.policy.background.max_rate)
+    pub fn fill_rate_of_node(&self) -> u64 {
+        self.record.as_ref().map_or(0, |record| record.policy.background.max_rate)
     }
 
     /// Whether anything is filled from here.
