@@ -6,7 +6,7 @@
 //! ([`State::choices`]), and the record of a resource carries the values in force, so that engines
 //! learn them with the record.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): the policy of each
+//! Guaranteed after every command (`State::check` asserts it in tests): the policy of each
 //! record is what the choices give, and the resource can keep it (`copies.rs`, `mode.rs`).
 
 use crate::copies;
@@ -52,7 +52,15 @@ impl State {
         if let Err(refusal) = check_asked(changes, &policy) {
             return *refusal;
         }
-        if let Err(refusal) = resource.check_policy(&choices, &policy, changes) {
+        if let Err(mut refusal) = resource.check_policy(&choices, &policy, changes) {
+            if let Outcome::Refused(problem) = &mut *refusal
+                && problem.code == Code::BadMode
+                && policy.min_copies.copies > 1
+                && policy.mode() == Mode::A
+            {
+                let both = format!("`mainstay resource set {} mode=a min-copies=1`", resource.name);
+                problem.remedy = format!("{}; to do both at once, run {both}", problem.remedy);
+            }
             return *refusal;
         }
         if resource.choices == choices {
@@ -63,9 +71,7 @@ impl State {
             return Outcome::Conflict { record: Some(resource.record.clone()) };
         }
         reach!("control: settings of a resource are changed");
-        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
-        resource.choices = choices;
-        self.enforce(at_ms, id, policy);
+        self.enforce(at_ms, id, choices, policy);
         Outcome::Done
     }
 
@@ -77,8 +83,9 @@ impl State {
         }
         let mut policies = Vec::new();
         for resource in self.resources.values().filter(|resource| !resource.deleting) {
-            let policy = Choices::resolve(&cluster, &resource.choices, resource.spec.journal_bytes);
-            if let Err(refusal) = resource.check_policy(&resource.choices, &policy, changes) {
+            let choices = resource.choices_after(&cluster, &Changes::new());
+            let policy = Choices::resolve(&cluster, &choices, resource.spec.journal_bytes);
+            if let Err(refusal) = resource.check_policy(&choices, &policy, changes) {
                 reach!("control: a setting of the cluster does not fit a resource");
                 let name = &resource.name;
                 let Outcome::Refused(mut problem) = *refusal else { return *refusal };
@@ -89,7 +96,7 @@ impl State {
                 );
                 return Outcome::Refused(problem);
             }
-            policies.push((resource.id, policy));
+            policies.push((resource.id, choices, policy));
         }
         reach!("control: settings of the cluster are changed");
         self.choices = cluster;
@@ -100,15 +107,16 @@ impl State {
         let text = format!("for all resources without a choice of their own: {}", list(chosen));
         let name = self.cluster.as_ref().map_or_else(String::new, |cluster| cluster.name.clone());
         self.note(at_ms, Severity::Info, format!("cluster {name}"), text);
-        for (id, policy) in policies {
-            self.enforce(at_ms, id, policy);
+        for (id, choices, policy) in policies {
+            self.enforce(at_ms, id, choices, policy);
         }
         Outcome::Done
     }
 
-    /// Puts a policy into the record of a resource.
-    fn enforce(&mut self, at_ms: u64, id: ResourceId, policy: Policy) {
+    /// Gives a resource choices, and its record the policy that follows from them.
+    fn enforce(&mut self, at_ms: u64, id: ResourceId, choices: Choices, policy: Policy) {
         let Some(resource) = self.resources.get_mut(&id) else { return };
+        resource.choices = choices;
         let before = std::mem::replace(&mut resource.record.policy, policy);
         if before == policy {
             return;
@@ -157,7 +165,8 @@ impl State {
 }
 
 impl Resource {
-    /// Its own choices after a change. What belongs to mode A goes with the mode.
+    /// Its own choices after a change. Choices that belong to mode A go with the mode, also if the
+    /// mode is the cluster's.
     fn choices_after(&self, cluster: &Choices, changes: &Changes) -> Choices {
         let mut choices = self.choices.clone();
         choices.change(changes);
@@ -174,15 +183,8 @@ impl Resource {
         changes: &Changes,
     ) -> Result<(), Box<Outcome>> {
         let code = if changes.contains_key(&Key::Mode) { Code::BadMode } else { Code::BadMinCopies };
-        copies::check(policy.min_copies, self.lasting_replicas(), policy.mode()).map_err(
-            |(message, remedy)| {
-                let one = format!(
-                    "set min-copies=1 together with the mode, or first run `mainstay resource set-min-copies {} 1`",
-                    self.name
-                );
-                Box::new(refused(code.clone(), message, if code == Code::BadMode { one } else { remedy }))
-            },
-        )?;
+        copies::check(policy.min_copies, self.lasting_replicas(), policy.mode())
+            .map_err(|(message, remedy)| Box::new(refused(code, message, remedy)))?;
         if policy.mode() == Mode::A && choices.get(Key::LagBytes).is_some() {
             check_lag(self, policy.lag())
                 .map_err(|(message, remedy)| Box::new(refused(Code::BadMode, message, remedy)))?;

@@ -103,6 +103,29 @@ fn the_limits_of_mode_a_go_with_the_mode() {
 }
 
 #[test]
+fn the_limits_of_mode_a_go_with_the_mode_of_the_cluster() {
+    let mut state = ready();
+    assert!(choose_for_all(&mut state, [(Key::Mode, Some(Mode::A as u64))]).is_ok());
+    assert!(choose(&mut state, [(Key::LagTime, Some(500))]).is_ok());
+    assert_eq!(policy(&state).lag().ms, 500);
+    assert!(choose_for_all(&mut state, [(Key::Mode, None)]).is_ok());
+    assert!(state.resources[&R].choices.is_empty(), "kept for later: {:?}", state.resources[&R].choices);
+    assert!(choose_for_all(&mut state, [(Key::Mode, Some(Mode::A as u64))]).is_ok());
+    assert_eq!(policy(&state).lag().ms, 10_000, "as a new mode A");
+}
+
+#[test]
+fn mode_a_is_refused_where_two_copies_are_wanted_with_the_command_that_does_both() {
+    let mut state = ready();
+    assert!(choose(&mut state, [(Key::MinCopies, Some(2))]).is_ok());
+    let a = (Key::Mode, Some(Mode::A as u64));
+    let refusal = refused(choose(&mut state, [a]));
+    assert_eq!(refusal.code, Code::BadMode);
+    assert!(refusal.remedy.contains("`mainstay resource set db mode=a min-copies=1`"), "{refusal:?}");
+    assert!(choose(&mut state, [a, (Key::MinCopies, Some(1))]).is_ok());
+}
+
+#[test]
 fn values_out_of_range_and_settings_of_the_cluster_are_refused() {
     let mut state = ready();
     for (key, value) in

@@ -21,7 +21,7 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
     let refused = lab.try_cli(&["resource", "remove-replica", NAME, other])?;
     ensure!(refused.stderr.contains("too-few-replicas"), "{refused:?}");
     let refused = lab.try_cli(&["resource", "set-mode", NAME, "a"])?;
-    ensure!(refused.stderr.contains("set-min-copies"), "{refused:?}");
+    ensure!(refused.stderr.contains("set copies mode=a min-copies=1"), "{refused:?}");
     let write = |block: u64| {
         let script =
             format!("dd if=/dev/zero of={device} bs=4096 seek={block} count=1 oflag=direct conv=notrunc");

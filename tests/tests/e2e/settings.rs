@@ -47,6 +47,7 @@ pub fn settings_are_chosen_for_one_resource_and_for_all(cluster: &Cluster) -> Re
         (&["resource", "set", NAME, "slow-ack=20"][..], 2, "`20` has no unit: write 20ms or 20s"),
         (&["resource", "set", NAME, "slow-akc=20ms"], 2, "there is no setting `slow-akc`"),
         (&["resource", "set", NAME, "mode=d"], 2, "`d` is not a, b or c"),
+        (&["resource", "set", NAME, "slow-ack=1ms", "slow-ack=2ms"], 2, "slow-ack is given twice"),
         (&["resource", "set", NAME, "lag-time=1s"], 1, "not-for-this-mode"),
         (&["resource", "set", NAME, "min-copies=3"], 1, "bad-min-copies"),
         (&["resource", "set", NAME, "c-max-rate=1MiB"], 1, "mainstay cluster set c-max-rate=1MiB"),

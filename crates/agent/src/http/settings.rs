@@ -1,8 +1,8 @@
 //! Settings of resources and of the cluster: shown with their sources, and changed.
 
 use super::{ApiResult, App, JsonRequest, blocking, change_present_state, find_resource};
+use crate::agent::READ_PATIENCE;
 use crate::raft::ConsensusLog;
-use axum::Json;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
 use mainstay_control::State;
@@ -40,13 +40,15 @@ pub(super) async fn of_resource(
     AppState(agent): App,
     Path(name): Path<String>,
 ) -> ApiResult<Vec<SettingView>> {
-    let view = agent.member()?.log.view();
-    let resource = find_resource(&view, &name)?;
-    Ok(Json(shown(&view.state, Some(resource))))
+    blocking(move || {
+        let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
+        Ok(shown(&view.state, Some(find_resource(&view, &name)?)))
+    })
+    .await
 }
 
 pub(super) async fn of_cluster(AppState(agent): App) -> ApiResult<Vec<SettingView>> {
-    blocking(move || Ok(shown(&agent.member()?.log.view().state, None))).await
+    blocking(move || Ok(shown(&agent.member()?.log.confirmed_view(READ_PATIENCE).state, None))).await
 }
 
 pub(super) async fn change_of_resource(
@@ -59,9 +61,13 @@ pub(super) async fn change_of_resource(
         let resource = find_resource(view, &name)?;
         let after = view.state.policy_after(resource, &changes);
         let meaning = words(&resource.record.policy, &after);
-        let message = match meaning.is_empty() {
-            true => format!("resource {name} has these settings already"),
-            false => format!("resource {name}: {}", meaning.join("; ")),
+        let chosen = changes.iter().all(|(key, value)| resource.choices.get(*key) == *value);
+        let message = match (meaning.is_empty(), chosen) {
+            (false, _) => format!("resource {name}: {}", meaning.join("; ")),
+            (true, true) => format!("resource {name} has these settings already"),
+            (true, false) => format!(
+                "the values of resource {name} stay as they are; `mainstay resource settings {name}` says where each comes from now"
+            ),
         };
         let version = Some(resource.record.version);
         let command =

@@ -8,12 +8,11 @@ use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::rest::{
     Accepted, Health, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach,
-    ResourceCreate, ResourceView, Role, ScrubStart, SettingValue, SettingsChange, VolumeResize,
+    ResourceCreate, ResourceView, Role, ScrubStart, SettingsChange, VolumeResize,
 };
 use mainstay_client::Client;
 use mainstay_types::Key;
 use mainstay_types::size;
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -155,9 +154,11 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
     let copies = args.min_copies.map(|copies| (Key::MinCopies, copies.into()));
     let suspend = args.suspend.suspend_io.map(|ms| (Key::SuspendIo, ms));
     let short = args.scrub.settings().chain(copies).chain(suspend);
-    let mut settings: BTreeMap<_, _> = short.map(|(key, value)| settings::named(key, value)).collect();
-    let more = args.settings.into_iter().filter_map(|one| Some((one.name, SettingValue::Text(one.value?))));
-    settings.extend(more);
+    let short = short.map(|(key, value)| settings::named(key, value));
+    let short = short.map(|(name, value)| (name, Some(value)));
+    let settings = settings::collected(short.chain(args.settings.into_iter().map(settings::typed)))?;
+    // A new resource has no choice that could be taken back.
+    let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let request = ResourceCreate {
         name: args.name.clone(),
         volumes: args.sizes,

@@ -2,7 +2,7 @@
 //! as they are.
 
 use crate::cli::SettingArg;
-use crate::failure::Outcome;
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::output::{Output, table};
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
 use mainstay_client::Client;
@@ -14,10 +14,33 @@ pub fn named(key: Key, value: u64) -> (String, SettingValue) {
     (setting.name.to_owned(), SettingValue::Text(setting.write(value)))
 }
 
+/// Changes by name.
+///
+/// # Errors
+/// When a setting is given twice: either value might be the one that is meant.
+pub fn collected(
+    settings: impl IntoIterator<Item = (String, Option<SettingValue>)>,
+) -> Outcome<SettingsChange> {
+    let mut changes = SettingsChange::new();
+    for (name, value) in settings {
+        if changes.contains_key(&name) {
+            let message = format!("{name} is given twice");
+            let remedy = format!("Give {name} once.");
+            return Err(Failure::new(Code::BadSettings, message, remedy).with_exit(exit::USAGE));
+        }
+        changes.insert(name, value);
+    }
+    Ok(changes)
+}
+
+/// A setting as it was typed.
+pub fn typed(one: SettingArg) -> (String, Option<SettingValue>) {
+    (one.name, one.value.map(SettingValue::Text))
+}
+
 /// Changes settings. `path`: of the resource or the cluster.
 pub fn set(path: &str, settings: Vec<SettingArg>, client: &Client, output: Output) -> Outcome<()> {
-    let changes = settings.into_iter().map(|one| (one.name, one.value.map(SettingValue::Text)));
-    change(path, &changes.collect(), client, output)
+    change(path, &collected(settings.into_iter().map(typed))?, client, output)
 }
 
 pub fn change(path: &str, changes: &SettingsChange, client: &Client, output: Output) -> Outcome<()> {
