@@ -43,12 +43,17 @@
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
+mod scrubs;
+mod settings;
+
 use crate::engine::FrontendStatus;
 pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
+pub use scrubs::*;
 use serde::{Deserialize, Serialize};
+pub use settings::*;
 use std::collections::BTreeMap;
 
 /// Longest time that a request for events may wait, in milliseconds.
@@ -199,58 +204,6 @@ pub struct OriginView {
     /// Names.
     pub resource: String,
     pub snapshot: String,
-}
-
-/// Value of a setting. As text it has its unit, as on the command line: `10ms`, `64MiB`, `off`. A
-/// number counts bytes or pieces; a time needs a unit.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum SettingValue {
-    Text(String),
-    Number(u64),
-    Switch(bool),
-}
-
-impl SettingValue {
-    /// The value as it is typed.
-    #[must_use]
-    pub fn as_typed(&self) -> String {
-        match self {
-            Self::Text(text) => text.clone(),
-            Self::Number(number) => number.to_string(),
-            Self::Switch(true) => "on".to_owned(),
-            Self::Switch(false) => "off".to_owned(),
-        }
-    }
-}
-
-/// Changes of settings by name, as a JSON merge patch (RFC 7396): settings that are not named stay
-/// as they are, and `null` takes a choice back.
-pub type SettingsChange = BTreeMap<String, Option<SettingValue>>;
-
-/// Source of a setting's value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SettingSource {
-    Default,
-    /// Chosen for all resources without a choice of their own.
-    Cluster,
-    /// Chosen for this resource.
-    Resource,
-}
-
-/// A setting of a resource or of the cluster. Values are written as on the command line.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SettingView {
-    pub name: String,
-    pub value: String,
-    pub from: SettingSource,
-    pub default: String,
-    /// The values that it takes, in words.
-    pub values: String,
-    /// First release that has it.
-    pub since: String,
-    pub help: String,
 }
 
 /// A further replica.
@@ -633,112 +586,6 @@ pub struct SlowView {
     pub latency_us: u64,
     /// Time until the replica is asked to return, in milliseconds, if it keeps up until then.
     pub returns_in_ms: u64,
-}
-
-/// Compare all replicas.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScrubStart {
-    /// Write anew blocks that differ. They get what more than half of the replicas hold, otherwise
-    /// what the primary holds.
-    pub repair: bool,
-    /// Bytes per second that each replica reads; 0: no limit but that of background work.
-    pub rate: u64,
-}
-
-/// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks,
-/// in milliseconds since 1970.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ScrubsView {
-    /// Present time of the node that answers.
-    pub now_ms: u64,
-    pub interval_ms: u64,
-    pub repair: ScrubRepair,
-    pub rate: u64,
-    /// The schedule has begun one, or is about to.
-    pub running: bool,
-    /// The last one that compared all replicas.
-    pub whole: Option<ScrubbedView>,
-    /// One after that, which did not.
-    pub failed: Option<ScrubbedView>,
-    /// When the next one is due.
-    pub due_ms: Option<u64>,
-    /// Time by which the next scrub is late, in milliseconds. `None` unless that is more than a
-    /// quarter of the interval.
-    pub late_ms: Option<u64>,
-    /// Why none could begin now.
-    pub waits_for: Option<String>,
-}
-
-/// A scrub that has ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ScrubbedView {
-    pub at_ms: u64,
-    pub took_ms: u64,
-    pub end: ScrubEnd,
-    /// Nodes whose replicas were not compared everywhere.
-    pub lacking: Vec<String>,
-    /// Blocks that differed, and what became of them, as in [`ScrubReport`].
-    pub different: u64,
-    pub repaired: u64,
-    pub overwritten: u64,
-    pub unrepaired: u64,
-}
-
-/// How a scrub goes, or how the last one went. `equal` is the verdict.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubReport {
-    pub resource: String,
-    /// Node whose replica leads the scrub.
-    pub primary: String,
-    pub state: ScrubState,
-    pub repair: ScrubRepair,
-    /// All replicas were compared in all extents.
-    pub complete: bool,
-    /// Whether the scrub is complete and no block differs any more.
-    pub equal: bool,
-    /// Entries of the log of the first and the last extent.
-    pub from: u64,
-    pub index: u64,
-    pub extents: u64,
-    pub done: u64,
-    pub took_ms: u64,
-    /// How long the rest takes, if that is known.
-    pub left_ms: Option<u64>,
-    /// Blocks of 4096 bytes that differed. Of these: written anew, overwritten by clients before
-    /// that, and left as they are.
-    pub different: u64,
-    pub repaired: u64,
-    pub overwritten: u64,
-    pub unrepaired: u64,
-    pub replicas: Vec<ScrubReplica>,
-    /// The first findings; neighbouring blocks are one finding.
-    pub findings: Vec<ScrubFindingView>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubReplica {
-    pub node: String,
-    /// Extents in which this replica was compared.
-    pub extents: u64,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubFindingView {
-    pub volume: u16,
-    pub block: u64,
-    pub blocks: u64,
-    pub index: u64,
-    /// Nodes whose replicas agree, the largest group first.
-    pub groups: Vec<Vec<String>>,
-    /// Nodes whose own checksums say that theirs are damaged.
-    #[serde(default)]
-    pub damaged: Vec<String>,
-    /// Nodes whose replicas are taken to be right; empty if that is not known.
-    pub right: Vec<String>,
-    /// More than half of the replicas that are not damaged say so.
-    pub proven: bool,
-    pub outcome: ScrubOutcome,
 }
 
 /// A service file (TOML). Applying the same file again changes nothing, unless there are failures
