@@ -5,7 +5,8 @@
 //! - A request that was made before, and interrupted, is the same request: nothing differs.
 //! - A refusal names each field with what is there and what was asked for, and what can change it.
 
-use super::{JOURNAL_BYTES_DEFAULT, nodes_named, settings};
+use super::resources::{JOURNAL_BYTES_DEFAULT, nodes_named};
+use super::settings;
 use mainstay_api::rest::ResourceCreate;
 use mainstay_control::state::{Resource, State};
 use mainstay_types::settings::differing;

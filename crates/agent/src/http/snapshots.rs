@@ -1,9 +1,7 @@
 //! Snapshots of resources (R17).
 
-use super::{
-    ApiResult, App, JsonRequest, blocking, change, change_present_state, check_room, find_resource,
-    nodes_named, roomiest, too_few, users,
-};
+use super::resources::{check_room, nodes_named, roomiest, too_few};
+use super::{ApiResult, App, JsonRequest, blocking, change, change_present_state, find_resource, users};
 use crate::agent::Agent;
 use crate::extents;
 use crate::raft::{ConsensusLog, View};
