@@ -1,7 +1,7 @@
 //! Devices of an engine that died. The kernel may keep the devices and all requests to them. Then
 //! the next engine goes on where this one ended, and programs see only a pause.
 //!
-//! What this file guarantees: the devices fail when the absence of the engine has lasted for too
+//! Guarantee: the devices fail when the absence of the engine has lasted for too
 //! long, which [`mainstay_silence::Absence`] decides (R20). Devices of a living engine are not
 //! touched. No service sees a device fail, because `fail` kills the services first.
 

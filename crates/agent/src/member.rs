@@ -15,7 +15,7 @@ use crate::reconciler_thread::{self, Input, ReconcilerHandle, ReconcilerParts};
 use crate::replicas::Replicas;
 use crate::service::hindrances::Hindrances;
 use crate::service::instance::{Disregarded, Neighbours, Places};
-use crate::service::left::MountLanes;
+use crate::service::left_mounts::MountLanes;
 use crate::service::mount::cgroup2_mount;
 use crate::threads::lock;
 use crate::transport::Transport;

@@ -8,7 +8,7 @@
 //! | a node | [`Command::ClaimAttachment`] by the agent of that node, whose engine has opened a client | its instance, a new session |
 //! | a node | [`Command::DetachResource`] | no node |
 //!
-//! What is guaranteed, after every command:
+//! Guarantees, after every command:
 //! - a session is the version of the record that began it, so it is higher than every one before;
 //!   it is of one instance of a client;
 //! - a node that is attached holds no replica of the resource, no service runs on it, and it is not

@@ -3,7 +3,7 @@
 //! alive, so the cluster does not declare them dead. The state marks these replicas, to tell them
 //! from living members.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! Guaranteed after every command (`State::check` asserts it in tests):
 //! - a broken replica is not primary, and is not made primary (R5);
 //! - a broken replica is in sync only while no living member is whole. It stays recorded because it
 //!   holds everything that was acknowledged (R11), and may be the first that is usable again;

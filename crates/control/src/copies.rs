@@ -4,7 +4,7 @@
 //! The primary enforces it ([ADR 18](../../../docs/adr/0018-min-copies.md)). This file holds the
 //! rules for the record: the values that it takes, and the members that stay in sync for them.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): no resource wants
+//! Guaranteed after every command (`State::check` asserts it in tests): no resource wants
 //! more copies than it is to have replicas. In mode A it wants no more than one.
 
 use crate::state::{Resource, State};

@@ -20,7 +20,7 @@ mod failover;
 mod force;
 mod grow;
 pub mod handover;
-mod iss;
+mod in_sync_set;
 pub mod labels;
 pub mod lease;
 pub mod members;

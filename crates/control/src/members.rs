@@ -1,6 +1,6 @@
 //! Nodes that join: the addresses that they state, and how one that has joined comes to vote (R29).
 //!
-//! What is guaranteed:
+//! Guarantees:
 //! - an address that cannot lead to the node that states it is refused before anything is recorded;
 //! - a node that joins receives the log and does not vote: no majority needs it. It votes from the
 //!   entry on that the leader proposes when the node has answered, at the address that it stated,

@@ -23,7 +23,7 @@
 //! itself. Until then writes wait for the journals of all members, so on the way no moment is
 //! less safe than the one before.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while
+//! Guaranteed after every command (`State::check` asserts it in tests): in mode A, while
 //! there is a primary and no memory counts, the in-sync set is the primary and some of the replicas
 //! that join for a move.
 

@@ -14,7 +14,7 @@
 //!          all members are unproven, or broken, and its log reaches furthest
 //! ```
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! Guaranteed after every command (`State::check` asserts it in tests):
 //! - an unproven member is not primary, and is not made primary (R5). No other member leaves the
 //!   set because of it (R11);
 //! - only members of the in-sync set are named with an instance.

@@ -27,7 +27,7 @@
 //! | none | [`Command::ReplicaReady`] of a disk that was made too late | leaving |
 //! | unverified | [`IssChange::Part`], when its history is over, see `force.rs` | leaving, and wanted |
 //!
-//! What is guaranteed, after every command:
+//! Guarantees, after every command:
 //! - files are dropped only under the incarnation that is leaving: a node that acts on an older
 //!   state does not drop a replica that was made since;
 //! - a living whole member of the in-sync set remains when a member leaves, so no acknowledged

@@ -12,8 +12,6 @@
 //!   dropped.
 //! - Numbers are never used again within a resource. So a replica's report about an old snapshot is
 //!   never taken for a new one.
-//! - Numbers are never used again within a resource, so what a replica says of an old snapshot is
-//!   never taken for a new one.
 //! - While the primary copies to a replica, the replica keeps the last complete state that it held,
 //!   without any wish (R16, docs/adr/0021-kept-states.md). The state of each node is known under a
 //!   name that no snapshot may have, because two nodes need not keep the same.

@@ -1,6 +1,6 @@
 //! The replicated state of the cluster and the commands that change it.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! Guaranteed after every command (`State::check` asserts it in tests):
 //! - the in-sync set of a resource that was ever ready is never empty (R11), and contains the
 //!   primary (R8);
 //! - epochs and versions never decrease; a promotion raises the epoch by exactly one (R5);

@@ -3,7 +3,7 @@
 //! [`mainstay_replica::Client`] decides what a request becomes, where it goes and when it is sent
 //! again. This file has the devices of a client, and its requests to the transport.
 //!
-//! What this file guarantees
+//! Guarantees:
 //! - The devices are the same from the first answer of a primary until the session is over,
 //!   whichever node is primary meanwhile.
 //! - They do not depend on the node's lease: a client that is cut off does not write, because no

@@ -1,6 +1,6 @@
 //! Aligned memory for direct I/O, recycled through a pool.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - Every buffer is aligned to [`BUFFER_ALIGN`] and holds initialised memory.
 //! - A buffer goes back to the pool when its last reference goes, on whichever thread that happens.
 //! - Memory that lies idle in the pool never exceeds the bound given at its creation (R18). The
@@ -16,7 +16,7 @@
 //! Small buffers may be pieces of larger ones ([`Stretch`]), which saves requests an allocation
 //! each.
 //!
-//! What this file does not guarantee: a bound on memory *in use*. Each user of the pool bounds the
+//! Not guaranteed: a bound on memory *in use*. Each user of the pool bounds the
 //! buffers that it holds (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the
 //! sum.
 

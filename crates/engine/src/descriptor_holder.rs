@@ -13,7 +13,7 @@
 //!   (dies) ────────────────────── the end ▶ the users of all that is held are killed, then it is closed
 //! ```
 //!
-//! What this file guarantees
+//! Guarantees:
 //! - A descriptor that was handed over is held from the moment it was sent: until the agent takes
 //!   it, the kernel keeps it in the socket.
 //! - When the engine ends, SIGKILL is sent to the services on every resource of which something is
@@ -24,7 +24,7 @@
 //! - An agent that does not answer holds up the device thread for [`ANSWER_WAIT`] at most, and no
 //!   other thread.
 //!
-//! What it does not guarantee: anything while there is no agent. A restarted one is handed
+//! Not guaranteed: anything while there is no agent. A restarted one is handed
 //! everything again when it has said hello.
 
 use crate::ring::Fd;

@@ -1,6 +1,6 @@
 //! Devices that an engine leaves behind when it dies: what is noted of them, and how they are given
 //! up. One place for all frontends whose kernel driver can keep a device without an engine. What
-//! may be done with them is decided by `left.rs` of [`mainstay_silence`], whose head says why.
+//! may be done with them is decided by `left_devices.rs` of [`mainstay_silence`], whose head says why.
 //!
 //! The engine gives a device up (R19, R20), after its users were killed ([`crate::users`]):
 //! - when an epoch has another primary or is missing;
@@ -10,7 +10,7 @@
 //! - when this engine uses another frontend;
 //! - at the latest after [`LEFT_MS_MAX`].
 //!
-//! What this file guarantees: a device is known by a note in the run directory, which is there
+//! Guarantee: a device is known by a note in the run directory, which is there
 //! before the device can be used, and by a random number, the *cookie*, which the kernel keeps with
 //! the device. So an old note never names a new device. A request that is asked again is harmless:
 //! the caller never got an answer, and no other node wrote.

@@ -3,7 +3,7 @@
 //! Attaching and detaching make the kernel send requests to the very engine that asks for it. So
 //! they happen on a thread of their own, [`DeviceAdmin`], which is not on the path of any request.
 //!
-//! What this file guarantees: every job is answered once, in the order in which jobs were given.
+//! Guarantee: every job is answered once, in the order in which jobs were given.
 //! Each kind of device has a file of its own: [`crate::loop_device`], [`crate::ublk_device`],
 //! [`crate::nbd_device`].
 

@@ -1,6 +1,6 @@
 //! A replica's disk: what the store wants done, as operations on the ring.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - An operation is reported complete only when every byte of it was moved. A durable operation is
 //!   on stable storage then.
 //! - A short transfer is continued. If it ended inside a block it fails with a stated reason.

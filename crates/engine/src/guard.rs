@@ -2,12 +2,12 @@
 //! [`mainstay_silence::Guard`], and its head says what follows; this file has the thread, the timer
 //! and the notes.
 //!
-//! What this file guarantees: the guard needs neither the agent nor the shard, nor memory of
+//! Guarantee: the guard needs neither the agent nor the shard, nor memory of
 //! either: it has a thread of its own, and was told in advance what to do. Its clock is the
 //! boot-time clock, by a timer that also fires after a suspend. Each of its steps has a bounded
 //! wait.
 //!
-//! What it does not guarantee: anything when the machine stops running altogether and goes on
+//! Not guaranteed: anything when the machine stops running altogether and goes on
 //! later. Then the guard acts late; only a watchdog would have acted in time.
 //!
 //! That no process of a service begins is noted before the kill ([`LeaseFile::note_barred`]), and a

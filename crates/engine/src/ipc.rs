@@ -1,7 +1,7 @@
 //! The engine's side of its socket: connections, lines, queues. The shard gives requests their
 //! meaning.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - Every request gets exactly one reply, also when the shard forgets it.
 //! - Only the connection that said [`Request::Hello`] last may change anything; an earlier one is
 //!   closed.

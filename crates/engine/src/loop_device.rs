@@ -1,6 +1,6 @@
 //! Loop devices over the files of a FUSE mount.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - An attached device does direct I/O in blocks of 4096 bytes. It has no page cache of its own,
 //!   so a flush means what it says.
 //! - After the engine has died, the device disappears by itself when its last user closes it

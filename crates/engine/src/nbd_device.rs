@@ -1,7 +1,7 @@
 //! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made, given a
 //! new socket and taken away by netlink. On the device thread.
 //!
-//! What this file guarantees: a device is told what the volume is (blocks of 4096 bytes, its size,
+//! Guarantee: a device is told what the volume is (blocks of 4096 bytes, its size,
 //! trim, write-zeroes, no volatile cache: a write that is answered is durable). It asks for no more
 //! than one request of the log at once. It never gives up on a request while its connection lives:
 //! the engine bounds the time of requests (R20).

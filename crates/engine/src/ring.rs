@@ -1,6 +1,6 @@
 //! The reactor: one io_uring per shard, through which all disk, network and device operations go.
 //!
-//! What this module guarantees:
+//! Guarantees:
 //! - The ring owns memory that the kernel may touch from submission to completion, and file
 //!   descriptors stay open as long. Both come back with the [`Completion`].
 //! - Dropping the ring cancels the operations in flight and waits for them. Memory that the kernel

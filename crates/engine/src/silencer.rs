@@ -23,7 +23,7 @@
 //! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its
 //!   own beside those of the services. So the end of the engine's unit does not end it.
 //!
-//! What it does not guarantee: anything when it is killed together with engine and agent, or when
+//! Not guaranteed: anything when it is killed together with engine and agent, or when
 //! the machine stands still as a whole.
 
 // Sessions, signals and names of processes are system calls.

@@ -1,6 +1,6 @@
 //! Messages between engines over TCP.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - Messages of a channel arrive in order, each exactly once, or the channel goes down.
 //! - No message is delivered before both sides have said [`Message::Hello`] and agreed on cluster
 //!   and identities.

@@ -5,7 +5,7 @@
 //! them (their state is *quiesced*). When such a device goes on, and when it fails, is the same for
 //! all frontends: see [`crate::device_recovery`].
 //!
-//! What this file guarantees: a left device is taken over only if an engine of this node made it,
+//! Guarantee: a left device is taken over only if an engine of this node made it,
 //! for this volume, in its present size. Its note and the cookie in the kernel's description of the
 //! device prove that together.
 

@@ -1,7 +1,7 @@
 //! Services that use the devices of this node. They are killed before a device fails, so that none
 //! of them sees the failure.
 //!
-//! What this file guarantees: [`Users::kill`] returns when SIGKILL has been sent to every process
+//! Guarantee: [`Users::kill`] returns when SIGKILL has been sent to every process
 //! of the services on a resource. Where that was not possible, the log says why. It does not wait
 //! for the processes to end. A process with SIGKILL pending does not return to its own code,
 //! whatever it is answered, so it can acknowledge nothing any more. The engine calls it before it

@@ -1,6 +1,6 @@
 //! One service on one node: the steps up, the steps down, and the way out when the lease ends.
 //!
-//! What is guaranteed:
+//! Guarantees:
 //! - A step is started only after an [`Effect::Persist`] that says so. A restarted agent goes on
 //!   from there (R21).
 //! - A failed or overdue step undoes itself and every earlier one, in reverse. An undo that fails
@@ -24,7 +24,7 @@
 //!   another host holds the address, the machine waits for it with everything else started, and
 //!   counts no failure.
 //!
-//! What the runtime owes:
+//! Duties of the runtime:
 //! - It carries out effects in the order in which they are polled.
 //! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket. The
 //!   machine ignores late answers.

@@ -6,7 +6,7 @@
 //! the store becomes an operation on a disk, a completion becomes an event. [`Host::pump`] runs
 //! until neither core has more to say. The engine and the simulator run this same code.
 //!
-//! What is guaranteed beyond what the cores guarantee:
+//! Guarantees beyond those of the cores:
 //! - R10 A read is answered with content only if the lease holds when it completes, and if the
 //!   replica has been primary all the time since it began. (`reads.rs`) A write is acknowledged
 //!   only if the lease holds then.

@@ -1,7 +1,7 @@
 //! A whole cluster on one machine: a network, mount, process and host name namespace per node, its
 //! own disk that loses unsynced data in a power cut, and a switch whose ports can be cut.
 //!
-//! What a lab guarantees:
+//! Guarantees of a lab:
 //! - The host's own network namespace gets no address, interface or rule. Mounts exist only inside
 //!   nodes.
 //! - Everything is named after the lab. The state file is written before the first part is made, so

@@ -5,7 +5,7 @@
 //!   whole ── an error, or withdrawn: the guard is asked ──▶ waiting ── SIGKILL was sent ──▶ whole, or the devices go
 //! ```
 //!
-//! What this file guarantees
+//! Guarantees:
 //! - No error that a device answers, and no withdrawal, leaves here before the guard has sent
 //!   SIGKILL to the services on the resource, or has said that there are none: a file system whose
 //!   device fails may say that something is on the device which is not. When the lease has ended

@@ -4,18 +4,18 @@
 //! Pure: events in, effects out, time as a parameter. The engine carries the effects out with
 //! timers, netlink and kill; the simulator runs the same code.
 
-mod devices;
+mod device_states;
 mod guard;
 mod held_errors;
-mod left;
+mod left_devices;
 mod silencer;
 
 use mainstay_types::Time;
 
-pub use devices::{Devices, Wanted};
+pub use device_states::{Devices, Wanted};
 pub use guard::{Effect, EngineEnds, Guard, Silencing, Step, WHEN_THE_ENGINE_ENDS, WHEN_THE_LEASE_ENDS, Why};
 pub use held_errors::{Free, HeldErrors};
-pub use left::{Absence, Fate, IN_USE_MS_MAX, LEFT_MS_MAX, fate, may_take_over, no_other_primary};
+pub use left_devices::{Absence, Fate, IN_USE_MS_MAX, LEFT_MS_MAX, fate, may_take_over, no_other_primary};
 pub use silencer::{
     SILENCER_LOOKS_MS, SILENCER_MARGIN_MS, SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms,
 };

@@ -157,11 +157,11 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     ),
     (
         "control: an instance that cannot count",
-        "every change of the mode, the in-sync set and the instances makes a new version, which is compared before (iss.rs)",
+        "every change of the mode, the in-sync set and the instances makes a new version, which is compared before (in_sync_set.rs)",
     ),
     (
         "control: a judgement of an unverified replica is based on an older record",
-        "the record names the unverified replicas, and its version is compared before (iss.rs)",
+        "the record names the unverified replicas, and its version is compared before (in_sync_set.rs)",
     ),
     (
         "control: a grow by an unverified replica",

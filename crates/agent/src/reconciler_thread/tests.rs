@@ -3,7 +3,7 @@
 use super::*;
 use crate::raft::ProposeError;
 use crate::service::instance::{Disregarded, Neighbours};
-use crate::service::left::MountLanes;
+use crate::service::left_mounts::MountLanes;
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };

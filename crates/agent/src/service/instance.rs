@@ -13,7 +13,7 @@ use super::cgroup;
 use super::command::{Identified, ServiceDirs};
 use super::hindrances::Hindrances;
 use super::holders::{self, Held, NotKnown, Search};
-use super::left::{self, MountLanes};
+use super::left_mounts::{self, MountLanes};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
@@ -203,7 +203,7 @@ impl Instance {
         on_done: &OnDone,
     ) -> (BTreeMap<String, Self>, BTreeMap<String, Adopted>) {
         let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
-        left::tidy_all(places);
+        left_mounts::tidy_all(places);
         let Ok(entries) = std::fs::read_dir(places.run_dir.join("services")) else {
             return (found, adopted);
         };
@@ -286,7 +286,7 @@ impl Instance {
                 self.thread(ticket, move |work, _| {
                     let undone = work.undo(step, number, force, patience);
                     if step == Step::Mount && undone.is_ok() {
-                        left::tidy(work.places(), work.service(), number.unwrap_or_default());
+                        left_mounts::tidy(work.places(), work.service(), number.unwrap_or_default());
                     }
                     undone
                 });
@@ -409,7 +409,7 @@ pub fn users_of(
 /// Mount that a service has made or left on this node, as agents have noted.
 pub(super) fn mounted_by(places: &Places, service: &str) -> Option<Place> {
     let mounted = noted(&state_file(places, service)).and_then(|noted| noted.mounted);
-    mounted.or_else(|| left::of(places, service))
+    mounted.or_else(|| left_mounts::of(places, service))
 }
 
 /// Reads the note of an agent about a service.

@@ -16,7 +16,7 @@ pub mod holders;
 pub mod instance;
 pub mod lacks;
 mod lane;
-pub mod left;
+pub mod left_mounts;
 pub mod make;
 pub mod mount;
 pub mod mount_table;

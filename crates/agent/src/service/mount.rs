@@ -727,7 +727,7 @@ mod tests {
             neighbours: Neighbours::default(),
             hindrances: Default::default(),
             disregarded: Disregarded::default(),
-            mount_lanes: super::super::left::MountLanes::default(),
+            mount_lanes: super::super::left_mounts::MountLanes::default(),
             log_writer: Vec::new(),
         };
         let (links, notes) = (places.run_dir.join("dev/db"), places.run_dir.join("services"));

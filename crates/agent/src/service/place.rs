@@ -157,7 +157,7 @@ mod tests {
             hindrances: Default::default(),
             neighbours: instance::Neighbours::default(),
             disregarded: instance::Disregarded::default(),
-            mount_lanes: super::super::left::MountLanes::default(),
+            mount_lanes: super::super::left_mounts::MountLanes::default(),
             log_writer: Vec::new(),
         }
     }

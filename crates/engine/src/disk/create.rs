@@ -1,6 +1,6 @@
 //! The making and removing of a replica's files.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - A directory of that name appears whole or not at all.
 //! - The space of meta and journal is allocated before the directory appears, so a write to them
 //!   never lacks space. They are filled with zeroes, so a durable overwrite changes no metadata of

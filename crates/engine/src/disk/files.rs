@@ -1,7 +1,7 @@
 //! The files of a replica: metadata, journal, volumes and the sums of their blocks. The pool knows
 //! where each is. The journal may be elsewhere, see `journal.rs`.
 //!
-//! What this file guarantees: one process at a time has the files open. A process that finds them
+//! Guarantee: one process at a time has the files open. A process that finds them
 //! taken waits for a moment.
 //!
 //! Everything here blocks and belongs on a thread that may block (formatting a journal takes

@@ -2,7 +2,7 @@
 //! memory. [journals.md](../../../../docs/internals/journals.md) has the states and what a crash
 //! leaves.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - A journal that a link leads to is used only if its label names the replica.
 //! - No journal is made in a directory that is a mount point: the directory would be there without
 //!   its device, too.

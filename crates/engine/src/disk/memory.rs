@@ -1,6 +1,6 @@
 //! A file that is persistent memory: mapped, written by stores, durable without a system call.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - [`Memory::map`] takes only persistent memory: `MAP_SYNC` succeeds only where the file system
 //!   maps the memory itself (DAX) and keeps the metadata of the mapping durable. It takes volatile
 //!   memory (tmpfs) only where the caller says so.

@@ -1,7 +1,7 @@
 //! The files of snapshots: clones of the volumes' files beside them, and of the files of their sums
 //! if there are any. A clone shares its space with the original until one of both changes.
 //!
-//! What this file guarantees: when [`Clones::take`] has succeeded the files are whole and durable.
+//! Guarantee: when [`Clones::take`] has succeeded the files are whole and durable.
 //! Until then they have another name, or do not exist. Files that an earlier attempt has left are
 //! replaced.
 //!

@@ -1,6 +1,6 @@
 //! Which frontend an engine uses: what the node's operator asks for against what its kernel offers.
 //!
-//! What this file guarantees: a frontend that was named is used, or refused with the reason. It is
+//! Guarantee: a frontend that was named is used, or refused with the reason. It is
 //! never replaced by another one. `auto` takes the first of [`AUTO_ORDER`] that the kernel offers,
 //! and says why it passed over those before.
 

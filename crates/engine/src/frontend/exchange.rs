@@ -16,7 +16,7 @@
 //! change of them is under way, and later changes wait for it, in their order. While requests are
 //! of whole blocks, no merge is noted and none is searched for.
 //!
-//! What is guaranteed: every job is answered exactly once, or forgotten with its client. Every
+//! Guarantee: every job is answered exactly once, or forgotten with its client. Every
 //! request that leaves here lies within its volume and is made of whole blocks. A client has at
 //! most [`JOBS_MAX`] jobs and, one long request aside, [`WINDOW_BYTES`] of payload in progress. All
 //! clients together have [`TASKS_MAX`] tasks (R18). A client that must wait gets

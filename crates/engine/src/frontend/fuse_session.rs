@@ -1,6 +1,6 @@
 //! One FUSE connection as a state machine: messages of the kernel in, replies and requests out.
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - Every request of the kernel that expects an answer gets exactly one.
 //! - A request that leaves here lies within its volume, in whole blocks.
 //! - Whatever the kernel sends, it neither panics nor allocates more than one reply (R25).

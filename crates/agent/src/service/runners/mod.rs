@@ -3,7 +3,7 @@
 //! A runner is one file here and one line in [`RUNNERS`]. `service::work` decides what is done and
 //! when, and knows nothing of a runner but [`Runner`].
 //!
-//! What a runner may rely on:
+//! Guarantees that a runner has:
 //! - A process is started only when nothing of it is left, since [`Runner::kill`] has succeeded
 //!   just before, and on the file system of its service (R28).
 //! - The calls that change the processes of one service take turns (`service::lane`). A kill may
@@ -11,7 +11,7 @@
 //! - The note that a start returns is on disk before anything else is done for the service. The
 //!   next agent gives it back to [`Runner::adopt`].
 //!
-//! What a runner owes:
+//! Duties of a runner:
 //! - A start looks at its [`Footing`] last, after the process is where a kill finds it. So nothing
 //!   begins on a node that is being silenced (R19).
 //! - The process and all that it starts live in the cgroup of their service, or in those of

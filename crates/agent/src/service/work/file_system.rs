@@ -13,7 +13,7 @@ use crate::service::freeze::FreezeWatch;
 use crate::service::hindrances::Part;
 use crate::service::instance::OnDone;
 use crate::service::lane::Haste;
-use crate::service::left;
+use crate::service::left_mounts;
 use crate::service::make::Volume;
 use crate::service::mount::{self, MountError, MountPlan, Place};
 use crate::service::mount_table::{DeviceId, MountTable};
@@ -169,7 +169,7 @@ impl Work {
     /// as this node does not serve it any more (R19). So the service may go on elsewhere.
     fn leave(&self, place: Place, why: &MountError, patience: Duration) -> Result<(), String> {
         place.flush_all(patience).map_err(words)?;
-        left::note(&self.places, &self.name, &place);
+        left_mounts::note(&self.places, &self.name, &place);
         *lock(&self.mounted) = Some(place);
         self.save(None);
         let left = format!("does not wait for its mount: {why}");
@@ -187,7 +187,7 @@ impl Work {
     fn has_gone(&self) {
         *lock(&self.left) = None;
         *lock(&self.mounted) = None;
-        left::forget(&self.places, &self.name);
+        left_mounts::forget(&self.places, &self.name);
         self.save(None);
     }
 
@@ -229,7 +229,7 @@ impl Work {
 
     /// Mount that the service has made, or left here the last time.
     fn noted(&self) -> Option<Place> {
-        lock(&self.mounted).clone().or_else(|| left::of(&self.places, &self.name))
+        lock(&self.mounted).clone().or_else(|| left_mounts::of(&self.places, &self.name))
     }
 
     /// Returns the place that the service may have mounted: as noted, or as a mount would be made
@@ -273,7 +273,7 @@ impl Work {
             left.detach(patience)?;
         }
         // The mount is used again, or was just taken away.
-        left::forget(&self.places, &self.name);
+        left_mounts::forget(&self.places, &self.name);
         *lock(&self.mounted) = Some(place);
         self.save(None);
         Ok(())

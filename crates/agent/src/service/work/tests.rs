@@ -5,7 +5,7 @@ use crate::service::command::{self, ProcessError, ProcessPlan};
 use crate::service::footing::Footing;
 use crate::service::instance::{Disregarded, Instance};
 use crate::service::lane::CALLED_OFF;
-use crate::service::left;
+use crate::service::left_mounts;
 use crate::service::make::Volume;
 use crate::service::mount;
 use crate::service::mount_table::{DeviceId, MountTable};
@@ -34,7 +34,7 @@ fn made(dir: &Path, spec: &ServiceSpec, dirs: ServiceDirs) -> Work {
         neighbours: Neighbours::default(),
         hindrances: Default::default(),
         disregarded: Disregarded::default(),
-        mount_lanes: left::MountLanes::default(),
+        mount_lanes: left_mounts::MountLanes::default(),
         log_writer: Vec::new(),
     };
     let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
@@ -196,21 +196,24 @@ fn a_left_mount_is_removed_once_the_other_mount_has_gone_unless_used_again() {
     assert_eq!(on.work.undo(Step::Mount, Some(number), true, KILL_PATIENCE), Ok(()));
     on.work.forget();
     let places = &on.work.places;
-    left::tidy(places, "s", number);
+    left_mounts::tidy(places, "s", number);
     std::thread::sleep(WATCH + POLL * 4);
     assert!(matches!(on.place.look().unwrap(), mainstay_ha::AtPath::Holds(_)), "the other one is there");
     assert!(uncover(&inner));
     let began = Instant::now();
-    while left::of(places, "s").is_some() && began.elapsed() < Duration::from_secs(20) {
+    while left_mounts::of(places, "s").is_some() && began.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(POLL);
     }
-    assert_eq!((on.place.look().unwrap(), left::of(places, "s")), (mainstay_ha::AtPath::Nothing, None));
+    assert_eq!(
+        (on.place.look().unwrap(), left_mounts::of(places, "s")),
+        (mainstay_ha::AtPath::Nothing, None)
+    );
 
     let again = OnMount::new();
     let places = &again.work.places;
-    left::note(places, "s", &again.place);
+    left_mounts::note(places, "s", &again.place);
     // The agent starts anew, and the service comes again.
-    left::tidy_all(places);
+    left_mounts::tidy_all(places);
     places.mount_lanes.of("s").number();
     std::thread::sleep(WATCH * 2);
     assert_eq!(again.place.look().unwrap(), mainstay_ha::AtPath::Ours);
@@ -334,7 +337,7 @@ fn a_service_whose_place_hangs_keeps_neither_its_maker_nor_the_guard_waiting() {
         neighbours: Neighbours::default(),
         hindrances: Default::default(),
         disregarded: Disregarded::default(),
-        mount_lanes: left::MountLanes::default(),
+        mount_lanes: left_mounts::MountLanes::default(),
         log_writer: Vec::new(),
     };
     let (answer, answers) = channel();

@@ -5,7 +5,7 @@
 //! a write waits ─▶ copy the chunks that it changes ─▶ flush the copies ─▶ write the map ─▶ the write goes on
 //! ```
 //!
-//! What this guarantees: a write goes on only when all chunks of the volume that it touches are
+//! Guarantee: a write goes on only when all chunks of the volume that it touches are
 //! covered. A chunk is covered when its content at the time of the snapshot is durable elsewhere,
 //! and the map durably says so. A power cut may leave any part of the write. The snapshot then
 //! reads each chunk from its copy if the map has it, and from the volume otherwise. Either way it

@@ -6,7 +6,7 @@
 //! what snapshot 5 held = chunks of snap5-old0 that snap5-map0 has, else of snap7-…, else of snap9-…, else of vol0
 //! ```
 //!
-//! What this file guarantees:
+//! Guarantees:
 //! - Only the keepers of the volumes add chunks, and only to the newest layer. In older layers,
 //!   chunks that no snapshot needs are freed, and nothing else changes.
 //! - A layer exists from the moment at which the map of volume 0 has its name, and is gone with

@@ -11,7 +11,7 @@
 //! Handshake ──the client has proved itself──▶ Open ──either side ends──▶ Draining ──all sent, or LINGER──▶ ended
 //!   └──refused, or the shard has lost patience──▶ ended
 //! ```
-//! What is guaranteed:
+//! Guarantees:
 //! - No byte passes in either direction before the client has proved who it is.
 //! - Decrypted bytes that the shard has not taken, and encrypted bytes that the client has not
 //!   taken, are bounded. The bridge reads no more meanwhile (R18).

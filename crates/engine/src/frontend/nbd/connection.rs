@@ -4,7 +4,7 @@
 //! Open ──DISC──▶ Leaving ──all answered and sent──▶ Closed
 //!  └──the client is gone, or lies; the devices are taken away──▶ Closed
 //! ```
-//! What is guaranteed:
+//! Guarantees:
 //! - Bytes that are no request end the connection, and only it.
 //! - A client that is slow to read its answers, or asks for more than its window, is read no
 //!   further (R18).

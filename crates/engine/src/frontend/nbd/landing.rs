@@ -7,7 +7,7 @@
 //! several whole writes. A wrong guess costs a copy of the bytes that landed in the wrong place,
 //! and has no other effect.
 //!
-//! What is guaranteed: the bytes come out in the order in which they came in, whatever was guessed,
+//! Guarantee: the bytes come out in the order in which they came in, whatever was guessed,
 //! and however the stream was cut. Pure: the receive itself is the caller's.
 
 use crate::buffer::{BufMut, BufferPool};

@@ -12,7 +12,7 @@
 //! client. [`bridge`] puts TLS under a client of the network, and [`tls`] says with which
 //! certificates.
 //!
-//! What is guaranteed beyond what a frontend guarantees:
+//! Guarantees beyond those of a frontend:
 //! - One client cannot take what another one needs, see the limits in [the
 //!   exchange](super::exchange) and [`CLIENTS_MAX`].
 //! - When the devices are withdrawn, clients are cut off without an answer to their requests in

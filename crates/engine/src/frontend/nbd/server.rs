@@ -6,7 +6,7 @@
 //!                              │   ▲└──ABORT, nonsense, or the time is up──▶ closed
 //!                              └───┘ STARTTLS: from now on through a bridge
 //! ```
-//! What is guaranteed:
+//! Guarantees:
 //! - At most [`STRANGERS_MAX`] clients of each socket are in the handshake, each for at most
 //!   [`HANDSHAKE_MS`], with at most one option and its answer in memory (R18).
 //! - On the Unix socket only root gets in. The TCP address is off unless configured.

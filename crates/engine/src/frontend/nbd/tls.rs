@@ -1,6 +1,6 @@
 //! Certificates of this server and of the clients that it lets in, read from PEM files.
 //!
-//! What this file guarantees
+//! Guarantees:
 //! - A client gets in only by a certificate that the client CA has signed, for clients, and that is
 //!   valid now. TLS is 1.3.
 //! - Nothing is remembered of a client (no tickets, no early data): every connection proves itself

@@ -1,7 +1,7 @@
 //! Control commands of ublk, one after the other, on a ring of their own: they need SQEs of 128
 //! bytes, and some of them wait for the shard. For the device thread, never for the shard.
 //!
-//! What this file guarantees: no command lasts longer than its limit, because it is cancelled then;
+//! Guarantee: no command lasts longer than its limit, because it is cancelled then;
 //! memory that the kernel may write stays until the command has ended.
 
 // A command carries the address of its buffer.

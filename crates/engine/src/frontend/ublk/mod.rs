@@ -11,7 +11,7 @@
 //!      └──── device stopped ────▶ Ended ◀──── device stopped ─────┘  (seen when the commit comes back)
 //! ```
 //!
-//! What this file guarantees
+//! Guarantees:
 //! - Every request gets one answer; what leaves here lies in its volume, in whole blocks.
 //! - The payload of a write is copied out of the kernel once, into an engine-owned buffer of its
 //!   own size, before the request leaves here. What a caller does to its memory afterwards changes

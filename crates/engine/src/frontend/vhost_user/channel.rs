@@ -3,7 +3,7 @@
 //! Messages are few (a machine starts, stops, reboots), so they are read and written directly,
 //! never waiting, when the shard's ring says that there is one.
 //!
-//! What is guaranteed: a message is handed over whole, with the files that came with it and no
+//! Guarantee: a message is handed over whole, with the files that came with it and no
 //! others; what is held for one that is not whole is bounded (R18); files that are not wanted are
 //! closed.
 

@@ -14,7 +14,7 @@
 //! ```text
 //! last batch := head ── used ring: entry, index ──▶ head not in flight ── used := index
 //! ```
-//! What is guaranteed: after any death of the engine, it asks again for every head that was taken
+//! Guarantee: after any death of the engine, it asks again for every head that was taken
 //! and not put back. It does so once, in the order in which they were taken, and for no other head.
 //!
 //! **Why asking again is right.** A request that is asked again was never answered. A write of it

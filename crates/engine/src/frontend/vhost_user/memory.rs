@@ -1,6 +1,6 @@
 //! The memory of a virtual machine, as far as its monitor shares it.
 //!
-//! What is guaranteed:
+//! Guarantees:
 //! - Whatever a guest states as an address, only memory that was shared is read and written.
 //! - Every access copies, so the content does not change while it is read.
 //! - Memory is taken only from files that live in memory themselves (memfd, tmpfs, hugetlbfs). A

@@ -13,7 +13,7 @@
 //! those of NBD clients ([`requests`], [`super::exchange`]). There is no thread of its own: the
 //! socket and the kicks are polled, and the calls written, by the shard's ring.
 //!
-//! What is guaranteed beyond what a frontend guarantees
+//! Guarantees beyond those of a frontend
 //! - Everything that a machine says, its monitor or its guest, is length-checked. None of it makes
 //!   the engine panic, wait, or touch memory that was not shared (R25). A payload is copied once
 //!   and then checksummed; nothing reads it again.

@@ -3,7 +3,7 @@
 //! A request is a header of 16 bytes that the device reads, data, and a byte of status at the end
 //! of what the device writes, however the driver has cut that into descriptors.
 //!
-//! What is guaranteed: header and payload are copied out of the guest's memory once, before
+//! Guarantee: header and payload are copied out of the guest's memory once, before
 //! anything is decided by them. Every head that was taken is put back once, with a status, unless
 //! the machine is cut off, the ring is broken, or the ring was stopped before the request began.
 

@@ -5,7 +5,7 @@
 //!              ▲                        └── the driver breaks the rules ──▶ broken ── GET_VRING_BASE ──▶ stopped
 //!              └──────── connection: open ── the monitor is gone, or lies; the devices are taken away ──▶ closed
 //! ```
-//! What is guaranteed:
+//! Guarantees:
 //! - Messages that make no sense end the connection, and only it.
 //! - A driver that breaks the rules loses its queue, and only it, until the monitor starts it anew.
 //! - While a queue drains, its monitor is told nothing else.

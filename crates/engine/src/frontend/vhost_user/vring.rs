@@ -5,7 +5,7 @@
 //! puts them into the *used* ring when they are done. Both can tell the other one how far they want
 //! to be left alone: with EVENT_IDX by a position, without it by a flag.
 //!
-//! What is guaranteed: every field is read once. Whatever the driver has written, nothing is
+//! Guarantee: every field is read once. Whatever the driver has written, nothing is
 //! touched outside of shared memory, and a chain is followed for a bounded time. [`Fault`] has the
 //! ways to break the rules that no answer could mend.
 

@@ -105,6 +105,13 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_taken_over_only_in_the_epoch_in_which_it_was_served_last() {
+        assert!(may_take_over(Epoch(4), Epoch(4)));
+        assert!(!may_take_over(Epoch(4), Epoch(5)), "another node may have written in between");
+        assert!(!may_take_over(Epoch(5), Epoch(4)), "a record of the past");
+    }
+
+    #[test]
     fn the_pause_is_bounded_and_short_under_a_service() {
         let mut absence = Absence::default();
         let at = |ms| Time(7_000_000).plus_ms(ms);

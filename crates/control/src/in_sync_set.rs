@@ -1,4 +1,7 @@
 //! Changes of the in-sync set: by the primary (R3, R4), and when a node's disk is new (R9).
+//!
+//! A member also leaves the set when its node dies (`failover.rs`), when it cannot be used
+//! (`broken.rs`), when an operator removes it (`replicas.rs`), and in mode A (`mode.rs`).
 
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
