@@ -1,6 +1,7 @@
 //! Devices that an engine leaves behind when it dies: what is noted of them, and how they are given
 //! up. One place for all frontends whose kernel driver can keep a device without an engine. What
-//! may be done with them is decided by `left_devices.rs` of [`mainstay_silence`], whose head says why.
+//! may be done with them is decided by `left_devices.rs` of [`mainstay_silence`], whose head says
+//! why.
 //!
 //! The engine gives a device up (R19, R20), after its users were killed ([`crate::users`]):
 //! - when an epoch has another primary or is missing;
