@@ -33,7 +33,7 @@ fn commands(path: &Path, text: &str) -> Vec<String> {
         let typed = lines.filter(|line| line.starts_with("mainstay ") && !line.contains('…'));
         return typed.map(|line| line.split(" #").next().unwrap_or(line).to_owned()).collect();
     }
-    let is_help = path.file_name().is_some_and(|name| name == "cli.rs");
+    let is_help = path.ends_with("src/cli.rs") || path.parent().is_some_and(|of| of.ends_with("src/cli"));
     let mut joined = String::new();
     for line in text.lines() {
         if !is_help && line.trim_start().starts_with("//") {
