@@ -183,6 +183,8 @@ pub struct Consensus {
 pub struct OperatorAnswer {
     pub entry: Arc<Entry>,
     pub outcome: Outcome,
+    /// The rule that is judged.
+    pub rule: &'static str,
     pub judged: Result<&'static str, String>,
 }
 
@@ -512,6 +514,17 @@ impl Consensus {
     }
 
     fn apply(&mut self, entry: &Arc<Entry>) -> Outcome {
+        let stopped = answers::stopped(&self.state);
+        let outcome = self.apply_judged(entry);
+        let judged = answers::stay_stopped(&stopped, &entry.command, &self.state);
+        if judged.is_err() {
+            let outcome = outcome.clone();
+            self.answers.push_back(OperatorAnswer { entry: entry.clone(), outcome, rule: "H9", judged });
+        }
+        outcome
+    }
+
+    fn apply_judged(&mut self, entry: &Arc<Entry>) -> Outcome {
         if !answers::is_operators(&entry.command) {
             let outcome = self.state.apply(Entry::clone(entry));
             if matches!(entry.command, Command::BeginScrub { .. }) && outcome == Outcome::Done {
@@ -519,6 +532,7 @@ impl Consensus {
                 self.answers.push_back(OperatorAnswer {
                     entry: entry.clone(),
                     outcome: outcome.clone(),
+                    rule: "L4",
                     judged,
                 });
             }
@@ -527,7 +541,7 @@ impl Consensus {
         let before = answers::without_events(&self.state);
         let outcome = self.state.apply(Entry::clone(entry));
         let judged = answers::judge(&before, entry, &outcome, &answers::without_events(&self.state));
-        let answer = OperatorAnswer { entry: entry.clone(), outcome: outcome.clone(), judged };
+        let answer = OperatorAnswer { entry: entry.clone(), outcome: outcome.clone(), rule: "H7", judged };
         self.answers.push_back(answer);
         outcome
     }

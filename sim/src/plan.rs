@@ -295,6 +295,10 @@ pub enum Proposed {
     DeleteService,
     ServiceGone,
     MoveService,
+    StopService,
+    StartService,
+    RestartService,
+    ServiceRestarted,
     ServiceStatus,
     AttachResource,
     DetachResource,
@@ -306,7 +310,8 @@ pub enum Proposed {
 }
 
 impl Proposed {
-    /// All but those of clients, of scrubs and of copies, which have kinds of their own.
+    /// All but those of clients, of scrubs, of copies, and of services that are stopped or
+    /// restarted, which have kinds of their own.
     pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
@@ -524,6 +529,18 @@ pub enum Operator {
     DeleteService {
         resource: usize,
     },
+    /// The service is not to run until the operator starts it.
+    StopService {
+        resource: usize,
+    },
+    StartService {
+        resource: usize,
+    },
+    /// The service is restarted where it runs: its last process, or all.
+    RestartService {
+        resource: usize,
+        last: bool,
+    },
     /// The resource is made; see [`ResourceShape::late`].
     CreateResource {
         resource: usize,
@@ -640,6 +657,9 @@ impl Operator {
             Self::Move { resource, .. }
             | Self::ApplyService { resource, .. }
             | Self::DeleteService { resource }
+            | Self::StopService { resource }
+            | Self::StartService { resource }
+            | Self::RestartService { resource, .. }
             | Self::CreateResource { resource }
             | Self::DeleteResource { resource }
             | Self::AddReplica { resource, .. }

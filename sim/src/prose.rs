@@ -116,6 +116,12 @@ fn operator(operator: &Operator) -> String {
             format!("applies s{resource}, which is to prefer a node (choice {pick})")
         }
         Operator::DeleteService { resource } => format!("deletes s{resource}"),
+        Operator::StopService { resource } => format!("stops s{resource}"),
+        Operator::StartService { resource } => format!("starts s{resource}"),
+        Operator::RestartService { resource, last: false } => format!("restarts s{resource}"),
+        Operator::RestartService { resource, last: true } => {
+            format!("restarts the last process of s{resource}")
+        }
         Operator::CreateResource { resource } => format!("makes r{resource}"),
         Operator::DeleteResource { resource } => format!("deletes r{resource}"),
         Operator::Scrub { resource, repair, rate } => {
@@ -338,6 +344,10 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::DeleteService => "the deletion of its service is proposed",
         Proposed::ServiceGone => "its service is said to be gone",
         Proposed::MoveService => "the move of its service is proposed",
+        Proposed::StopService => "the stop of its service is proposed",
+        Proposed::StartService => "the start of its service is proposed",
+        Proposed::RestartService => "a restart of its service is proposed",
+        Proposed::ServiceRestarted => "its service is said to be restarted",
         Proposed::ServiceStatus => "its service is reported on",
     }
 }

@@ -534,6 +534,19 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::DeleteService { resource: 0 }));
     }
 
+    /// The operator stops the service, starts it, or restarts it where it runs.
+    pub fn stop_service(&mut self) {
+        self.world.act(Action::Operator(Operator::StopService { resource: 0 }));
+    }
+
+    pub fn start_service(&mut self) {
+        self.world.act(Action::Operator(Operator::StartService { resource: 0 }));
+    }
+
+    pub fn restart_service(&mut self) {
+        self.world.act(Action::Operator(Operator::RestartService { resource: 0, last: false }));
+    }
+
     pub fn expect_service_deleted_within_ms(&mut self, ms: u64) {
         self.until("the service is deleted", ms, |world| world.state().services.is_empty());
     }

@@ -80,6 +80,8 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "journal fills", runs: 250, gap_ms: (4000, 30_000), add: ambush::journal_fills },
     Kind { name: "reads overtaken", runs: 250, gap_ms: (4000, 30_000), add: ambush::reads_overtaken },
     Kind { name: "service applied", runs: 200, gap_ms: (5000, 60_000), add: operators::apply_service },
+    Kind { name: "service stopped", runs: 200, gap_ms: (5000, 60_000), add: operators::stop_service },
+    Kind { name: "service restarted", runs: 150, gap_ms: (2000, 60_000), add: operators::restart_service },
     Kind { name: "service deleted", runs: 150, gap_ms: (8000, 60_000), add: operators::delete_service },
     Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },
     Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::digest },

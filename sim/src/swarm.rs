@@ -615,6 +615,9 @@ mod tests {
             "Room",
             "ApplyService",
             "DeleteService",
+            "StopService",
+            "StartService",
+            "RestartService",
             "CreateResource",
             "DeleteResource",
             "Digest",
@@ -676,7 +679,14 @@ mod tests {
             .collect();
         let of_clients = [Proposed::AttachResource, Proposed::DetachResource, Proposed::ClaimAttachment];
         let of_scrubs = [Proposed::SetScrub, Proposed::BeginScrub, Proposed::ScrubEnded];
+        let of_services = [
+            Proposed::StopService,
+            Proposed::StartService,
+            Proposed::RestartService,
+            Proposed::ServiceRestarted,
+        ];
         let others = of_clients.into_iter().chain(of_scrubs).chain([Proposed::SetMinCopies]);
+        let others = others.chain(of_services);
         assert_eq!(set, Proposed::ALL.into_iter().chain(others).collect());
     }
 

@@ -199,6 +199,15 @@ pub fn command(command: &Command) -> String {
         Command::DeleteService { name } => format!("delete {name}"),
         Command::ServiceGone { name } => format!("note that {name} is gone"),
         Command::MoveService { name, to } => format!("move {name} to {to}"),
+        Command::StopService { name } => format!("stop {name}"),
+        Command::StartService { name } => format!("start {name}"),
+        Command::RestartService { name, process: None } => format!("restart {name}"),
+        Command::RestartService { name, process: Some(process) } => {
+            format!("restart {process} of {name}")
+        }
+        Command::ServiceRestarted { name, number } => {
+            format!("note that {name} is restarted (wish {number})")
+        }
         Command::Note { subject, text, .. } => format!("note about {subject}: {text}"),
         Command::ServiceStatus { name, node, phase, epoch, detail, .. } => {
             let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };

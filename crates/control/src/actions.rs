@@ -10,7 +10,7 @@ use crate::attachments::{ClientSeen, plan_clients};
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
-use crate::state::{Broken, Command, Links, Resource, State, cut, cut_code};
+use crate::state::{Broken, Command, Links, Resource, Service, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     Code, ConfigVersion, Copies, Epoch, Incarnation, Instance, Member, NodeId, NodeStatus, Position,
@@ -65,6 +65,8 @@ pub struct ServiceObserved {
     pub round: u64,
     /// See [`mainstay_ha::Machine::spent_epoch`].
     pub spent_epoch: Option<Epoch>,
+    /// See [`mainstay_ha::Machine::restarted`].
+    pub restarted: u64,
     /// [`crate::state::Service::revision`] of the specification that the machine was made with.
     pub revision: u64,
     /// [`crate::state::Service::edition`] of the specification that the machine goes by now.
@@ -180,6 +182,12 @@ pub enum Action {
         name: String,
         reason: String,
     },
+    /// An operator wants it restarted in place: [`mainstay_ha::Event::Restart`].
+    RestartService {
+        name: String,
+        number: u64,
+        process: Option<usize>,
+    },
     /// The specification was changed so that what runs goes on: [`mainstay_ha::Machine::amend`].
     AmendService {
         name: String,
@@ -284,6 +292,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         let reason = match wanted {
             None => "it is being deleted",
             Some(service) if service.revision != seen.revision => "its specification changed",
+            Some(service) if service.stopped.is_some() => "an operator stops it",
             Some(service) => match state.resource_of(service) {
                 Some(resource) if resource.record.primary == Some(node) => continue,
                 _ => "the primary is on another node",
@@ -826,7 +835,7 @@ fn plan_primary(
         }
         return;
     }
-    let Some((name, service)) = service.filter(|(_, service)| !service.deleting) else { return };
+    let Some((name, service)) = service.filter(|(_, service)| service.is_wanted()) else { return };
     let serves = replica.role == Role::Primary && replica.devices_ready;
     if !(serves || planted(Bug::ServiceBeforeEpochStart)) || service.failed_on(node) {
         reach!("control: plan: a service cannot start yet");
@@ -877,5 +886,28 @@ fn plan_primary(
     if start || told {
         reach!("control: plan: start a service");
         actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });
+        return;
+    }
+    plan_restart(name, service, record.epoch, seen, actions);
+}
+
+/// An operator wants a service restarted that runs in this epoch, or that was restarted in it.
+fn plan_restart(
+    name: &str,
+    service: &Service,
+    epoch: Epoch,
+    seen: Option<&ServiceObserved>,
+    actions: &mut Vec<Action>,
+) {
+    let runs = |seen: &&ServiceObserved| seen.phase == ServicePhase::Running && seen.epoch == epoch;
+    let (Some(restart), Some(seen)) = (&service.restart, seen.filter(runs)) else { return };
+    let (name, number) = (name.to_owned(), restart.number);
+    if seen.restarted >= number {
+        reach!("control: plan: a restart is done");
+        actions.push(Action::Propose(Command::ServiceRestarted { name, number }));
+    } else {
+        reach!("control: plan: restart a service");
+        let process = service.restarts_process();
+        actions.push(Action::RestartService { name, number, process });
     }
 }

@@ -174,13 +174,16 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             add(Severity::Info, subject, "is being deleted".into(), String::new());
             continue;
         }
+        if service.stopped.is_some() {
+            advise_stopped(state, service, subject, &mut add);
+            continue;
+        }
         if let Some(halted) = &service.halted {
             add(
                 Severity::Critical,
                 subject,
                 halted.clone(),
-                "mend the cause, then apply the service again with `mainstay service apply FILE`: that clears the failures"
-                    .into(),
+                format!("mend the cause, then run `mainstay service start {name}`: that clears the failures"),
             );
             continue;
         }
@@ -395,6 +398,21 @@ fn count_of(failures: u32) -> String {
     if failures == 1 { "1 failure".into() } else { format!("{failures} failures") }
 }
 
+/// Says what a service does that an operator has stopped, until nothing of it is left. After that
+/// there is nothing to do.
+fn advise_stopped(
+    state: &State,
+    service: &Service,
+    subject: String,
+    add: &mut impl FnMut(Severity, String, String, String),
+) {
+    let Some((node, on)) = service.nodes.iter().find(|(_, on)| !on.phase.is_silent()) else { return };
+    let detail = if on.detail.is_empty() { String::new() } else { format!(": {}", on.detail) };
+    let node = state.node_name(*node);
+    let what = format!("is to stop because an operator asked for it, and is {} on {node}{detail}", on.phase);
+    add(Severity::Info, subject, what, String::new());
+}
+
 /// The command that has a service run on a node where it can, if there is one beside `node`.
 pub(crate) fn or_move(state: &State, name: &str, service: &Service, node: NodeId) -> String {
     let resource = state.resource_of(service);
@@ -421,7 +439,7 @@ fn clear_failures(state: &State, name: &str, service: &Service, node: &str) -> S
             state.node_name(*on)
         ),
         None => format!(
-            "mend the cause on {node}, then apply the service again with `mainstay service apply FILE`: that clears the failures"
+            "mend the cause on {node}, then run `mainstay service start {name}`: that clears the failures"
         ),
     }
 }
@@ -450,7 +468,7 @@ fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) ->
             format!("if this lasts, look at the log of the agent on {node}")
         } else {
             format!(
-                "if this lasts, look at the output of its processes on {node}, in services/{name} of the state directory, and at the log of the agent there"
+                "if this lasts, look at the output of its processes with `mainstay service logs {name} --node {node}`, and at the log of the agent on {node}"
             )
         };
         return (what, remedy);

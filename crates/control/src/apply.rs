@@ -152,6 +152,10 @@ impl State {
             Command::DeleteService { name } => self.delete_service(at_ms, &name),
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
             Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
+            Command::StopService { name } => self.stop_service(at_ms, &name),
+            Command::StartService { name } => self.start_service(at_ms, &name),
+            Command::RestartService { name, process } => self.restart_service(at_ms, &name, process),
+            Command::ServiceRestarted { name, number } => self.service_restarted(at_ms, &name, number),
             Command::RetryService { name, round } => self.retry_service(at_ms, &name, round),
             // Several nodes see the same trouble at the same time.
             Command::Note { severity: Severity::Critical, subject, text }

@@ -30,12 +30,13 @@ impl State {
     #[must_use]
     pub fn candidates(&self, resource: &Resource) -> Vec<NodeId> {
         let service = self.service_of(resource.id).map(|(_, service)| service);
+        let runs = service.filter(|service| service.stopped.is_none());
         let record = &resource.record;
         let members = if planted(Bug::OutsiderPromoted) { &record.replicas } else { &record.iss };
         let mut nodes: Vec<NodeId> =
             members.iter().map(|member| member.node).filter(|node| self.eligible(resource, *node)).collect();
         nodes.sort_by_key(|node| {
-            let failed = service.is_some_and(|service| service.failed_on(*node));
+            let failed = runs.is_some_and(|service| service.failed_on(*node));
             let named = service
                 .and_then(|service| service.spec.policy.preferred.as_ref())
                 .is_some_and(|name| *name == self.node_name(*node));
@@ -53,7 +54,9 @@ impl State {
         let resource = self.resources.get(&resource)?;
         let service = self.service_of(resource.id).map(|(_, service)| service);
         let candidates = self.candidates(resource);
-        let failed = |node: NodeId| service.is_some_and(|service| service.failed_on(node));
+        // A service that an operator has stopped moves nothing, unless an operator moves it.
+        let runs = service.filter(|service| service.stopped.is_none());
+        let failed = |node: NodeId| runs.is_some_and(|service| service.failed_on(node));
         // The replica can leave only when it is not primary any more. If the service fails at the
         // new place, any other node will do.
         if let Some(to) = resource.record.primary.and_then(|primary| resource.moving.get(&primary))
@@ -72,7 +75,7 @@ impl State {
             reach!("control: the operator wants the primary elsewhere");
             return Some(desired);
         }
-        if let Some(service) = service
+        if let Some(service) = runs
             && service.spec.policy.failback
             && let Some(preferred) =
                 service.spec.policy.preferred.as_deref().and_then(|name| self.node_by_name(name))

@@ -438,7 +438,7 @@ impl Reconciler {
     /// bounded rate (R21). The primary's node sees to that.
     fn retry_halted(&mut self, now: Time, state: &State) {
         let own = |name: &String| {
-            let service = state.services.get(name).filter(|service| !service.deleting);
+            let service = state.services.get(name).filter(|service| service.is_wanted());
             let resource = service.and_then(|service| state.resource_of(service));
             service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(self.node)))
         };
@@ -552,6 +552,9 @@ impl Reconciler {
                 if !stops {
                     self.tasks.push_back(ReconcilerTask::Stopping { name, reason });
                 }
+            }
+            Action::RestartService { name, number, process } => {
+                self.services.handle(now, &name, ServiceEvent::Restart { number, process });
             }
             Action::AmendService { name } => {
                 // The machine's earlier tasks are about the earlier specification.

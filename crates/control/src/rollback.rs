@@ -72,7 +72,8 @@ impl State {
         keep: Option<String>,
         restart: bool,
     ) -> Outcome {
-        let service = self.service_of(id).map(|(name, _)| name.clone());
+        let service = self.service_of(id).filter(|(_, service)| service.stopped.is_none());
+        let service = service.map(|(name, _)| name.clone());
         let attached = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource));
         let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
         let Some(resource) = found else { return unknown_resource(id) };
@@ -96,7 +97,9 @@ impl State {
             return refused(
                 Code::ResourceInUse,
                 format!("service {service} runs on resource {}", resource.name),
-                "delete the service first, or add --restart-service: then it is stopped for this and started again",
+                format!(
+                    "stop the service first with `mainstay service stop {service}`, or add --restart-service: then it is stopped for this and started again"
+                ),
             );
         }
         let Some((&to, _)) = resource.snapshots.iter().find(|(_, known)| known.name == name) else {

@@ -106,7 +106,9 @@ impl State {
                     "applied again, failures cleared".into()
                 } else if service.spec.needs_restart(&spec) {
                     service.revision += 1;
-                    format!("changed, starts again: {}", changed.join(", "))
+                    service.restart = None;
+                    let then = if service.stopped.is_some() { "stays stopped" } else { "starts again" };
+                    format!("changed, {then}: {}", changed.join(", "))
                 } else {
                     format!("changed in place: {}", changed.join(", "))
                 };
@@ -134,6 +136,8 @@ impl State {
                     deleting: false,
                     halted: None,
                     nodes_changed: false,
+                    stopped: None,
+                    restart: None,
                 };
                 self.services.insert(name, service);
                 self.note(at_ms, Severity::Info, subject, "created");
@@ -357,6 +361,9 @@ impl State {
         if service.deleting {
             return ", because it is being deleted".into();
         }
+        if service.stopped.is_some() {
+            return ", because an operator stopped it".into();
+        }
         let Some(resource) = self.resource_of(service) else { return String::new() };
         match resource.record.primary {
             Some(primary) if primary != node => {
@@ -377,7 +384,7 @@ impl State {
         let candidates = self.candidates(resource);
         let mut others = resource.record.replicas.iter().map(|member| member.node);
         let somewhere = others.any(|node| self.may_come(resource, node) && !service.failed_on(node));
-        if service.halted.is_some() || somewhere {
+        if service.halted.is_some() || !service.is_wanted() || somewhere {
             return;
         }
         reach!("control: a service is halted");
@@ -400,7 +407,7 @@ impl State {
     pub(crate) fn try_services_again(&mut self, at_ms: u64, node: NodeId, why: &str) {
         let concerned = |service: &Service| {
             let resource = self.resource_of(service);
-            !service.deleting
+            service.is_wanted()
                 && resource.is_some_and(|resource| resource.spec.replicas.contains(&node))
                 && service.nodes.keys().any(|node| service.failed_on(*node))
         };
@@ -488,6 +495,6 @@ impl State {
     }
 }
 
-fn unknown_service(name: &str) -> Outcome {
+pub(crate) fn unknown_service(name: &str) -> Outcome {
     refused(Code::UnknownService, format!("there is no service {name}"), "see `mainstay service list`")
 }

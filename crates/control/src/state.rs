@@ -8,6 +8,7 @@
 //!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
 use crate::scrubs::Scrubs;
@@ -322,6 +323,12 @@ pub struct Service {
     /// passed.
     #[serde(default)]
     pub nodes_changed: bool,
+    /// An operator has stopped it; see `orders.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
+    /// An operator wants it restarted in place; see `orders.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
 }
 
 impl Service {
@@ -366,7 +373,7 @@ impl Service {
     #[must_use]
     pub fn may_be_tried_again(&self) -> bool {
         let passes = self.nodes_changed || self.failed().any(|on| on.passes);
-        self.halted.is_some() && !self.deleting && passes
+        self.halted.is_some() && self.is_wanted() && passes
     }
 }
 
@@ -668,6 +675,26 @@ pub enum Command {
     MoveService {
         name: String,
         to: NodeId,
+    },
+    /// The service is not to run until an operator starts it. Its resource stays where it is.
+    StopService {
+        name: String,
+    },
+    /// The service is to run; clears its failures.
+    StartService {
+        name: String,
+    },
+    /// The service is to be restarted where it runs: one process, with what was started after it,
+    /// or all.
+    RestartService {
+        name: String,
+        #[serde(default)]
+        process: Option<String>,
+    },
+    /// Proposed by the node that runs the service: this restart is done.
+    ServiceRestarted {
+        name: String,
+        number: u64,
     },
     /// The service is halted since this round, for a cause that may have passed: it is tried anew.
     RetryService {

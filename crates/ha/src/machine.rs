@@ -34,6 +34,7 @@
 
 mod amend;
 mod kill;
+mod restart;
 mod undo;
 
 use self::kill::KillAction;
@@ -53,6 +54,12 @@ pub enum Event {
         round: u64,
     },
     Stop,
+    /// An operator wants `process`, or all processes, restarted in place. `number` tells one such
+    /// wish from the next.
+    Restart {
+        number: u64,
+        process: Option<usize>,
+    },
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
     /// The engine's guard silenced the services on this node, and was done at this point of the
@@ -137,6 +144,8 @@ enum Then {
     Fail,
     /// Wait, then go forward from `floor`.
     Retry,
+    /// Go forward from `floor` at once: an operator asked for it.
+    Restart,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -182,6 +191,9 @@ pub struct Saved {
     /// See [`Report::passes`].
     #[serde(default)]
     passes: bool,
+    /// See [`Machine::restarted`].
+    #[serde(default)]
+    restarted: u64,
 }
 
 impl Saved {
@@ -218,6 +230,7 @@ pub struct Machine {
     passes: bool,
     /// Reason of the last failure, kept also when the service runs again.
     last_failure: String,
+    restarted: u64,
     probe: Probe,
     /// A stranger has the address: why it is not taken.
     address_held: Option<String>,
@@ -250,6 +263,7 @@ impl Machine {
             reason: String::new(),
             passes: false,
             last_failure: String::new(),
+            restarted: 0,
             probe: Probe::NotAsked,
             address_held: None,
             adopt_below: 0,
@@ -276,6 +290,7 @@ impl Machine {
         machine.reason = saved.reason;
         machine.passes = saved.passes;
         machine.last_failure = saved.last_failure;
+        machine.restarted = saved.restarted;
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
@@ -395,6 +410,7 @@ impl Machine {
         match event {
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
+            Event::Restart { number, process } => self.on_restart(number, process, now),
             Event::LeaseLost => self.on_lease_lost("the node's lease ended", now),
             Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {
                 self.on_lease_lost(SILENCED, now);
@@ -487,7 +503,7 @@ impl Machine {
                 reach!("ha: stopped while being undone");
                 // A service that has used up its attempts stays failed, even if it is also told to
                 // stop.
-                if *then == Then::Retry {
+                if matches!(then, Then::Retry | Then::Restart) {
                     *then = Then::Stop;
                 }
                 *floor = 0;
@@ -650,6 +666,9 @@ impl Machine {
                 self.persist();
                 self.report();
             }
+            Mode::Backward { floor, then: Then::Restart, .. } if started < floor => {
+                self.fail_in_restart(started, why, now);
+            }
             // A process that is being undone is to end, and one that was undone has ended.
             Mode::Backward { .. } => {}
             Mode::BackingOff { from } if started < from => {
@@ -673,15 +692,7 @@ impl Machine {
             Mode::Killing => self.retry_kill(now),
             Mode::BackingOff { from } => {
                 reach!("ha: another attempt after a pause");
-                // R22: the address was off meanwhile. The machine asks for it beside the steps, as
-                // in a start from the first one.
-                self.probe = Probe::NotAsked;
-                self.mode = Mode::Forward { at: from };
-                if from > 0 && self.spec.vip.is_some() {
-                    self.persist();
-                    self.ask_probe();
-                }
-                self.forward(from, now);
+                self.go_on_from(from, now);
             }
             Mode::Forward { at } if self.is_held() => {
                 // A step that has not begun cannot be late.
@@ -811,6 +822,7 @@ impl Machine {
             failures: self.failures.clone(),
             reason: self.reason.clone(),
             last_failure: self.last_failure.clone(),
+            restarted: self.restarted,
             // Answers to work that is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };

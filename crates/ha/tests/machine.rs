@@ -1,5 +1,8 @@
 //! The machine of a service against a node that may fail, linger or never answer in every step.
 
+#[path = "machine/restart.rs"]
+mod restart;
+
 use mainstay_ha::{Effect, Event, Machine, Ready, Report, Saved, ServiceSpec, Step};
 use mainstay_types::{Epoch, ServicePhase, Time};
 use proptest::prelude::*;
@@ -806,7 +809,7 @@ proptest! {
     /// Silence is reported only when nothing is left (asserted in `Node::one`), whatever happens
     /// and wherever the agent is restarted. A service that is told to stop ends up silent.
     #[test]
-    fn silence_is_never_a_lie(events in prop::collection::vec((0u8..9, 0usize..7, 0u64..70_000), 1..60)) {
+    fn silence_is_never_a_lie(events in prop::collection::vec((0u8..10, 0usize..7, 0u64..70_000), 1..60)) {
         let mut node = Node::new();
         let mut epoch = 1;
         for (kind, which, ms) in events {
@@ -835,6 +838,10 @@ proptest! {
                         node.one();
                     }
                     node.restart();
+                }
+                8 => {
+                    let process = (which < 3).then_some(which % 2);
+                    node.give(Event::Restart { number: ms, process });
                 }
                 _ => node.pass(ms),
             }

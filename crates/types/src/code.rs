@@ -12,7 +12,8 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// No agent answered, or not in time.
     pub const UNREACHABLE: u8 = 3;
-    /// `status` found something that needs attention.
+    /// `status` found something that needs attention, or `service check` a node where the service
+    /// could not run.
     pub const ATTENTION: u8 = 4;
     /// `resource scrub` found replicas that differ.
     pub const UNEQUAL: u8 = 5;
@@ -141,6 +142,7 @@ codes! {
     DirectoryGone "directory-gone", page: Some("docs/replica-directories.md");
     Disk "disk";
     EarlierReplica "earlier-replica", page: Some("docs/replica-directories.md");
+    Editor "editor";
     EngineEnded "engine-ended";
     EngineInUse "engine-in-use";
     EngineTimeout "engine-timeout";
@@ -272,6 +274,7 @@ codes! {
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
     ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
     ServiceNotRunning "service-not-running", exit: exit::UNREACHABLE, page: Some("docs/services.md");
+    ServiceStopped "service-stopped", page: Some("docs/services.md");
     Shrink "shrink", page: Some("docs/volumes.md");
     SilencerEnded "silencer-ended";
     Size "size";
@@ -284,6 +287,7 @@ codes! {
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
     UnknownNode "unknown-node", status: 404;
+    UnknownProcess "unknown-process", status: 404, page: Some("docs/services.md");
     UnknownResource "unknown-resource", status: 404;
     UnknownService "unknown-service", status: 404;
     UnknownSnapshot "unknown-snapshot", page: Some("docs/snapshots.md");

@@ -1,8 +1,8 @@
 //! Checks that the answer to an operator's command is true (H7), when its entry is applied:
 //!
 //! - *done*: the state has what the operator asked for. Applying the entry once more would change
-//!   nothing, so a repetition after an unknown outcome does no harm. The one exception: applying
-//!   and moving a service clear its failures each time.
+//!   nothing, so a repetition after an unknown outcome does no harm. The exceptions: applying,
+//!   starting and moving a service clear its failures each time, and it is restarted each time.
 //! - *unchanged*: the state had it already, and nothing has changed.
 //! - *refused*, *conflict*: nothing has changed. A refusal has a code, says why, and names a
 //!   remedy.
@@ -13,7 +13,7 @@ use mainstay_control::State;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy};
 use mainstay_control::state::{Command, Entry, Outcome, Service};
 use mainstay_types::{Choices, NodeId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Whether the command comes from an operator, and not from a node.
 #[must_use]
@@ -35,6 +35,9 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
         | Command::DeleteService { .. }
+        | Command::StopService { .. }
+        | Command::StartService { .. }
+        | Command::RestartService { .. }
         | Command::MoveService { .. } => true,
         Command::InitCluster { .. }
         | Command::AdmitNode { .. }
@@ -43,6 +46,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::VotersSeen { .. }
         | Command::NodeLinks { .. }
         | Command::RetryService { .. }
+        | Command::ServiceRestarted { .. }
         | Command::NodeDead { .. }
         | Command::NodeRejoin { .. }
         | Command::ReplicaReady { .. }
@@ -128,6 +132,33 @@ pub fn judge(
     }
 }
 
+/// Names of the services that an operator has stopped.
+#[must_use]
+pub fn stopped(state: &State) -> BTreeSet<String> {
+    let stopped = state.services.iter().filter(|(_, service)| service.stopped.is_some());
+    stopped.map(|(name, _)| name.clone()).collect()
+}
+
+/// H9: the command leaves alone what an operator has stopped, unless it starts that, or the service
+/// is deleted. `before`: what was stopped before it.
+///
+/// # Errors
+/// The service that it starts.
+pub fn stay_stopped(
+    before: &BTreeSet<String>,
+    command: &Command,
+    after: &State,
+) -> Result<&'static str, String> {
+    let started = |name: &&String| {
+        let ordered = matches!(command, Command::StartService { name: of } if of == *name);
+        !ordered && after.services.get(*name).is_some_and(|service| service.stopped.is_none())
+    };
+    match before.iter().find(started) {
+        None => Ok("H9 a stopped service stays stopped"),
+        Some(name) => Err(format!("{name} was stopped by an operator, and this starts it")),
+    }
+}
+
 /// R17: two resources with replicas on one node are never scrubbed by schedule at once.
 ///
 /// # Errors
@@ -150,6 +181,7 @@ fn comparable(mut state: State) -> State {
     (state.revision, state.last_event) = (0, 0);
     for service in state.services.values_mut() {
         (service.round, service.halted) = (0, None);
+        service.restart.iter_mut().for_each(|restart| restart.number = 0);
     }
     state
 }
@@ -226,6 +258,16 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
                 && rounds(after, &spec.name) == rounds(before, &spec.name) + fresh
         }
         Command::DeleteService { name } => after.services.get(name).is_none_or(|known| known.deleting),
+        Command::StopService { name } => {
+            after.services.get(name).is_some_and(|known| known.stopped.is_some())
+        }
+        Command::StartService { name } => {
+            after.services.get(name).is_some_and(|known| known.stopped.is_none())
+        }
+        Command::RestartService { name, process } => {
+            let asked = after.services.get(name).and_then(|known| known.restart.as_ref());
+            asked.is_some_and(|restart| restart.process == *process)
+        }
         Command::MoveService { name, to } => after.services.get(name).is_some_and(|known| {
             let there = after.resource_of(known).is_some_and(|on| on.record.primary == Some(*to));
             (known.desired_node == Some(*to) || there) && rounds(after, name) == rounds(before, name) + 1

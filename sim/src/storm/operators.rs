@@ -33,6 +33,50 @@ pub(super) fn delete_service(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// Stops a service, and starts it after a while in most cases. Now and then one of these comes
+/// late, or a process dies at that moment.
+pub(super) fn stop_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some(resource) = with_service(draw, random) else { return };
+    draw.operator(at, Operator::StopService { resource });
+    let again = at + spread(random, 1, 16_000);
+    if random.permille(700) {
+        draw.operator(again, Operator::StartService { resource });
+    }
+    if random.permille(300) {
+        let (at, what) = match random.coin() {
+            true => (at, Proposed::StopService),
+            false => (again, Proposed::StartService),
+        };
+        draw.fault(at, at_proposal(random, resource, what));
+    }
+}
+
+/// Restarts a service, at times twice in a row. Now and then a process dies at that moment.
+pub(super) fn restart_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some(resource) = with_service(draw, random) else { return };
+    draw.operator(at, Operator::RestartService { resource, last: random.coin() });
+    if random.permille(300) {
+        let again = at + spread(random, 1, 4000);
+        draw.operator(again, Operator::RestartService { resource, last: random.coin() });
+    }
+    if random.permille(400) {
+        let what = if random.coin() { Proposed::RestartService } else { Proposed::ServiceRestarted };
+        draw.fault(at, at_proposal(random, resource, what));
+    }
+}
+
+/// A trap at a proposal: it comes late, or a process or a node dies.
+fn at_proposal(random: &mut Random, resource: usize, what: Proposed) -> Fault {
+    let whom = if random.coin() { Side::Actor } else { Side::Peer };
+    let deed = match random.below(4) {
+        0 => Deed::Late { ms: spread(random, 100, 5000) },
+        1 => Deed::KillAgent { whom, restart_after_ms: spread(random, 1, 3000) },
+        2 => Deed::KillEngine { whom, restart_after_ms: spread(random, 1, 3000) },
+        _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 5000) },
+    };
+    Fault::Trap { resource, moment: Moment::Propose(what), skip: 0, deed }
+}
+
 /// Deletes a resource. It is never the first one, so that there is something to look at until the
 /// end.
 pub(super) fn delete_resource(draw: &mut Draw, random: &mut Random, at: u64) {

@@ -38,6 +38,8 @@ const PROMISE_US: u64 = 200_000;
 pub(crate) struct Wanted {
     resource: Existence,
     service: bool,
+    /// The service is not to run.
+    stopped: bool,
     /// The number of the node that the service prefers.
     prefer: Option<u32>,
 }
@@ -64,6 +66,7 @@ impl Wanted {
         let wanted = shape.resources.iter().map(|resource| Self {
             resource: if resource.late { Existence::No } else { Existence::Yes },
             service: resource.service,
+            stopped: false,
             prefer: None,
         });
         wanted.collect()
@@ -103,14 +106,24 @@ impl World {
             Operator::DeleteService { .. } if service => {
                 self.trace.count("F51 operator deletes a service");
                 self.wanted[resource].service = false;
+                self.wanted[resource].stopped = false;
             }
+            Operator::StopService { .. } if service && self.wanted[resource].service => {
+                self.trace.count("F51 operator stops a service");
+                self.wanted[resource].stopped = true;
+            }
+            Operator::StartService { .. } if service => {
+                self.trace.count("F51 operator starts a service");
+                self.wanted[resource].stopped = false;
+            }
+            Operator::RestartService { last, .. } if service => self.restart_service(resource, last),
             Operator::CreateResource { .. } => {
                 self.trace.count("F51 operator makes a resource");
                 self.wanted[resource].resource = Existence::Yes;
             }
             Operator::DeleteResource { .. } => {
                 self.trace.count("F51 operator deletes a resource");
-                let gone = Wanted { resource: Existence::Gone, service: false, prefer: None };
+                let gone = Wanted { resource: Existence::Gone, service: false, stopped: false, prefer: None };
                 self.wanted[resource] = gone;
                 // The operator may try this before the service is gone, and gets a refusal.
                 self.submit(Command::DeleteResource { resource: resource_id(resource) });
@@ -151,6 +164,9 @@ impl World {
             Operator::Move { .. }
             | Operator::ApplyService { .. }
             | Operator::DeleteService { .. }
+            | Operator::StopService { .. }
+            | Operator::StartService { .. }
+            | Operator::RestartService { .. }
             | Operator::JoinAgain { .. } => {}
         }
         self.operate(resource);
@@ -312,6 +328,20 @@ impl World {
         self.wanted[resource].service
     }
 
+    /// Whether the operator has stopped the service.
+    pub(super) fn wants_stopped(&self, resource: usize) -> bool {
+        self.wanted[resource].stopped
+    }
+
+    fn restart_service(&mut self, resource: usize, last: bool) {
+        self.trace.count("F51 operator restarts a service");
+        let name = Self::service_name(resource_id(resource));
+        let processes = self.state().services.get(&name).map(|known| &known.spec.processes);
+        let process = processes.and_then(|list| list.last()).filter(|_| last);
+        let process = process.map(|process| process.name.clone());
+        self.submit(Command::RestartService { name, process });
+    }
+
     /// Does what is due, and looks again later if more is to do.
     pub(super) fn operate(&mut self, resource: usize) {
         if self.operate_once(resource) {
@@ -327,6 +357,7 @@ impl World {
         let known = self.state().resources.get(&id);
         let (exists, deleting) = (known.is_some(), known.is_some_and(|known| known.deleting));
         let service = self.state().services.get(&name).map(|service| service.deleting);
+        let stopped = self.state().services.get(&name).is_some_and(|service| service.stopped.is_some());
         let attached = known.is_some_and(|known| known.record.attached.is_some());
         let command = match wanted.resource {
             Existence::Gone if attached => Command::DetachResource { resource: id },
@@ -354,6 +385,12 @@ impl World {
                     known.is_some_and(|known| known.spec.replicas.iter().any(|held| held.0 == *node))
                 };
                 Command::ApplyService { spec: agent::service(resource, wanted.prefer.filter(held)) }
+            }
+            Existence::Yes if service == Some(false) && wanted.service && wanted.stopped && !stopped => {
+                Command::StopService { name }
+            }
+            Existence::Yes if service == Some(false) && wanted.service && !wanted.stopped && stopped => {
+                Command::StartService { name }
             }
             Existence::Gone | Existence::Yes if !wanted.service && service == Some(false) => {
                 Command::DeleteService { name }
@@ -489,9 +526,10 @@ impl World {
         self.deliver_consensus();
     }
 
-    /// Checks the answer to an operator: H7, and L4 for scrubs of the schedule.
+    /// Checks the answer to an operator (H7), scrubs of the schedule (L4), and that what was
+    /// stopped stays so (H9).
     pub(super) fn operator_is_told(&mut self, answer: OperatorAnswer) {
-        let OperatorAnswer { entry, outcome, judged } = answer;
+        let OperatorAnswer { entry, outcome, rule, judged } = answer;
         let asked = words::command(&entry.command);
         if self.trace.keeps_lines() {
             let text = format!("operator is told, of '{asked}': {}", words::outcome(&outcome));
@@ -503,8 +541,7 @@ impl World {
         match judged {
             Ok(name) => self.trace.count(name),
             Err(why) => {
-                let scrubs = matches!(entry.command, Command::BeginScrub { .. });
-                self.wrong(if scrubs { "L4" } else { "H7" }, format!("{asked}: {why}"));
+                self.wrong(rule, format!("{asked}: {why}"));
             }
         }
     }
@@ -572,7 +609,7 @@ impl World {
 /// Returns the service that starts anew after this command, as if it had never failed (R21).
 fn clears_failures(command: &Command) -> Option<&str> {
     match command {
-        Command::MoveService { name, .. } => Some(name),
+        Command::MoveService { name, .. } | Command::StartService { name } => Some(name),
         Command::ApplyService { spec } => Some(&spec.name),
         _ => None,
     }

@@ -142,6 +142,10 @@ impl World {
             Command::DeleteService { name } => (Proposed::DeleteService, on(name), None),
             Command::ServiceGone { name } => (Proposed::ServiceGone, on(name), None),
             Command::MoveService { name, to } => (Proposed::MoveService, on(name), Some(*to)),
+            Command::StopService { name } => (Proposed::StopService, on(name), None),
+            Command::StartService { name } => (Proposed::StartService, on(name), None),
+            Command::RestartService { name, .. } => (Proposed::RestartService, on(name), None),
+            Command::ServiceRestarted { name, .. } => (Proposed::ServiceRestarted, on(name), None),
             Command::ServiceStatus { name, node, .. } => (Proposed::ServiceStatus, on(name), Some(*node)),
         };
         Some((Moment::Propose(what), resource, peer))
@@ -270,6 +274,10 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::DeleteService => "trap at DeleteService",
         Proposed::ServiceGone => "trap at ServiceGone",
         Proposed::MoveService => "trap at MoveService",
+        Proposed::StopService => "trap at StopService",
+        Proposed::StartService => "trap at StartService",
+        Proposed::RestartService => "trap at RestartService",
+        Proposed::ServiceRestarted => "trap at ServiceRestarted",
         Proposed::ServiceStatus => "trap at ServiceStatus",
     }
 }

@@ -326,7 +326,8 @@ impl World {
         })
     }
 
-    /// L7: it runs on the primary, or is stopped for a stated reason.
+    /// L7: it runs on the primary, or is stopped for a stated reason. H9: nothing is left of it
+    /// anywhere if an operator has stopped it.
     fn service_not_well(&self, number: usize, primary: NodeId) -> Option<String> {
         if !self.plan.shape.resources[number].service || !self.wants_service(number) {
             return None;
@@ -335,6 +336,15 @@ impl World {
         let Some(service) = self.state().services.get(&name) else {
             return Some(format!("{name} is unknown"));
         };
+        if self.wants_stopped(number) != service.stopped.is_some() {
+            return Some(format!("{name} does not know whether an operator has stopped it"));
+        }
+        if service.stopped.is_some() {
+            let here = self.machines.values().filter(|machine| !self.away.contains(&machine.node));
+            let mut left = here.filter(|machine| !machine.services.presence(&name).is_silent());
+            let node = left.next()?.node;
+            return Some(format!("{name} is stopped by an operator, and something of it is on {node}"));
+        }
         let running = service.nodes.get(&primary).is_some_and(|on| on.phase == ServicePhase::Running);
         let presence = self.machines[&primary].services.presence(&name);
         let stands = self.machines[&primary].services.stands(&name);

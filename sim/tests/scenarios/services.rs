@@ -2,6 +2,7 @@
 
 use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::NodeId;
 
 #[test]
 fn a_service_follows_its_primary() {
@@ -117,6 +118,58 @@ fn a_service_is_deleted_although_its_node_was_restarted() {
     sim.delete_service();
     sim.power_on(p);
     sim.expect_service_deleted_within_ms(20_000);
+    sim.settle();
+}
+
+/// H9: the resource goes on as a volume.
+#[test]
+fn a_service_that_an_operator_stopped_stays_stopped_through_a_failover() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.stop_service();
+    sim.expect_service_gone_within_ms(p, 5_000);
+    assert_eq!(sim.primary(), Some(p), "its resource stays where it is");
+    sim.write(7);
+    sim.power_cut(p);
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.read(7);
+    sim.run_ms(5_000);
+    for node in 1..=3 {
+        sim.expect_service_gone_within_ms(node, 0);
+    }
+    sim.power_on(p);
+    sim.start_service();
+    sim.expect_service_on_within_ms(s, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_service_that_an_operator_stopped_is_stopped_when_everything_has_healed() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.stop_service();
+    sim.run_ms(50);
+    sim.kill_agent(p);
+    sim.settle();
+    for node in 1..=3 {
+        sim.expect_service_gone_within_ms(node, 0);
+    }
+}
+
+#[test]
+fn a_service_that_an_operator_restarts_stays_on_its_node_without_a_failure() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    let epoch = sim.epoch();
+    sim.restart_service();
+    sim.until("the restart is done", 10_000, |world| {
+        let told = &world.state().events;
+        told.iter().any(|event| event.text == "is restarted in place")
+    });
+    sim.expect_service_on_within_ms(p, 5_000);
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), epoch));
+    let failures = sim.world.state().services["s0"].failures_on(NodeId(p));
+    assert_eq!(failures, 0);
     sim.settle();
 }
 

@@ -107,6 +107,7 @@ impl Services {
             epoch: machine.epoch(),
             round: machine.round(),
             spent_epoch: machine.spent_epoch(),
+            restarted: machine.restarted(),
             revision: *revision,
             edition: *edition,
             resource: *resource,

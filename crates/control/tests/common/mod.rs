@@ -306,8 +306,15 @@ impl Nodes {
                 let resource = self.state.resource_of(service).expect("it has one").id;
                 assert!(observed.lease_valid && observed.replicas[&resource].role == Role::Primary);
                 let (revision, edition, phase) = (service.revision, service.edition, ServicePhase::Running);
-                let seen =
-                    ServiceObserved { phase, epoch, round, revision, edition, spent_epoch: None, resource };
+                let seen = ServiceObserved {
+                    phase,
+                    epoch,
+                    round,
+                    revision,
+                    edition,
+                    resource,
+                    ..Default::default()
+                };
                 observed.services.insert(name, seen);
             }
             Action::StopService { name, .. } => {
@@ -317,6 +324,9 @@ impl Nodes {
                     ServicePhase::Stopping => ServicePhase::Stopped,
                     _ => ServicePhase::Stopping,
                 };
+            }
+            Action::RestartService { name, number, .. } => {
+                observed.services.get_mut(&name).unwrap().restarted = number;
             }
             Action::AmendService { name } => {
                 let edition = self.state.services[&name].edition;

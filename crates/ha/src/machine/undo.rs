@@ -16,15 +16,21 @@ impl Machine {
     /// (R21).
     pub(super) fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
         self.count_failure(why, now);
+        let spent = self.is_spent();
+        let at = self.top(at);
+        let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
+        self.backward(at, floor, then, 0, now);
+    }
+
+    /// Whether no attempt is left on this node.
+    pub(super) fn is_spent(&self) -> bool {
         let limit = self.spec.policy.restart_limit as usize;
         let unlimited = planted(Bug::AttemptsUnlimited) || planted(Bug::TriedAgainAtOnce);
         let spent = self.failures.len() > limit && !unlimited;
         if spent {
             reach!("ha: no attempt is left");
         }
-        let at = self.top(at);
-        let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
-        self.backward(at, floor, then, 0, now);
+        spent
     }
 
     /// Undoes everything from `at` down, and makes no other attempt on this node.
@@ -33,7 +39,7 @@ impl Machine {
         self.backward(self.top(at), 0, Then::Fail, 0, now);
     }
 
-    fn count_failure(&mut self, why: String, now: Time) {
+    pub(super) fn count_failure(&mut self, why: String, now: Time) {
         let window_ms = self.spec.policy.window_s.saturating_mul(1000);
         self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
         self.failures.push(now);
@@ -111,6 +117,7 @@ impl Machine {
                 self.settle(Mode::Failed);
                 self.start_pending(now);
             }
+            Then::Restart => self.go_on_from(floor, now),
             Then::Retry => {
                 reach!("ha: backing off");
                 if floor > 0 {

@@ -346,6 +346,8 @@ bugs! {
     TriedAgainAtOnce("R21"),
     /// A service that failed on one node is neither moved nor halted.
     FailureForgotten("R21"),
+    /// A failover starts a service that an operator has stopped.
+    FailoverStartsStopped("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
     /// An address that was on the node before is taken for the service's, and removed with it.

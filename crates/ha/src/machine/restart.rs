@@ -1,0 +1,66 @@
+//! A restart in place because an operator asks for one. The service stays on its node, its mount
+//! stays, and no failure is counted.
+
+use super::{Machine, Mode, Then};
+use crate::steps::Step;
+use mainstay_types::{Time, reach};
+
+/// Reason of the stop, in words for the operator.
+const RESTARTED: &str = "an operator restarts it";
+
+impl Machine {
+    /// Number of the last restart that this machine has begun; 0 before the first.
+    #[must_use]
+    pub fn restarted(&self) -> u64 {
+        self.restarted
+    }
+
+    /// Takes down `process`, or all processes, and what was started after it, and starts all that
+    /// again. Only what runs is restarted: a service that is being started or stopped takes no
+    /// notice. A restart of the same number is begun once.
+    pub(super) fn on_restart(&mut self, number: u64, process: Option<usize>, now: Time) {
+        if self.mode != Mode::Running || number <= self.restarted {
+            reach!("ha: a restart that was begun already, or of what does not run");
+            return;
+        }
+        reach!("ha: an operator restarts it");
+        self.restarted = number;
+        self.reason = RESTARTED.into();
+        let floor = self.first_of(process.unwrap_or(0));
+        self.backward(self.steps.len().saturating_sub(1), floor, Then::Restart, 0, now);
+    }
+
+    /// The first step of a process. Without processes, the first step of all.
+    fn first_of(&self, process: usize) -> usize {
+        let of_it =
+            |step: &Step| *step == Step::Prepare { process } || *step == Step::StartProcess { process };
+        self.steps.iter().position(of_it).unwrap_or(0)
+    }
+
+    /// A process below the ones that are restarted ended by itself meanwhile. That is a failure, as
+    /// it is at any other time.
+    pub(super) fn fail_in_restart(&mut self, started: usize, why: String, now: Time) {
+        reach!("ha: a process ended by itself while an operator restarts another one");
+        self.passes = false;
+        self.count_failure(why, now);
+        let spent = self.is_spent();
+        if let Mode::Backward { floor, then, .. } = &mut self.mode {
+            (*floor, *then) = if spent { (0, Then::Fail) } else { (started, Then::Retry) };
+        }
+        self.persist();
+        self.report();
+    }
+
+    /// Goes forward from `steps[from]`, after a pause or a restart.
+    pub(super) fn go_on_from(&mut self, from: usize, now: Time) {
+        // R22: the address was off meanwhile. The machine asks for it beside the steps, as in a
+        // start from the first one.
+        self.probe = super::Probe::NotAsked;
+        self.mode = Mode::Forward { at: from };
+        if from > 0 && self.spec.vip.is_some() {
+            self.persist();
+            self.ask_probe();
+        }
+        self.forward(from, now);
+    }
+}
