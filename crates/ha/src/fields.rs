@@ -69,7 +69,7 @@ const HABITS: [(&str, &str); 10] = [
 ];
 
 /// The paths of the direct fields of a table; the empty path is that of the file.
-fn fields_of(table: &str) -> Vec<&'static str> {
+pub(crate) fn fields_of(table: &str) -> Vec<&'static str> {
     let direct = |path: &'static str| {
         let rest = if table.is_empty() { path } else { path.strip_prefix(table)?.strip_prefix('.')? };
         (!rest.is_empty() && !rest.contains(['.', '['])).then_some(rest)
@@ -96,6 +96,16 @@ fn plain(path: &str) -> String {
 fn field(path: &str) -> Option<&'static Field> {
     let path = plain(path);
     FIELDS.iter().find(|(known, ..)| *known == path)
+}
+
+/// Whether there is such a field.
+pub(crate) fn is_known(path: &str) -> bool {
+    field(path).is_some()
+}
+
+/// Whether the field is true or false, and false where it is not written.
+pub(crate) fn is_switch(path: &str) -> bool {
+    field(path).is_some_and(|(_, holds, _)| *holds == "true or false")
 }
 
 fn joined(table: &str, name: &str) -> String {
