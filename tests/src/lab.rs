@@ -141,6 +141,16 @@ impl Lab {
         Ok(command::finish(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)?)
     }
 
+    /// Like [`Self::try_cli`], with these environment variables.
+    ///
+    /// # Errors
+    /// When it cannot be run or does not end.
+    pub fn try_cli_with(&self, args: &[&str], env: &[(&str, &str)]) -> Result<Finished> {
+        let mut command = self.command(&[&["--lab", self.name.as_str()][..], args].concat());
+        command.envs(env.iter().copied());
+        Ok(command::finish(&mut command, LONG)?)
+    }
+
     /// A verb of the command line that has to succeed.
     ///
     /// # Errors

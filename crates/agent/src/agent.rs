@@ -16,6 +16,7 @@ use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
 use crate::service::instance::users_of;
 use crate::service::lacks::{Lack, lacks};
+use crate::service::logs;
 use crate::service::place;
 use crate::threads::{lock, read, spawn, write};
 use crate::transport::{Inbound, Notices, Transport, call};
@@ -26,7 +27,7 @@ use mainstay_api::rest::ClusterView;
 use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
-use mainstay_ha::ServiceSpec;
+use mainstay_ha::{ServiceSpec, valid_name};
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
 use std::fs;
@@ -574,6 +575,7 @@ impl Inbound for Agent {
                 Ok(member) => CallReply::Place { unfit: place::unfit(&spec, &member.places, &others) },
                 Err(error) => CallReply::Error(error),
             },
+            Call::Log { service, process, wanted } => self.log_of(&service, &process, wanted),
             Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
             Call::Pool => {
                 let replicas = self.member().map(|member| member.replicas.clone()).ok();
@@ -594,6 +596,29 @@ impl Inbound for Agent {
                     )),
                 }
             }
+        }
+    }
+}
+
+impl Agent {
+    /// Reads the output of a process on this node. The names become parts of a path.
+    fn log_of(&self, service: &str, process: &str, wanted: logs::Wanted) -> CallReply {
+        if ![service, process].into_iter().all(valid_name) {
+            return CallReply::Error(Problem::new(
+                Code::UnknownProcess,
+                "no process of a service has such a name",
+                "See `mainstay service list`.",
+            ));
+        }
+        let read = |member: Arc<Member>| logs::read(&member.places.dirs(service), process, wanted);
+        match self.member().map(read) {
+            Ok(Ok(piece)) => CallReply::Log(piece),
+            Ok(Err(error)) => CallReply::Error(Problem::new(
+                Code::Io,
+                format!("the log of process {process} cannot be read: {error}"),
+                format!("Look at services/{service} in the state directory on that node."),
+            )),
+            Err(error) => CallReply::Error(error),
         }
     }
 }

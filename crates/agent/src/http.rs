@@ -8,6 +8,9 @@ mod existing;
 mod force;
 mod resources;
 mod scrubs;
+mod service_check;
+mod service_looks;
+mod service_orders;
 mod services;
 mod settings;
 mod snapshots;
@@ -105,6 +108,12 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services", get(list_services).put(services::apply))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
+        .route("/v1/services/{name}/wanted", put(service_orders::set_wanted))
+        .route("/v1/services/{name}/restart", post(service_orders::restart))
+        .route("/v1/services/{name}/file", get(service_looks::file))
+        .route("/v1/services/{name}/logs", get(service_looks::logs))
+        .route("/v1/services/{name}/history", get(service_looks::history))
+        .route("/v1/service-check", post(service_check::check))
         .route("/v1/events", get(events))
         .route("/metrics", get(listener::answer))
         .fallback(async || {
@@ -409,12 +418,12 @@ fn require_majority(agent: &Agent, doing: &str) -> Result<(), Problem> {
 fn service_view(view: &View, name: &str) -> Result<ServiceView, Problem> {
     match view.state.services.get(name) {
         Some(service) => Ok(views::service(&view.state, name, service)),
-        None => Err(Problem::new(
-            Code::UnknownService,
-            format!("there is no service {name}"),
-            "See `mainstay service list`.",
-        )),
+        None => Err(unknown_service(name)),
     }
+}
+
+fn unknown_service(name: &str) -> Problem {
+    Problem::new(Code::UnknownService, format!("there is no service {name}"), "See `mainstay service list`.")
 }
 
 #[derive(Deserialize)]
@@ -487,10 +496,12 @@ async fn move_service(
             })?;
         }
         let is_there = resource.is_some_and(|resource| resource.record.primary == Some(to));
+        let is_stopped = service.is_some_and(|service| service.stopped.is_some());
+        let stays = if is_stopped { ", and stays stopped" } else { "" };
         let message = if is_there {
             format!("service {name} is on {} already: its failures are cleared", request.to)
         } else {
-            format!("service {name} moves to {}", request.to)
+            format!("service {name} moves to {}{stays}", request.to)
         };
         Ok((Command::MoveService { name, to }, message))
     })

@@ -1,6 +1,7 @@
 //! Messages between agents. The encoding is JSON, except for the Raft core's own messages.
 
 use crate::service::lacks::Lack;
+use crate::service::logs;
 use mainstay_api::engine;
 use mainstay_control::labels::Notice;
 use mainstay_control::lease::{Ack, Heartbeat};
@@ -144,6 +145,12 @@ pub enum Call {
         spec: Box<ServiceSpec>,
         others: Vec<ServiceSpec>,
     },
+    /// Asks for output of a process of a service on the asked node.
+    Log {
+        service: String,
+        process: String,
+        wanted: logs::Wanted,
+    },
     /// Asks for the needs of this service that the asked node does not meet.
     Lacks(Box<ServiceSpec>),
     /// Asks for the requests that the asked node waits for.
@@ -234,6 +241,7 @@ pub enum CallReply {
     Place {
         unfit: Option<String>,
     },
+    Log(logs::Piece),
     Lacks(Vec<Lack>),
     Error(Problem),
 }

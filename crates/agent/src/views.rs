@@ -18,7 +18,7 @@ use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
-use mainstay_control::state::{Resource, Service};
+use mainstay_control::state::{EventRecord, Resource, Service};
 use mainstay_types::{
     Attachment, Mode, NodeId, PeerState, Problem, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,
     SnapshotState, StoreState, Time, duration, size_words,
@@ -474,25 +474,27 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         deleting: service.deleting,
         failures,
         advice: service.halted.iter().cloned().collect(),
+        stopped_ms: service.stopped.map(|stopped| stopped.at_ms),
+        restarting: service.restart.is_some(),
         hindrances: Vec::new(),
+    }
+}
+
+#[must_use]
+pub fn event(event: &EventRecord) -> EventView {
+    EventView {
+        index: event.index,
+        at_ms: event.at_ms,
+        severity: event.severity,
+        subject: event.subject.replacen(' ', "/", 1),
+        text: event.text.clone(),
     }
 }
 
 #[must_use]
 pub fn events(state: &State, after: u64) -> EventsPage {
     let first = state.events.front().map_or(state.last_event + 1, |event| event.index);
-    let events: Vec<EventView> = state
-        .events
-        .iter()
-        .filter(|event| event.index > after)
-        .map(|event| EventView {
-            index: event.index,
-            at_ms: event.at_ms,
-            severity: event.severity,
-            subject: event.subject.replacen(' ', "/", 1),
-            text: event.text.clone(),
-        })
-        .collect();
+    let events: Vec<EventView> = state.events.iter().filter(|event| event.index > after).map(event).collect();
     EventsPage { events, last: state.last_event, gap: after + 1 < first && after < state.last_event }
 }
 

@@ -180,7 +180,7 @@ fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
         "name = 'web'\nresource = 'db'\n[[process]]\nname = 'sleeper'\ncommand = ['/bin/sleep', '1000']\n";
     let _: ServiceView = nodes[2]
         .client()
-        .put("/v1/services", &ServiceApply { toml: toml.into(), dry_run: false, force: false })
+        .put("/v1/services", &ServiceApply { toml: toml.into(), ..ServiceApply::default() })
         .unwrap();
     let phase =
         |node: &TestNode| node.client().get::<ServiceView>("/v1/services/web").map(|view| view.phase).ok();

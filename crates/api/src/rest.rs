@@ -39,6 +39,12 @@
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceApplied`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
 //! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
+//! | `PUT /v1/services/{name}/wanted` | [`ServiceWanted`] | [`Accepted`] |
+//! | `POST /v1/services/{name}/restart` | [`ServiceRestart`] | [`Accepted`] |
+//! | `GET /v1/services/{name}/file` | | [`ServiceFile`] |
+//! | `GET /v1/services/{name}/logs?process=P&node=N&lines=L`, or `?process=P&after=A` | | [`ServiceLogs`] |
+//! | `GET /v1/services/{name}/history?lines=L` | | [`ServiceHistory`] |
+//! | `POST /v1/service-check` | [`ServiceCheck`] | [`ServiceChecked`] |
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |

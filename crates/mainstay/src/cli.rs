@@ -23,6 +23,7 @@ const EXIT_CODES: &str = "Exit codes:
   3    no agent answered, no majority of the nodes can be reached, or the
        command did not end in time
   4    `status`, `inspect`: something needs attention
+       `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
   6    `agent`: files of its state directory are lost or damaged; a restart does not help
   125  `lab exec`: the command could not be started (otherwise its own code)

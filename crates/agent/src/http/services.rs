@@ -10,7 +10,7 @@ use crate::service::lacks::Lack;
 use axum::extract::State as AppState;
 use mainstay_api::rest::{ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
 use mainstay_control::state::{Command, Entry, Outcome};
-use mainstay_ha::{Change, ServiceSpec};
+use mainstay_ha::{Change, ServiceSpec, SpecError};
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, ServicePhase};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +21,9 @@ pub async fn apply(
 ) -> ApiResult<ServiceApplied> {
     blocking(move || {
         let member = agent.member()?;
-        let spec = ServiceSpec::parse(&request.toml)
-            .map_err(|error| Problem::new(Code::BadServiceFile, error.to_string(), error.remedy))?;
-        let view = member.log.confirmed_view(READ_PATIENCE);
+        let Tried { spec, view, trial, outcome } = try_out(&member, &request.toml)?;
         let name = spec.name.clone();
-        // Tries the change as the cluster would take it now. A change that the cluster refuses is
-        // refused before any node is asked.
-        let mut trial = view.clone();
-        let entry = Entry { at_ms: wall_ms(), command: Command::ApplyService { spec: spec.clone() } };
-        let outcome = settle(Ok(Arc::make_mut(&mut trial.state).apply(entry)))?;
+        refuse_changed(&view, &name, request.edition)?;
         if let Some(resource) = view.state.resource_by_name(&spec.resource) {
             if !view.state.services.contains_key(&name) {
                 refuse_small(&spec, &resource.spec.volumes)?;
@@ -67,12 +61,52 @@ pub async fn apply(
     .await
 }
 
+/// A service file, and what the cluster would make of it now.
+pub(super) struct Tried {
+    pub spec: ServiceSpec,
+    pub view: View,
+    /// The view with the file applied.
+    pub trial: View,
+    pub outcome: Outcome,
+}
+
+/// Tries the change as the cluster would take it now. A change that the cluster refuses is refused
+/// before any node is asked. Hidden values stay as they are.
+pub(super) fn try_out(member: &Member, toml: &str) -> Result<Tried, Problem> {
+    let wrong = |error: SpecError| Problem::new(Code::BadServiceFile, error.to_string(), error.remedy);
+    let mut spec = ServiceSpec::parse(toml).map_err(wrong)?;
+    let view = member.log.confirmed_view(READ_PATIENCE);
+    spec.keep_hidden(view.state.services.get(&spec.name).map(|known| &known.spec)).map_err(wrong)?;
+    let mut trial = view.clone();
+    let entry = Entry { at_ms: wall_ms(), command: Command::ApplyService { spec: spec.clone() } };
+    let outcome = settle(Ok(Arc::make_mut(&mut trial.state).apply(entry)))?;
+    Ok(Tried { spec, view, trial, outcome })
+}
+
+/// Whether the service has to be started again for `spec`.
+pub(super) fn restarts(view: &View, spec: &ServiceSpec) -> bool {
+    view.state.services.get(&spec.name).is_some_and(|known| known.spec.needs_restart(spec))
+}
+
+/// Refuses a change of a file of which another edition is in force by now.
+fn refuse_changed(view: &View, name: &str, edition: Option<u64>) -> Result<(), Problem> {
+    let now = view.state.services.get(name).map_or(0, |known| known.edition);
+    if edition.is_none_or(|edition| edition == now) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::Changed,
+        format!("service {name} is not changed: it has been changed by another operator meanwhile"),
+        format!("Look at it with `mainstay service show {name}`, and make your change again."),
+    ))
+}
+
 /// Least size of a volume on which mkfs.xfs makes a file system since version 5.19.
 const XFS_BYTES_MIN: u64 = 300 << 20;
 
 /// Refuses a new service whose XFS could not be made because its volume is too small.
 /// `volumes`: sizes in bytes.
-fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), Problem> {
+pub(super) fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), Problem> {
     let Some(mount) = spec.mount.as_ref().filter(|mount| mount.mkfs && mount.fstype == "xfs") else {
         return Ok(());
     };

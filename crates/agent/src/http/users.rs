@@ -24,6 +24,10 @@ const MOVE_WAIT: Duration = Duration::from_secs(3);
 /// The way out of a refusal because of a frozen file system.
 const THAW: &str = "Thaw it with the command that is named there, and try again. `--force` does not help: the processes cannot end, and nothing can be written to the volume, before the file system is thawed.";
 
+/// The remedy where a service does not find the place for its file system.
+pub(super) const FIT: &str =
+    "Give the service an empty directory of its own on every node, for example /srv/NAME.";
+
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Refuses a change that takes the devices of a resource away, or puts other content there, while
@@ -184,24 +188,25 @@ pub(super) fn refuse_place(
     spec: &ServiceSpec,
     nodes: &[NodeId],
 ) -> Result<(), Problem> {
-    if spec.mount.is_none() {
-        return Ok(());
-    }
-    let others = view.state.services.values().map(|service| &service.spec);
-    let others: Vec<ServiceSpec> = others.filter(|other| other.name != spec.name).cloned().collect();
     let alive =
         |node: &&NodeId| view.state.nodes.get(node).is_some_and(|known| known.status == NodeStatus::Alive);
     for &node in nodes.iter().filter(alive) {
-        let question = Call::Place { spec: Box::new(spec.clone()), others: others.clone() };
-        if let Ok(CallReply::Place { unfit: Some(why) }) =
-            agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT)
-        {
-            return Err(Problem::new(
-                Code::BadMountPath,
-                format!("mount.path: on {} {why}", view.state.node_name(node)),
-                "Give the service an empty directory of its own on every node, for example /srv/NAME.",
-            ));
+        if let Some(why) = unfit(agent, view, spec, node) {
+            let message = format!("mount.path: on {} {why}", view.state.node_name(node));
+            return Err(Problem::new(Code::BadMountPath, message, FIT));
         }
     }
     Ok(())
+}
+
+/// Why the service does not find the place for its file system on `node`, if the node says so.
+pub(super) fn unfit(agent: &Arc<Agent>, view: &View, spec: &ServiceSpec, node: NodeId) -> Option<String> {
+    spec.mount.as_ref()?;
+    let others = view.state.services.values().map(|service| &service.spec);
+    let others: Vec<ServiceSpec> = others.filter(|other| other.name != spec.name).cloned().collect();
+    let question = Call::Place { spec: Box::new(spec.clone()), others };
+    match agent.ask(&*agent.member().ok()?, node, question, LOOK_TIMEOUT) {
+        Ok(CallReply::Place { unfit }) => unfit,
+        _ => None,
+    }
 }

@@ -188,7 +188,7 @@ pub fn services(page: &mut Page, seen: &Gathered) {
     page.family(&f::SERVICE_WANTED, |out| {
         for (name, one) in &here {
             let primary = resource(one).and_then(|resource| resource.record.primary);
-            out.add(&[name], primary == Some(own) && !one.deleting);
+            out.add(&[name], primary == Some(own) && one.is_wanted());
         }
     });
     page.family(&f::SERVICE_RUNNING, |out| {

@@ -283,7 +283,7 @@ groups! {
         SERVICE_PHASE: Gauge "mainstay_service_phase" ["service", "phase"]
             "1 for what this node last reported about the service: `stopped`, `starting`, `running`, `stopping`, `backing-off`, `killing` or `failed`.";
         SERVICE_WANTED: Gauge "mainstay_service_wanted" ["service"]
-            "Whether the service should run on this node: it is where the primary is.";
+            "Whether the service should run on this node: it is where the primary is, and no operator has stopped it.";
         SERVICE_RUNNING: Gauge "mainstay_service_running" ["service"]
             "Whether it runs on this node.";
         SERVICE_FAILURES: Gauge "mainstay_service_failures" ["service"]

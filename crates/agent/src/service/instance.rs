@@ -100,7 +100,7 @@ impl Neighbours {
 
 impl Places {
     /// Where the processes of a service live.
-    fn dirs(&self, service: &str) -> ServiceDirs {
+    pub(crate) fn dirs(&self, service: &str) -> ServiceDirs {
         ServiceDirs {
             cgroup: self.cgroup_root.join(service),
             logs: self.state_dir.join("services").join(service),

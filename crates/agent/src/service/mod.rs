@@ -17,6 +17,7 @@ pub mod instance;
 pub mod lacks;
 mod lane;
 pub mod left_mounts;
+pub mod logs;
 pub mod make;
 pub mod mount;
 pub mod mount_table;

@@ -414,6 +414,13 @@ impl Parts {
     }
 }
 
+/// The log of a process, and the file with its earlier output.
+pub fn paths(dirs: &ServiceDirs, process: &str) -> (PathBuf, PathBuf) {
+    let path = log_path(dirs, process);
+    let old = old_path(&path);
+    (path, old)
+}
+
 fn old_path(path: &Path) -> PathBuf {
     path.with_extension("log.old")
 }

@@ -29,6 +29,95 @@ pub enum ServiceCommand {
         /// Name of the service.
         name: String,
     },
+    /// Say what would fail on which node if this file were applied. Nothing is changed. Exits with
+    /// 0 if nothing would fail, with 4 if something would fail on some node or if a node could not
+    /// be asked, and with 1 if the service could not run at all.
+    Check {
+        /// Path of the TOML file, or `-`.
+        file: PathBuf,
+    },
+    /// Show the file of a service as it counts now, with all defaults. Values of environment
+    /// variables are hidden.
+    Show {
+        /// Name of the service.
+        name: String,
+    },
+    /// Edit the file of a service in $VISUAL or $EDITOR, and apply it. The command shows what would
+    /// change first, and asks. Values of environment variables that are left as they are shown stay
+    /// as they are. A change that is not applied stays in a file that the command names.
+    Edit {
+        /// Name of the service.
+        name: String,
+        /// Apply the change without asking.
+        #[arg(long)]
+        yes: bool,
+        /// Restart the service for the change even if other processes or mounts hold its file
+        /// system. The file system is flushed to the device first.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Stop a service, and wait until nothing of it runs. It stays stopped, also through failovers
+    /// and restarts of nodes, until you start it. Its resource stays in use and primary where it
+    /// is.
+    Stop {
+        /// Name of the service.
+        name: String,
+        /// Stop the service even if other processes or mounts hold its file system. The file system
+        /// is flushed to the device first.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Start a service that was stopped, and wait until it runs. Also clears its failures, so that
+    /// a service that was given up is tried again.
+    Start {
+        /// Name of the service.
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Restart the processes of a service where it runs, and wait until it runs again. Its file
+    /// system stays mounted. No failure is counted, and the service stays on its node.
+    Restart {
+        /// Name of the service.
+        name: String,
+        /// Restart only this process, and those that are started after it.
+        #[arg(long, value_name = "PROCESS")]
+        process: Option<String>,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Show the newest output of the processes of a service, from the node where it runs or ran
+    /// last.
+    Logs {
+        /// Name of the service.
+        name: String,
+        /// Show only the output of this process.
+        #[arg(long, value_name = "PROCESS")]
+        process: Option<String>,
+        /// Show the output on this node.
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+        /// Show the newest N lines of each process, at most 10000 and 256 KiB.
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+        lines: usize,
+        /// Print output as it comes, until you end the command. With --json one object per piece of
+        /// output.
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Show when a service started, stopped, moved and failed, and what operators asked for. The
+    /// history goes back as far as the events of the cluster.
+    History {
+        /// Name of the service.
+        name: String,
+        /// Show the newest N events.
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+        lines: usize,
+    },
     /// Move a service to another node.
     Move {
         /// Name of the service.

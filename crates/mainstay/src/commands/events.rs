@@ -39,7 +39,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
     }
 }
 
-fn words(event: &EventView) -> String {
+pub(super) fn words(event: &EventView) -> String {
     let severity = match event.severity {
         Severity::Info => "info",
         Severity::Warning => "warning",

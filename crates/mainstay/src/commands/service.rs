@@ -1,5 +1,9 @@
 //! `mainstay service …`.
 
+mod edit;
+mod looks;
+mod orders;
+
 use super::events::clock;
 use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
@@ -17,8 +21,28 @@ use std::path::Path;
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
         ServiceCommand::Apply { file, dry_run, force, wait } => {
-            apply(&file, (dry_run, force), wait, client, output)?
+            apply_text(read(&file)?, (dry_run, force), None, wait, client, output)?
         }
+        ServiceCommand::Check { file } => return looks::check(&file, client, output),
+        ServiceCommand::Show { name } => looks::show(&name, client, output)?,
+        ServiceCommand::Edit { name, yes, force, wait } => {
+            edit::edit(&name, (yes, force), wait, client, output)?;
+        }
+        ServiceCommand::Stop { name, force, wait } => {
+            orders::want(&name, (false, force), wait, client, output)?;
+        }
+        ServiceCommand::Start { name, wait } => {
+            orders::want(&name, (true, false), wait, client, output)?;
+        }
+        ServiceCommand::Restart { name, process, wait } => {
+            orders::restart(&name, process, wait, client, output)?;
+        }
+        ServiceCommand::Logs { name, process, node, lines, follow } => {
+            let (process, node) = (process.as_deref(), node.as_deref());
+            let wish = looks::Wish { name: &name, process, node, lines, follow };
+            looks::logs(&wish, client, output)?;
+        }
+        ServiceCommand::History { name, lines } => looks::history(&name, lines, client, output)?,
         ServiceCommand::List => {
             let list: Vec<ServiceView> = client.get("/v1/services")?;
             output.result(&list, |list| overview(list))?;
@@ -86,21 +110,24 @@ fn read(file: &Path) -> Outcome<String> {
     })
 }
 
-fn apply(
-    file: &Path,
+/// Applies the text of a service file. `edition`: the one that it was made from, if it was.
+fn apply_text(
+    toml: String,
     (dry_run, force): (bool, bool),
+    edition: Option<u64>,
     wait: WaitArgs,
     client: &Client,
     output: Output,
 ) -> Outcome<()> {
     let mut applied: ServiceApplied =
-        client.put("/v1/services", &ServiceApply { toml: read(file)?, dry_run, force })?;
+        client.put("/v1/services", &ServiceApply { toml, dry_run, force, edition })?;
     if dry_run {
         return output.result(&applied, would);
     }
     output.note(&did(&applied));
     let unchanged = applied.effect == ServiceEffect::Unchanged && runs(&applied.service);
-    if !wait.no_wait && !unchanged {
+    // A service that an operator has stopped does not run because its file is another one.
+    if !wait.no_wait && !unchanged && applied.service.stopped_ms.is_none() {
         let name = applied.service.name.clone();
         let _told = GoesOn::work(
             &format!("starting service {name}"),
@@ -132,7 +159,7 @@ fn await_service(
         let now: ServiceView = client.get(&path)?;
         progress.show(&summary(&now));
         if let Some(reason) = now.advice.first() {
-            let remedy = "Mend the cause and apply the service again.";
+            let remedy = format!("Mend the cause, then run `mainstay service start {name}`.");
             let message = format!("service {name} {reason}{}", failure_lines(&now));
             return Err(Failure::new(Code::ServiceFailed, message, remedy));
         }
@@ -174,12 +201,11 @@ fn not_running(service: &ServiceView, goal: &str, limit_s: u64) -> Failure {
             "Do what is said above. The rest goes on by itself.".to_owned()
         }
         Some(failure) => format!(
-            "Mend the cause on {}: its processes write to services/{} of the state directory there. The start goes on by itself; applying the service again clears the failures.",
+            "Mend the cause on {0}; `mainstay service logs {1} --node {0}` shows what its processes wrote. The start goes on by itself; `mainstay service start {1}` clears the failures.",
             failure.node, service.name
         ),
         None => format!(
-            "The start goes on by itself. If it hangs, look at what its processes write on {}, in services/{} of the state directory.",
-            place(service),
+            "It goes on by itself. If it hangs, `mainstay service logs {}` shows what its processes write.",
             service.name
         ),
     };
@@ -217,6 +243,9 @@ fn would(applied: &ServiceApplied) -> String {
             format!("service {name} would stay as it is, and its failures would be cleared")
         }
         ServiceEffect::ChangedInPlace => format!("service {name} would be changed, and go on"),
+        ServiceEffect::Restarted if applied.service.stopped_ms.is_some() => {
+            format!("service {name} would be changed, and stay stopped")
+        }
         ServiceEffect::Restarted => {
             format!("service {name} would be changed and RESTARTED on {}", place(&applied.service))
         }
@@ -234,6 +263,9 @@ fn did(applied: &ServiceApplied) -> String {
             format!("service {name} stays as it is, and its failures are cleared")
         }
         ServiceEffect::ChangedInPlace => format!("service {name} is changed, and goes on"),
+        ServiceEffect::Restarted if applied.service.stopped_ms.is_some() => {
+            format!("service {name} is changed, and stays stopped")
+        }
         ServiceEffect::Restarted => {
             format!("service {name} is changed, and is started again on {}", place(&applied.service))
         }
@@ -267,7 +299,10 @@ fn relocate(
         let _told = GoesOn::work(&format!("moving service {name} to {to}"), &look, "");
         let runs_on =
             |now: &ServiceView| now.phase_node.clone().filter(|_| now.phase == ServicePhase::Running);
-        let arrived = |now: &ServiceView| runs_on(now).as_deref() == Some(to);
+        // A service that an operator has stopped arrives with its resource.
+        let arrived = |now: &ServiceView| {
+            runs_on(now).as_deref() == Some(to) || now.stopped_ms.is_some() && now.node.as_deref() == Some(to)
+        };
         let given_up = |now: &ServiceView| {
             let node = runs_on(now).filter(|node| node != to)?;
             let failure = there(now).filter(|failure| before.as_ref() != Some(failure))?;
@@ -276,8 +311,11 @@ fn relocate(
             let remedy = format!("Mend the cause on {to} and move the service again.");
             Some(Failure::new(Code::ServiceFailed, message, remedy))
         };
-        await_service(name, &format!("run on {to}"), wait, client, arrived, given_up)?;
-        accepted.message = format!("service {name} runs on {to}");
+        let now = await_service(name, &format!("run on {to}"), wait, client, arrived, given_up)?;
+        accepted.message = match now.stopped_ms {
+            None => format!("service {name} runs on {to}"),
+            Some(_) => format!("the resource of service {name} is on {to}; the service stays stopped"),
+        };
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }
@@ -309,24 +347,27 @@ fn place(service: &ServiceView) -> &str {
 pub fn summary(service: &ServiceView) -> String {
     let vip = service.vip.as_deref().map_or(String::new(), |vip| format!(", address {vip}"));
     let deleting = if service.deleting { ", being deleted" } else { "" };
+    let stopped = service
+        .stopped_ms
+        .map_or_else(String::new, |at_ms| format!(", stopped by an operator since {}", clock(at_ms)));
+    let restarting = if service.restarting { ", being restarted by an operator" } else { "" };
     let hindered = if service.phase == ServicePhase::Running && !service.hindrances.is_empty() {
         ", but is hindered"
     } else {
         ""
     };
-    format!("service {}: {} on {}{hindered}{vip}{deleting}", service.name, service.phase, place(service))
+    let (name, phase, place) = (&service.name, service.phase, place(service));
+    format!("service {name}: {phase} on {place}{hindered}{stopped}{restarting}{vip}{deleting}")
 }
 
 fn overview(list: &[ServiceView]) -> String {
     let row = |service: &ServiceView| {
         let vip = service.vip.clone().unwrap_or_default();
-        vec![
-            service.name.clone(),
-            service.phase.to_string(),
-            place(service).into(),
-            vip,
-            service.resource.clone(),
-        ]
+        let phase = match service.stopped_ms {
+            Some(_) if service.phase.is_silent() => "stopped by an operator".to_owned(),
+            _ => service.phase.to_string(),
+        };
+        vec![service.name.clone(), phase, place(service).into(), vip, service.resource.clone()]
     };
     let rows: Vec<_> = list.iter().map(row).collect();
     table(&["SERVICE", "PHASE", "NODE", "ADDRESS", "RESOURCE"], &rows)

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod cluster;
+mod daily;
 mod mounts;
 mod processes;
 mod replicas;
@@ -26,6 +27,7 @@ pub const ALL: &[&[(&str, Trouble)]] = &[
     mounts::TROUBLES,
     addresses::TROUBLES,
     processes::TROUBLES,
+    daily::TROUBLES,
     cluster::TROUBLES,
     slips::TROUBLES,
 ];
