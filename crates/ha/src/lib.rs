@@ -15,6 +15,7 @@ mod guard;
 mod machine;
 mod options;
 mod shown;
+mod probe;
 mod spec;
 mod steps;
 mod system;
@@ -25,6 +26,10 @@ pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
 pub use shown::HIDDEN;
+pub use probe::{
+    HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
+    host_and_port,
+};
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};

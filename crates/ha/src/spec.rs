@@ -33,7 +33,11 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    fn new(field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        field: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self { field: field.into(), problem: problem.into(), remedy: remedy.into() }
     }
 }
@@ -519,7 +523,7 @@ fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
     }
 }
 
-fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
+pub(crate) fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
     match command.first() {
         None => {
             Err(SpecError::new(field, "is empty", "give the program and its arguments as a list of strings"))
