@@ -24,6 +24,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-client", &["mainstay-types", "mainstay-api"]),
     ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
+    ("mainstay-probe", &["mainstay-ha"]),
     (
         "mainstay-engine",
         &[
@@ -57,7 +58,9 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-cli",
             "mainstay-agent",
             "mainstay-engine",
+            "mainstay-ha",
             "mainstay-pool",
+            "mainstay-probe",
         ],
     ),
     (

@@ -1,7 +1,8 @@
 //! Mainstay's command line takes every command that Mainstay advises, or that the documents show as
 //! a line to type.
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
+use crate::commands::probe;
 use crate::front::Front;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::fs;
@@ -90,7 +91,11 @@ fn filled(command: &str) -> Vec<String> {
 /// Parses a command, and what a front hands over as the other program does.
 fn parse(words: &[String]) -> Result<(), clap::Error> {
     let matches = Cli::command().try_get_matches_from(words)?;
-    match Front::of(&Cli::from_arg_matches(&matches)?, &matches) {
+    let cli = Cli::from_arg_matches(&matches)?;
+    if let Command::Probe(args) = &cli.command {
+        return probe::parse(&args.words).map(drop);
+    }
+    match Front::of(&cli, &matches) {
         Some(front) => {
             let words = ["mainstay-lab".into()].into_iter().chain(front.words);
             mainstay_lab::cli::Cli::try_parse_from(words).map(drop)
@@ -124,6 +129,7 @@ fn every_command_in_advice_is_taken() {
     for wrong in [
         "mainstay resource set db mode=d",
         "mainstay lab kill",
+        "mainstay probe mariadb --sockett /s",
         "mainstay lab --json kil n1",
         "mainstay bench fio --size 1Gi7 /dev/x",
     ] {

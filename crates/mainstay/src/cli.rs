@@ -26,6 +26,7 @@ const EXIT_CODES: &str = "Exit codes:
        `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
   6    `agent`: files of its state directory are lost or damaged; a restart does not help
+  75   `probe`: the server is starting up or recovering from a crash
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";
 
@@ -69,6 +70,9 @@ pub enum Command {
     /// Show what the journal and the metadata of a replica hold. The directory must not be in use
     /// by an engine: use a copy, or stop the engine first.
     Inspect(InspectArgs),
+    /// Look once whether a database or another program answers.
+    #[command(disable_help_flag = true)]
+    Probe(FrontArgs),
     /// Measure devices, files and databases under fio and sysbench.
     #[command(disable_help_flag = true)]
     Bench(FrontArgs),

@@ -14,9 +14,9 @@ const PROGRAM: &str = "mainstay-lab";
 
 #[derive(Args, Debug)]
 pub struct FrontArgs {
-    // Whatever begins with a dash is for the other program, unless it is an option of all commands.
+    // Whatever begins with a dash is for the other command line, unless it is an option of all commands.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    words: Vec<OsString>,
+    pub words: Vec<OsString>,
 }
 
 /// A command that is another program's.

@@ -21,6 +21,9 @@ fn main() -> ExitCode {
     if let Some(front) = Front::of_help(std::env::args_os().skip(1)) {
         return Output::new(false).end(Err(front.become_program()));
     }
+    if let Some(words) = commands::probe::of_help(std::env::args_os().skip(1)) {
+        return ExitCode::from(commands::probe::run(&words, Output::new(false)));
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(cli.target.json);
@@ -46,6 +49,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
+        Command::Probe(args) => Ok(commands::probe::run(&args.words, output)),
         Command::Bench(_) | Command::Lab(_) => unreachable!("a front has become another program"),
     }
 }
@@ -72,6 +76,12 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Inspect(_) if socket => {
             idle("--socket", "it reads files and asks no agent", "Leave it out.")
         }
+        Command::Probe(_) if socket => idle(
+            "--socket",
+            "a probe asks no agent",
+            "Name the server's socket after the kind, for example `mainstay probe mariadb --socket /run/mysqld/mysqld.sock`.",
+        ),
+        Command::Probe(_) if lab => idle("--lab", "a probe is made from this machine", inside("probe KIND")),
         Command::Agent(_) if lab => idle("--lab", "an agent runs on this machine", inside("agent")),
         Command::Engine(_) if lab => idle("--lab", "an engine runs on this machine", inside("engine")),
         Command::Inspect(_) if lab => {
