@@ -1,5 +1,5 @@
 //! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ silence ◁ ha ◁ control;
-//! only engine, agent and pool touch the operating system. A list names the crates that a pure
+//! only engine, agent, pool and probe touch the operating system. A list names the crates that a pure
 //! crate may use; every other crate needs an argument. The other half is `clippy.toml` in each pure
 //! crate: it limits the calls of the standard library.
 //!

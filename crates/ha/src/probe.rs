@@ -112,7 +112,7 @@ pub struct PostgresqlProbe {
     pub write_table: Option<String>,
 }
 
-/// A connection. The kernel accepts connections on behalf of a process that stands still, so without
+/// A connection. The kernel takes connections on behalf of a process that stands still, so without
 /// `expect` this probe only shows that something listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -463,7 +463,9 @@ fn login_fields(
 }
 
 fn table_field(field: &str, table: Option<&String>, example: &str) -> Result<(), SpecError> {
-    let Some(table) = table.filter(|table| table_parts(table).is_none()) else { return Ok(()) };
+    let Some(table) = table.filter(|table| table_parts(table).is_none()) else {
+        return Ok(());
+    };
     Err(SpecError::new(
         format!("{field}.write_table"),
         format!("{table:?} is not two names of a-z, A-Z, 0-9, '_' and '-' with a dot between them"),
@@ -472,7 +474,9 @@ fn table_field(field: &str, table: Option<&String>, example: &str) -> Result<(),
 }
 
 fn expect_field(field: &str, expect: Option<&String>) -> Result<(), SpecError> {
-    let Some(_) = expect.filter(|text| !(1..=EXPECT_BYTES_MAX).contains(&text.len())) else { return Ok(()) };
+    if expect.is_none_or(|text| (1..=EXPECT_BYTES_MAX).contains(&text.len())) {
+        return Ok(());
+    }
     Err(SpecError::new(
         format!("{field}.expect"),
         format!("not a text of 1 to {EXPECT_BYTES_MAX} bytes"),

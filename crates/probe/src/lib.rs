@@ -56,6 +56,14 @@ impl Outcome {
         words
     }
 
+    fn on_one_line(self) -> Self {
+        match self {
+            Self::Healthy(words) => Self::Healthy(one_line(&words)),
+            Self::Recovering(words) => Self::Recovering(one_line(&words)),
+            Self::Unhealthy(words) => Self::Unhealthy(one_line(&words)),
+        }
+    }
+
     /// Exit code of `mainstay probe`.
     #[must_use]
     pub fn exit(&self) -> ProbeExit {
@@ -79,20 +87,17 @@ pub fn run(probe: &Probe, limit: Duration) -> Outcome {
         Err(error) => return Outcome::Unhealthy(format!("the probe cannot start: {error}")),
     };
     let stage = Stage::default();
-    let outcome = runtime.block_on(async {
-        let probed = tokio::time::timeout(limit, made(probe, &stage)).await;
-        probed.unwrap_or_else(|_| {
+    let probed = runtime.block_on(async { tokio::time::timeout(limit, made(probe, &stage)).await });
+    let outcome = match probed {
+        Ok(Ok(words)) => Outcome::Healthy(words),
+        Ok(Err(outcome)) => outcome,
+        Err(_) => {
             let seconds = limit.as_secs_f64();
-            Err(Outcome::Unhealthy(format!("the probe was not done after {seconds} s: {}", stage.words())))
-        })
-    });
+            Outcome::Unhealthy(format!("the probe was not done after {seconds} s: {}", stage.words()))
+        }
+    };
     runtime.shutdown_background();
-    match outcome {
-        Ok(words) => Outcome::Healthy(one_line(&words)),
-        Err(Outcome::Healthy(words)) => Outcome::Healthy(one_line(&words)),
-        Err(Outcome::Recovering(words)) => Outcome::Recovering(one_line(&words)),
-        Err(Outcome::Unhealthy(words)) => Outcome::Unhealthy(one_line(&words)),
-    }
+    outcome.on_one_line()
 }
 
 async fn made(probe: &Probe, stage: &Stage) -> Probed<String> {

@@ -5,7 +5,7 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
 /// The plugin of most accounts: SHA-1 of password and scramble.
 pub const NATIVE: &str = "mysql_native_password";
-/// The plugin of MySQL 8: SHA-256, and the password itself where nobody listens.
+/// The plugin of MySQL 8: SHA-256, and the password itself where no other machine listens.
 pub const SHA2: &str = "caching_sha2_password";
 /// Plugins that ask the kernel for the user of the client: MariaDB's and MySQL's.
 const SOCKET: [&str; 2] = ["unix_socket", "auth_socket"];
@@ -21,7 +21,7 @@ pub enum Reply {
     Wait,
     /// The server wants the password itself.
     Password,
-    /// The server wants the password itself, and others may listen.
+    /// The server wants the password itself, and other machines may listen.
     NeedsSecrecy,
     /// The account has another plugin.
     Switch { to: String, data: Vec<u8> },

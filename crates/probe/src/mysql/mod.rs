@@ -18,6 +18,9 @@ use std::time::Instant;
 const COM_QUERY: u8 = 3;
 /// A packet that asks for the end of the connection, with its header.
 const COM_QUIT: [u8; 5] = [1, 0, 0, 0, 1];
+/// Answer to a plugin that is not known. MariaDB counts one of another length than the plugin's as
+/// broken off; an answer by ed25519 has 64 bytes.
+const NO_ANSWER: [u8; 64] = [0; 64];
 /// Most packets of a login.
 const LOGIN_PACKETS_MAX: usize = 8;
 
@@ -141,10 +144,10 @@ impl Session<'_> {
         Err(self.not_understood())
     }
 
-    /// Lets a login fail that cannot go on: the server counts a login that fails, other than one
-    /// that breaks off, not against this host.
+    /// Lets a login fail that cannot go on. A server counts a login that breaks off against the
+    /// host, and one that it refuses not.
     async fn decline(&mut self) {
-        if self.packets.send(&[0]).await.is_ok() {
+        if self.packets.send(&NO_ANSWER).await.is_ok() {
             let _ = self.packet().await;
         }
     }

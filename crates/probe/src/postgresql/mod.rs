@@ -269,7 +269,7 @@ impl Session<'_> {
                 }
                 b'Z' => return Ok(said),
                 b'G' | b'W' => return Err(self.wrong("the statement asks for data: use one that only reads")),
-                // Columns, rows, ends, notices, parameters, notifications, and data that are copied out.
+                // Columns, rows, ends, notices, parameters, notifications, and copied data.
                 b'T' | b'D' | b'C' | b'I' | b'N' | b'S' | b'A' | b'H' | b'd' | b'c' => {}
                 _ => return Err(self.not_understood()),
             }
