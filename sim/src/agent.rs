@@ -169,6 +169,12 @@ pub enum In {
         ticket: u64,
         result: Result<(), String>,
     },
+    Probed {
+        service: String,
+        ticket: u64,
+        process: usize,
+        finding: mainstay_ha::Finding,
+    },
     ProcessExited {
         service: String,
         process: usize,
@@ -446,6 +452,10 @@ impl Agent {
                     instance.step_done(ticket, &result);
                 }
                 let event = mainstay_ha::Event::StepDone { ticket, result };
+                self.tell(now, reconciler::Event::Service { name: service, event });
+            }
+            In::Probed { service, ticket, process, finding } => {
+                let event = mainstay_ha::Event::Probed { ticket, process, finding };
                 self.tell(now, reconciler::Event::Service { name: service, event });
             }
             In::ProcessExited { service, process, status } => {

@@ -507,6 +507,12 @@ pub enum ServiceFault {
     /// An operator unmounts it, if it is mounted, and mounts another file system there, until
     /// `Well`.
     Replaced,
+    /// The process stands still, as after SIGSTOP, until it is killed.
+    StandsStill,
+    /// The next probe of the process fails, although the process is well.
+    FailProbe,
+    /// The process answers that it recovers from a crash, until `Well`.
+    Recovers,
     /// Every fault of the service ends. An address or a file system that an operator has put there
     /// by hand is taken away again.
     Well,

@@ -439,6 +439,9 @@ fn service_fault(fault: ServiceFault) -> &'static str {
         ServiceFault::AddressByHand => "an administrator sets its address by hand",
         ServiceFault::Unmounted => "its file system is unmounted by an operator",
         ServiceFault::Replaced => "an operator mounts another file system in the place of its own",
+        ServiceFault::StandsStill => "its process stands still",
+        ServiceFault::FailProbe => "its next probe fails",
+        ServiceFault::Recovers => "its process recovers from a crash",
         ServiceFault::Well => "is well again",
     }
 }

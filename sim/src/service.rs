@@ -12,7 +12,7 @@
 use crate::oracle::Violation;
 use crate::plan::ServiceFault;
 use crate::random::Random;
-use mainstay_ha::{AtPath, Effect, Step, Unmount};
+use mainstay_ha::{AtPath, Effect, Finding, Step, Unmount};
 use mainstay_types::{
     ADDRESS_PROTOCOL, AddressHere, FoundAddress, NodeId, address_here, addresses_to_remove,
 };
@@ -38,6 +38,11 @@ const DEVICE_LOST_US_MAX: u64 = 2_000 * MS;
 /// Share of processes that do not notice a lost device: they go on from their cache until they are
 /// killed.
 const ZOMBIE_PERMILLE: u64 = 350;
+
+/// How long a probe of a process takes that answers.
+const PROCESS_PROBE_US: u64 = 2 * MS;
+/// Probes in a row that have to fail before a process is restarted, by default.
+const PROBES_MIN: u32 = 3;
 
 /// Interfaces: of the node itself, and one that came late.
 const FIRST: u32 = 1;
@@ -72,6 +77,15 @@ pub struct StepResult {
     pub result: Result<(), String>,
 }
 
+/// The answer to a `Probe`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProbeResult {
+    pub service: String,
+    pub ticket: u64,
+    pub process: usize,
+    pub finding: Finding,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MountState {
     /// Being mounted, or an attempt that failed and was not cleared away.
@@ -98,6 +112,10 @@ struct Process {
     /// The process has files open that are not, or no longer, on the mounted file system of the
     /// volume.
     astray: bool,
+    /// The process stands still: it neither answers nor stops.
+    hung: bool,
+    /// The process answers that it recovers from a crash.
+    recovers: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -117,6 +135,16 @@ struct Service {
     /// A mount of others is at its mount point.
     others: bool,
     faults: Faults,
+    probes: BTreeMap<usize, Probes>,
+}
+
+/// The probes of a process, as H11 counts them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Probes {
+    /// Begun since the last one that found the process healthy or recovering.
+    in_row: u32,
+    /// A stop of the process was tried with its signal.
+    stop_tried: bool,
 }
 
 impl Service {
@@ -127,6 +155,10 @@ impl Service {
             Some(MountState::Mounted | MountState::Dead) => AtPath::Dead("input/output error".into()),
             Some(MountState::Unsure) | None => AtPath::Nothing,
         }
+    }
+
+    fn is_hung(&self, process: usize) -> bool {
+        self.processes.get(&process).is_some_and(|process| process.hung)
     }
 
     fn runs(&self) -> bool {
@@ -150,6 +182,8 @@ struct Faults {
     keeps_address: bool,
     /// The interface of the address came after the processes of Mainstay had started.
     late_interface: bool,
+    /// The next probe fails, although the process answers.
+    fails_probe: bool,
 }
 
 impl Service {
@@ -211,8 +245,10 @@ pub struct Services {
     random: Random,
     services: BTreeMap<String, Service>,
     jobs: BTreeMap<u64, Job>,
+    /// Probes that are under way, each with the answer that it will give.
+    probes: BTreeMap<u64, ProbeResult>,
     next_id: u64,
-    /// Violations of H9 and H10 that [`Self::violation`] has not handed out yet.
+    /// Violations of H9 to H11 that [`Self::violation`] has not handed out yet.
     violations: Vec<Violation>,
 }
 
@@ -224,6 +260,7 @@ impl Services {
             random,
             services: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            probes: BTreeMap::new(),
             next_id: 1,
             violations: Vec::new(),
         }
@@ -234,10 +271,11 @@ impl Services {
         self.node
     }
 
-    /// Begins the step of a `Run`, `Undo` or `Kill`. `device_ok`: the resource's devices exist and
+    /// Begins the step of a `Run`, `Undo`, `Kill` or `Probe`. `device_ok`: the resource's devices exist and
     /// answer on this node.
     ///
-    /// Returns the microseconds after which [`Self::finish`] is to be called with the id. `None`:
+    /// Returns the microseconds after which [`Self::finish`] is to be called with the id, or
+    /// [`Self::finish_probe`] for a probe. `None`:
     /// the step never ends by itself, and only an undo ends it.
     pub fn start(&mut self, service: &str, effect: &Effect, device_ok: bool) -> (Option<u64>, u64) {
         let id = self.next_id;
@@ -248,8 +286,17 @@ impl Services {
                 (ticket, Act::Undo(step), force, timeout_ms * MS)
             }
             Effect::Kill { ticket } => (ticket, Act::Kill, true, KILL_PATIENCE_US),
+            Effect::Probe { ticket, process, timeout_ms } => {
+                let (delay, finding) = self.asks(service, process, timeout_ms * MS);
+                let service = service.to_owned();
+                self.probes.insert(id, ProbeResult { service, ticket, process, finding });
+                return (Some(delay), id);
+            }
             Effect::Persist(_) | Effect::Report(_) => return (None, id),
         };
+        if let Act::Undo(Step::StartProcess { process }) = act {
+            self.stops(service, process, force);
+        }
         self.call_off(service, act, force);
         let blocked = self.is_blocked(service, act, force);
         let known = entry(&mut self.services, service);
@@ -273,6 +320,47 @@ impl Services {
             Job { service: service.to_owned(), ticket, act, fails, called_off: false, hung: delay.is_none() },
         );
         (delay, id)
+    }
+
+    /// Begins a probe. Returns the microseconds after which it ends, and what it finds.
+    fn asks(&mut self, service: &str, process: usize, timeout_us: u64) -> (u64, Finding) {
+        let known = entry(&mut self.services, service);
+        known.probes.entry(process).or_default().in_row += 1;
+        let fails = std::mem::take(&mut known.faults.fails_probe);
+        match known.processes.get(&process).filter(|process| process.started) {
+            None => (PROCESS_PROBE_US, Finding::NotAsked("it was called off".into())),
+            Some(_) if fails => (PROCESS_PROBE_US, Finding::Unhealthy("too many connections".into())),
+            Some(process) if process.hung => (timeout_us, Finding::Unhealthy("there was no answer".into())),
+            Some(process) if process.recovers => {
+                (PROCESS_PROBE_US, Finding::Recovering("the database is starting up".into()))
+            }
+            Some(_) => (PROCESS_PROBE_US, Finding::Healthy),
+        }
+    }
+
+    /// Ends the probe that was begun under `id`. `None` if `id` is not a probe's.
+    pub fn finish_probe(&mut self, id: u64) -> Option<ProbeResult> {
+        let probe = self.probes.remove(&id)?;
+        if matches!(probe.finding, Finding::Healthy | Finding::Recovering(_)) {
+            let known = entry(&mut self.services, &probe.service);
+            known.probes.entry(probe.process).or_default().in_row = 0;
+        }
+        Some(probe)
+    }
+
+    /// H11: a process is killed without a stop signal only after so many probes in a row without an
+    /// answer.
+    fn stops(&mut self, service: &str, process: usize, force: bool) {
+        let known = entry(&mut self.services, service);
+        let probes = known.probes.entry(process).or_default();
+        if force && !probes.stop_tried && probes.in_row < PROBES_MIN {
+            let text = format!(
+                "a process of {service} on {} is killed after {} probes in a row",
+                self.node, probes.in_row
+            );
+            self.violations.push(Violation { id: "H11", text });
+        }
+        *probes = Probes { in_row: 0, stop_tried: true };
     }
 
     /// Returns the step that was begun under `id` in words, for traces. Empty if it has ended.
@@ -336,11 +424,12 @@ impl Services {
         Some((at.lost()?, at.is_mendable()))
     }
 
-    /// Whether the service runs on the file system of its volume, as far as it has one.
+    /// Whether the service runs on the file system of its volume, as far as it has one, and no
+    /// process of it stands still.
     #[must_use]
     pub fn stands(&self, service: &str) -> bool {
-        let astray = |known: &Service| known.processes.values().any(|process| process.astray);
-        self.lost(service).is_none() && !self.services.get(service).is_some_and(astray)
+        let bad = |known: &Service| known.processes.values().any(|process| process.astray || process.hung);
+        self.lost(service).is_none() && !self.services.get(service).is_some_and(bad)
     }
 
     /// Takes the next violation that has happened. Each is handed out once.
@@ -384,6 +473,7 @@ impl Services {
     /// Stops the machine. Faults of its services stay.
     pub fn power_cut(&mut self) {
         self.jobs.clear();
+        self.probes.clear();
         for known in self.services.values_mut() {
             let faults =
                 Faults { hangs_next: false, keeps_address: false, late_interface: false, ..known.faults };
@@ -406,6 +496,13 @@ impl Services {
                     process.doomed = process.started;
                 }
             }
+            ServiceFault::StandsStill => {
+                known.processes.values_mut().for_each(|process| process.hung = process.started);
+            }
+            ServiceFault::Recovers => {
+                known.processes.values_mut().for_each(|process| process.recovers = process.started);
+            }
+            ServiceFault::FailProbe => known.faults.fails_probe = true,
             ServiceFault::Unmounted | ServiceFault::Replaced => {
                 if known.mount.is_some_and(|mount| mount.state != MountState::Unsure) {
                     known.mount = None;
@@ -419,6 +516,9 @@ impl Services {
                 known.faults = Faults { late_interface, ..Faults::default() };
                 known.by_hand = false;
                 known.others = false;
+                for process in known.processes.values_mut() {
+                    (process.hung, process.recovers) = (false, false);
+                }
             }
         }
     }
@@ -553,7 +653,10 @@ fn begin_run(
                     .or(fails_start.then_some("it ended with exit status 1"));
                 let started = fails.is_none() && hangs.is_none();
                 let astray = service.has_mount && service.at_path(true) != AtPath::Ours;
-                service.processes.insert(process, Process { since: id, started, doomed: false, astray });
+                let begun =
+                    Process { since: id, started, doomed: false, astray, hung: false, recovers: false };
+                service.processes.insert(process, begun);
+                service.probes.insert(process, Probes::default());
                 (5 * MS + random.around(30 * MS), fails)
             }
         }
@@ -618,7 +721,7 @@ fn begin_undo(
                 // F60: not even SIGKILL ends it, for now.
                 let why = "the processes could not be killed; they count as running";
                 (Some(patience_us + STOP_KILL_PATIENCE_US), Some(why))
-            } else if service.faults.ignores_stop {
+            } else if service.faults.ignores_stop || service.is_hung(process) {
                 (Some(patience_us + random.around(5 * MS)), None)
             } else {
                 (Some((20 * MS + random.around(80 * MS)).min(patience_us.max(20 * MS))), None)
@@ -652,7 +755,7 @@ fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
         // The check repeats for as long as the process does not answer. The end of the process is
         // reported elsewhere.
         Step::CheckReady { process }
-            if !service.processes.get(&process).is_some_and(|known| known.started) =>
+            if !service.processes.get(&process).is_some_and(|known| known.started && !known.hung) =>
         {
             return None;
         }
@@ -685,6 +788,7 @@ pub fn words(effect: &Effect) -> String {
         Effect::Undo { step, force: false, .. } => undo_words(step),
         Effect::Undo { step, force: true, .. } => format!("{} by force", undo_words(step)),
         Effect::Kill { .. } => KILL_WORDS.into(),
+        Effect::Probe { process, .. } => format!("ask whether process {process} answers"),
         Effect::Persist(_) => "note the state".into(),
         Effect::Report(report) => {
             format!("{:?} in epoch {}: {}", report.phase, report.epoch.0, report.detail)

@@ -160,6 +160,24 @@ const STORIES: &[Story] = &[
         a_file_system_that_an_operator_mounted_stays,
     ),
     (
+        Bug::ProbesOnlyTell,
+        "not within 20000 ms: the service runs on n",
+        "a_process_that_stands_still_is_replaced",
+        a_process_that_stands_still_is_replaced,
+    ),
+    (
+        Bug::OneProbeDecides,
+        "H11: ",
+        "a_process_whose_probe_fails_once_is_left_alone",
+        a_process_whose_probe_fails_once_is_left_alone,
+    ),
+    (
+        Bug::RecoveryIsUnhealthy,
+        "H11: ",
+        "a_process_that_recovers_is_left_alone",
+        a_process_that_recovers_is_left_alone,
+    ),
+    (
         Bug::MountNotChecked,
         "H9: ",
         "a_process_waits_for_its_file_system",
@@ -503,6 +521,33 @@ fn a_process_waits_for_its_file_system() {
     sim.service(p, ServiceFault::Dies);
     sim.run_ms(50);
     sim.expect_service_on_within_ms(p, 15_000);
+    sim.settle();
+}
+
+fn a_process_that_stands_still_is_replaced() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::StandsStill);
+    sim.run_ms(50);
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.settle();
+}
+
+fn a_process_whose_probe_fails_once_is_left_alone() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::FailProbe);
+    sim.run_ms(10_000);
+    sim.expect_service_on_within_ms(p, 0);
+    sim.settle();
+}
+
+fn a_process_that_recovers_is_left_alone() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Recovers);
+    sim.run_ms(30_000);
+    sim.expect_service_on_within_ms(p, 0);
     sim.settle();
 }
 

@@ -207,6 +207,15 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     format!("failed on {node_name} and is tried again soon: {}", on.detail),
                     format!("mend the cause there{}", or_move(state, name, service, *node)),
                 );
+            } else if on.phase == ServicePhase::Running && !on.detail.is_empty() {
+                add(
+                    Severity::Warning,
+                    subject.clone(),
+                    format!("runs on {node_name}, but {}", on.detail),
+                    format!(
+                        "Mainstay restarts a process that does not answer; if this lasts, look at the output of its processes on {node_name}, in services/{name} of the state directory"
+                    ),
+                );
             }
         }
         let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);

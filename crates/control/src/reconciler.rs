@@ -561,7 +561,7 @@ impl Reconciler {
                 self.services.drain(&name, &mut self.proposals, &mut self.tasks);
                 if let Some(service) = state.services.get(&name) {
                     let (spec, edition) = (service.spec.clone(), service.edition);
-                    self.services.amend(&name, spec.clone(), edition);
+                    self.services.amend(&name, spec.clone(), edition, now);
                     self.tasks.push_back(ReconcilerTask::AmendService { name, spec, edition });
                 }
             }

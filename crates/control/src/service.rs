@@ -312,6 +312,15 @@ impl State {
             matches!(phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping)
                 && failures > before.map_or(0, |old| old.failures);
         let partial = partial.then(|| on.last_failure.clone()).filter(|why| !why.is_empty());
+        // A service that goes on running says only what its probes find (R28).
+        let found = before.filter(|old| old.phase == phase && phase == ServicePhase::Running);
+        let found = found.and_then(|old| match (old.detail.is_empty(), on.detail.is_empty()) {
+            (true, false) => Some((Severity::Warning, format!("on {node_name}: {}", on.detail))),
+            (false, true) => {
+                Some((Severity::Info, format!("on {node_name}: all its processes answer again")))
+            }
+            _ => None,
+        });
         let text = match phase {
             ServicePhase::Running => {
                 reach!("control: a service runs");
@@ -345,7 +354,7 @@ impl State {
             let text = format!("failed on {node_name}, trying again: {why}");
             self.note(at_ms, Severity::Warning, format!("service {name}"), text);
         }
-        if let Some((severity, text)) = text.filter(|_| phase_changed) {
+        if let Some((severity, text)) = text.filter(|_| phase_changed).or(found) {
             self.note(at_ms, severity, format!("service {name}"), text);
         }
         if phase == ServicePhase::Failed {

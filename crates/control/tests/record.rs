@@ -718,6 +718,38 @@ fn a_failure_that_is_tried_again_after_a_pause_is_one_event() {
     assert_eq!(told(&nodes.state), 2);
 }
 
+/// What probes find is told while the service goes on, once, and that it has passed as well.
+#[test]
+fn a_running_service_whose_process_does_not_answer_is_told_until_it_answers() {
+    let mut nodes = running();
+    let ServiceObserved { epoch, round, .. } = nodes.observed[&A].services["db"];
+    let report = |detail: &str| Command::ServiceStatus {
+        name: "db".into(),
+        node: A,
+        phase: ServicePhase::Running,
+        epoch,
+        round,
+        detail: detail.into(),
+        failures: 0,
+        passes: false,
+        last_failure: String::new(),
+    };
+    let advised = |state: &State| {
+        let list = mainstay_control::advice::advice(state, &Observations::default());
+        list.into_iter().filter(|one| one.what.contains("does not answer")).count()
+    };
+    let told =
+        |state: &State, words: &str| state.events.iter().filter(|event| event.text.contains(words)).count();
+    apply(&mut nodes.state, report(""));
+    assert_eq!(advised(&nodes.state), 0);
+    for why in ["there was no answer within 3 s", "too many connections"] {
+        apply(&mut nodes.state, report(&format!("process db does not answer: {why}")));
+        assert_eq!((advised(&nodes.state), told(&nodes.state, "does not answer")), (1, 1));
+    }
+    apply(&mut nodes.state, report(""));
+    assert_eq!((advised(&nodes.state), told(&nodes.state, "answer again")), (0, 1));
+}
+
 /// Reports that tell no further failure do not move the time of the last one.
 #[test]
 fn the_time_of_the_last_failure_is_that_of_the_report_that_told_it_first() {

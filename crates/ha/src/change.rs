@@ -5,6 +5,7 @@
 //! for some later start, on some other node. Limits, time limits, tests and choices count from the
 //! next decision on, so they are changed in place.
 
+use crate::probe::Probe;
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec, Vip};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -102,6 +103,10 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             stop_timeout_s,
             stop_signal,
             ready,
+            probe,
+            probe_interval_s,
+            probe_timeout_s,
+            probe_failures,
         } = old;
         changes.value(field("command"), command, &new.command, true);
         changes.value(field("prepare"), prepare, &new.prepare, true);
@@ -120,6 +125,10 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         changes.value(field("stop_timeout_s"), stop_timeout_s, &new.stop_timeout_s, false);
         changes.value(field("stop_signal"), stop_signal, &new.stop_signal, false);
         changes.note(field("ready"), ready_words(ready.as_ref()), ready_words(new.ready.as_ref()), false);
+        changes.note(field("probe"), probe_words(probe.as_ref()), probe_words(new.probe.as_ref()), false);
+        changes.value(field("probe_interval_s"), probe_interval_s, &new.probe_interval_s, false);
+        changes.value(field("probe_timeout_s"), probe_timeout_s, &new.probe_timeout_s, false);
+        changes.value(field("probe_failures"), probe_failures, &new.probe_failures, false);
     }
 }
 
@@ -130,6 +139,12 @@ fn ready_words(ready: Option<&Ready>) -> String {
         Some(Ready::Tcp(target)) => format!("tcp = {target:?}"),
         Some(Ready::DelayS(seconds)) => format!("delay_s = {seconds}"),
     }
+}
+
+/// A probe holds no secret, so it is shown as it is written.
+fn probe_words(probe: Option<&Probe>) -> String {
+    let Some(probe) = probe else { return "not set".into() };
+    toml::Value::try_from(probe).map_or_else(|_| probe.kind().into(), |probe| probe.to_string())
 }
 
 fn vip_changes(old: Option<&Vip>, new: Option<&Vip>, changes: &mut Changes) {
@@ -190,6 +205,10 @@ window_s = 300
             ("user = ", "stop_timeout_s = 7\nuser = ", "process[0].stop_timeout_s", false),
             ("user = ", "start_timeout_s = 7\nuser = ", "process[0].start_timeout_s", false),
             ("user = ", "stop_signal = \"SIGINT\"\nuser = ", "process[0].stop_signal", false),
+            ("user = ", "probe = { command = [\"/bin/true\"] }\nuser = ", "process[0].probe", false),
+            ("user = ", "probe_interval_s = 9\nuser = ", "process[0].probe_interval_s", false),
+            ("user = ", "probe_timeout_s = 9\nuser = ", "process[0].probe_timeout_s", false),
+            ("user = ", "probe_failures = 9\nuser = ", "process[0].probe_failures", false),
             ("name = \"mysqld\"", "name = \"mariadbd\"", "process", true),
             ("10.213.1.100/24", "10.213.1.101/24", "vip.address", true),
             ("/24\"\n", "/24\"\ninterface = \"eth0\"\n", "vip.interface", true),

@@ -23,7 +23,7 @@ mod system;
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
-pub use machine::{Effect, Event, Machine, Report, Saved};
+pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
 pub use shown::HIDDEN;
 pub use probe::{

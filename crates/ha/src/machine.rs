@@ -20,14 +20,16 @@
 //! - The machine notices a process that ends by itself, whatever else it does. It starts the
 //!   process again, and with it all that was started after it. Processes that end before the next
 //!   attempt are one failure with the first (R21).
+//! - A process with a probe is asked again and again from its readiness until its undo. `machine/watch.rs`
+//!   says what the answers mean (R28).
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). If
 //!   another host holds the address, the machine waits for it with everything else started, and
 //!   counts no failure.
 //!
 //! Duties of the runtime:
 //! - It carries out effects in the order in which they are polled.
-//! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket. The
-//!   machine ignores late answers.
+//! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket, and every
+//!   `Probe` by one [`Event::Probed`]. The machine ignores late answers.
 //! - Its steps and undos are idempotent. `Undo` also cancels a step that still runs.
 //! - After a *reboot* it makes a machine with [`Machine::new`], after a restart of the agent with
 //!   [`Machine::restore`].
@@ -36,8 +38,12 @@ mod amend;
 mod kill;
 mod restart;
 mod undo;
+mod watch;
+
+pub use self::watch::Finding;
 
 use self::kill::KillAction;
+use self::watch::Watched;
 use crate::spec::ServiceSpec;
 use crate::steps::{HELD_ADDRESS_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
 use mainstay_types::simulation::{Bug, planted};
@@ -91,6 +97,19 @@ pub enum Event {
         why: String,
         mendable: bool,
     },
+    /// Answer to [`Effect::Probe`].
+    Probed {
+        ticket: u64,
+        process: usize,
+        finding: Finding,
+    },
+    /// What the readiness test of a process that is being started finds, in words for the operator.
+    /// `recovers`: the process recovers from a crash, and may take as long as it needs.
+    NotReady {
+        process: usize,
+        why: String,
+        recovers: bool,
+    },
     Tick,
 }
 
@@ -113,6 +132,12 @@ pub enum Effect {
     /// SIGKILL to all processes of the service; done when none is left.
     Kill {
         ticket: u64,
+    },
+    /// Ask whether a process that runs answers.
+    Probe {
+        ticket: u64,
+        process: usize,
+        timeout_ms: u64,
     },
     Report(Report),
 }
@@ -242,6 +267,12 @@ pub struct Machine {
     kill_awaited: BTreeMap<u64, KillAction>,
     kill_failed: Vec<KillAction>,
     pending_start: Option<(Epoch, u64)>,
+    /// The processes that are probed now, by their number.
+    watched: BTreeMap<usize, Watched>,
+    /// Process that is undone because it did not answer. It is not asked to end.
+    unanswering: Option<usize>,
+    /// Why the process that is waited for is not ready.
+    not_ready: Option<String>,
     next_ticket: u64,
     effects: VecDeque<Effect>,
 }
@@ -272,6 +303,9 @@ impl Machine {
             kill_awaited: BTreeMap::new(),
             kill_failed: Vec::new(),
             pending_start: None,
+            watched: BTreeMap::new(),
+            unanswering: None,
+            not_ready: None,
             next_ticket: 1,
             effects: VecDeque::new(),
         }
@@ -330,6 +364,7 @@ impl Machine {
                 machine.kill(now);
             }
         }
+        machine.watch(now);
         machine
     }
 
@@ -386,7 +421,7 @@ impl Machine {
     /// When [`Event::Tick`] is due; `None` while nothing is awaited.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadline
+        self.deadline.into_iter().chain(self.next_probe()).min()
     }
 
     /// The next effect, in order. While `may_run` is false, a step waits, and so do all effects
@@ -420,8 +455,14 @@ impl Machine {
             Event::AddressHeld { ticket, why } => self.on_address_held(ticket, why, now),
             Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
             Event::Lost { step, why, mendable } => self.on_lost(step, &why, mendable, now),
-            Event::Tick => self.on_tick(now),
+            Event::Probed { ticket, process, finding } => self.on_probed(ticket, process, finding, now),
+            Event::NotReady { process, why, recovers } => self.on_not_ready(process, why, recovers, now),
+            Event::Tick => {
+                self.ask_probes(now);
+                self.on_tick(now);
+            }
         }
+        self.watch(now);
     }
 
     fn on_start(&mut self, epoch: Epoch, round: u64, now: Time) {
@@ -709,9 +750,9 @@ impl Machine {
                 self.awaited = None;
                 self.probe = Probe::NotAsked;
                 let seconds = self.spec.timeout_ms(self.steps[at]).div_ceil(1000);
-                let why =
-                    format!("{} did not finish within {seconds} s", step_words(&self.spec, self.steps[at]));
-                self.fail(at, 0, why, now);
+                let found = self.not_ready.take().map(|why| format!(": {why}")).unwrap_or_default();
+                let step = step_words(&self.spec, self.steps[at]);
+                self.fail(at, 0, format!("{step} did not finish within {seconds} s{found}"), now);
             }
             Mode::Backward { at, floor, ref then, attempt } => {
                 let then = then.clone();
@@ -729,6 +770,8 @@ impl Machine {
     fn forward(&mut self, mut at: usize, now: Time) {
         self.awaited = None;
         self.deadline = None;
+        self.unanswering = None;
+        self.not_ready = None;
         loop {
             let Some(step) = self.steps.get(at).copied() else {
                 reach!("ha: running");
@@ -790,6 +833,7 @@ impl Machine {
         self.awaited = None;
         self.deadline = None;
         self.probe = Probe::NotAsked;
+        self.unanswering = None;
         self.persist();
         self.report();
     }
@@ -837,9 +881,13 @@ impl Machine {
             }
             Mode::Forward { at } => match self.steps.get(*at) {
                 Some(Step::AddAddress) if self.probe != Probe::Free => "probe the address".into(),
-                Some(step) => step_words(&self.spec, *step),
+                Some(step) => {
+                    let words = step_words(&self.spec, *step);
+                    self.not_ready.as_ref().map_or(words.clone(), |why| format!("{words}: {why}"))
+                }
                 None => String::new(),
             },
+            Mode::Running => self.findings(),
             Mode::Backward { at, attempt: 0, .. } => {
                 let undoing = format!("undo '{}'", step_words(&self.spec, self.steps[*at]));
                 if self.reason.is_empty() { undoing } else { format!("{undoing}: {}", self.reason) }

@@ -6,6 +6,7 @@
 
 use crate::fields;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
+use crate::probe::Probe;
 use crate::system::system_directory;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,9 @@ use thiserror::Error;
 pub const PROCESSES_MAX: usize = 16;
 /// Longest time that a step may be given, in seconds.
 pub const TIMEOUT_S_MAX: u64 = 3600;
+/// Longest interval and time limit of a probe, in seconds.
+const PROBE_S_MAX: u64 = 300;
+const PROBE_FAILURES_MAX: u32 = 100;
 /// Longest name of a user, in bytes; as useradd(8) has it.
 const USER_BYTES_MAX: usize = 32;
 /// Longest specification that is parsed, in bytes.
@@ -106,9 +110,21 @@ pub struct Process {
     pub stop_timeout_s: u64,
     #[serde(default = "default_stop_signal")]
     pub stop_signal: String,
-    /// When the process counts as ready; at once if absent.
+    /// When the process counts as ready. If absent, when its probe finds it healthy, or at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// How the process is asked, while it runs, whether it answers; not at all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
+    /// From the beginning of a probe to that of the next one, in seconds.
+    #[serde(default = "default_probe_interval_s", skip_serializing_if = "is_default_probe_interval_s")]
+    pub probe_interval_s: u64,
+    /// How long one probe may take, in seconds.
+    #[serde(default = "default_probe_timeout_s", skip_serializing_if = "is_default_probe_timeout_s")]
+    pub probe_timeout_s: u64,
+    /// Probes that fail in a row before the process is restarted.
+    #[serde(default = "default_probe_failures", skip_serializing_if = "is_default_probe_failures")]
+    pub probe_failures: u32,
 }
 
 /// A test that is repeated until it succeeds or `start_timeout_s` is over.
@@ -178,6 +194,27 @@ fn default_stop_timeout_s() -> u64 {
 fn default_stop_signal() -> String {
     "SIGTERM".into()
 }
+fn default_probe_interval_s() -> u64 {
+    2
+}
+fn default_probe_timeout_s() -> u64 {
+    3
+}
+fn default_probe_failures() -> u32 {
+    3
+}
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
+fn is_default_probe_interval_s(seconds: &u64) -> bool {
+    *seconds == default_probe_interval_s()
+}
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
+fn is_default_probe_timeout_s(seconds: &u64) -> bool {
+    *seconds == default_probe_timeout_s()
+}
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
+fn is_default_probe_failures(failures: &u32) -> bool {
+    *failures == default_probe_failures()
+}
 fn default_restart_limit() -> u32 {
     3
 }
@@ -201,6 +238,21 @@ impl Process {
     #[must_use]
     pub fn stop_signal_number(&self) -> i32 {
         STOP_SIGNALS.iter().find(|(name, _)| *name == self.stop_signal).map_or(15, |(_, number)| *number)
+    }
+
+    /// `probe_interval_s` in milliseconds.
+    pub(crate) fn probe_interval_ms(&self) -> u64 {
+        self.probe_interval_s.saturating_mul(1000)
+    }
+
+    /// `probe_timeout_s` in milliseconds.
+    pub(crate) fn probe_timeout_ms(&self) -> u64 {
+        self.probe_timeout_s.saturating_mul(1000)
+    }
+
+    /// Whether its start ends with a readiness test.
+    pub(crate) fn is_tested(&self) -> bool {
+        self.ready.is_some() || self.probe.is_some()
     }
 }
 
@@ -451,6 +503,27 @@ impl Process {
                     format!("use 1 to {TIMEOUT_S_MAX} seconds"),
                 ));
             }
+        }
+        for (name, seconds) in
+            [("probe_interval_s", self.probe_interval_s), ("probe_timeout_s", self.probe_timeout_s)]
+        {
+            if seconds == 0 || seconds > PROBE_S_MAX {
+                return Err(SpecError::new(
+                    format!("{field}.{name}"),
+                    format!("{seconds} is out of range"),
+                    format!("use 1 to {PROBE_S_MAX} seconds"),
+                ));
+            }
+        }
+        if self.probe_failures == 0 || self.probe_failures > PROBE_FAILURES_MAX {
+            return Err(SpecError::new(
+                format!("{field}.probe_failures"),
+                format!("{} is out of range", self.probe_failures),
+                format!("use 1 to {PROBE_FAILURES_MAX}"),
+            ));
+        }
+        if let Some(probe) = &self.probe {
+            probe.validate(&format!("{field}.probe"))?;
         }
         if !STOP_SIGNALS.iter().any(|(name, _)| *name == self.stop_signal) {
             let known: Vec<&str> = STOP_SIGNALS.iter().map(|(name, _)| *name).collect();

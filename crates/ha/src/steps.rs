@@ -87,7 +87,7 @@ pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
             steps.push(Step::Prepare { process });
         }
         steps.push(Step::StartProcess { process });
-        if described.ready.is_some() {
+        if described.is_tested() {
             steps.push(Step::CheckReady { process });
         }
     }

@@ -134,6 +134,8 @@ impl Node {
                 }
                 self.machine.handle(self.now, Event::StepDone { ticket, result });
             }
+            // No process here has a probe; `probes.rs` has those.
+            Effect::Probe { .. } => unreachable!("a probe without a process that has one"),
             Effect::Kill { ticket } => {
                 self.there.retain(|step| !matches!(step, Step::StartProcess { .. } | Step::Prepare { .. }));
                 self.dead.clear();
@@ -758,7 +760,7 @@ fn a_specification_changes_in_place_wherever_the_machine_is() {
         let mut node = Node::new();
         node.hung.insert(step);
         node.start(1);
-        node.machine.amend(changed.clone());
+        node.machine.amend(changed.clone(), node.now);
         node.settle();
         node.hung.clear();
         for ticket in std::mem::take(&mut node.unanswered) {
@@ -775,12 +777,12 @@ fn a_specification_changes_in_place_wherever_the_machine_is() {
     let mut node = Node::new();
     node.start(1);
     node.log.clear();
-    node.machine.amend(changed.clone());
+    node.machine.amend(changed.clone(), node.now);
     node.settle();
     assert!(node.log.iter().all(|effect| matches!(effect, Effect::Persist(_))), "{:?}", node.log);
     node.exit(1);
-    node.machine.amend(spec());
-    node.machine.amend(changed);
+    node.machine.amend(spec(), node.now);
+    node.machine.amend(changed, node.now);
     node.pass(5_000);
     assert_eq!(node.phase(), ServicePhase::Running);
     assert!(runs(&node.log).contains(&Step::CheckReady { process: 1 }));

@@ -5,7 +5,7 @@ use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
-use mainstay_ha::{Mount, Process, ServiceSpec, Vip};
+use mainstay_ha::{Mount, Probe, Process, ServiceSpec, Vip};
 use mainstay_types::settings::Changes;
 use mainstay_types::{BLOCK_BYTES, BackgroundLimits, Choices, JOURNAL_BYTES_MIN, Key, NodeId, Policy};
 
@@ -116,6 +116,10 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             stop_timeout_s: 5,
             stop_signal: "SIGTERM".into(),
             ready: None,
+            probe: Some(Probe::Command(vec!["/usr/bin/db".into(), "--ping".into()])),
+            probe_interval_s: 2,
+            probe_timeout_s: 3,
+            probe_failures: 3,
         }],
         vip: Some(Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }),
         policy: mainstay_ha::Policy {

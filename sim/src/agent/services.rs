@@ -106,6 +106,7 @@ impl Instance {
             }
             // The reconciler's.
             Effect::Report(_) => return,
+            Effect::Probe { .. } => {}
             Effect::Run { ticket, step, .. } => {
                 self.work.insert(ticket, Work::Run(step));
                 if let Step::StartProcess { process } = step {

@@ -300,6 +300,12 @@ impl Lab {
                         }
                         Effect::Undo { ticket, step, .. } => (ticket, format!("undo {step:?}")),
                         Effect::Kill { ticket } => (ticket, "kill".into()),
+                        Effect::Probe { ticket, process, .. } => {
+                            let finding = mainstay_ha::Finding::Healthy;
+                            let answer = In::Probed { service: name, ticket, process, finding };
+                            self.tell(5000, id, answer);
+                            continue;
+                        }
                         other @ (Effect::Persist(_) | Effect::Report(_)) => {
                             panic!("{other:?} is not for the world")
                         }
@@ -477,7 +483,8 @@ fn a_service_runs_on_the_primary_and_follows_it() {
     let mut lab = Lab::new(1, initial_state(&shape(true)));
     assert!(lab.reach(10_000_000, |lab| lab.runs_service().is_some()), "it runs nowhere");
     let old = lab.runs_service().unwrap();
-    let runs = ["ProbeAddress", "Mount", "StartProcess { process: 0 }", "AddAddress"];
+    let runs =
+        ["ProbeAddress", "Mount", "StartProcess { process: 0 }", "CheckReady { process: 0 }", "AddAddress"];
     let expected: Vec<String> =
         std::iter::once("sweep s0".to_owned()).chain(runs.iter().map(|step| format!("run {step}"))).collect();
     assert_eq!(lab.nodes[&old].steps, expected);

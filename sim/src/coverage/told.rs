@@ -135,6 +135,9 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("SpentEpochForgotten", "a_silenced_service_is_not_made_new_by_another_definition"),
     ("ForeignMountTaken", "a_file_system_that_an_operator_mounted_stays"),
     ("MountNotChecked", "a_process_waits_for_its_file_system"),
+    ("ProbesOnlyTell", "a_process_that_stands_still_is_replaced"),
+    ("OneProbeDecides", "a_process_whose_probe_fails_once_is_left_alone"),
+    ("RecoveryIsUnhealthy", "a_process_that_recovers_is_left_alone"),
     ("SessionOutlivesReplica", "a_replica_that_is_opened_anew_is_fed_again"),
     ("GivenUpServes", "a_node_that_gave_its_role_up_starts_nothing_on_that_record"),
 ];

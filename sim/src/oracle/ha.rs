@@ -168,7 +168,7 @@ impl HaOracle {
                 (on_node.probe, on_node.probed) = (Some(*ticket), None);
                 Ok(())
             }
-            Effect::Persist(_) => Ok(()),
+            Effect::Persist(_) | Effect::Probe { .. } => Ok(()),
             Effect::Run { step, .. } => self.begins(at_us, node, service, *step),
             Effect::Undo { step, force, .. } => self.undoes(at_us, node, service, *step, *force),
             Effect::Kill { .. } => {

@@ -512,6 +512,9 @@ impl World {
             ServiceFault::AddressByHand => ("address set by hand", "finds its address set by hand"),
             ServiceFault::Unmounted => ("file system unmounted", "its file system is unmounted"),
             ServiceFault::Replaced => ("foreign mount", "another file system is mounted in its place"),
+            ServiceFault::StandsStill => ("process stands still", "has a process that stands still"),
+            ServiceFault::FailProbe => ("probe fails once", "fails its next probe"),
+            ServiceFault::Recovers => ("process recovers", "has a process that recovers from a crash"),
             ServiceFault::Well => ("service well again", "is well again"),
         };
         self.trace.count(count);

@@ -324,6 +324,15 @@ impl World {
             let again = machine.agent_process.paused_until_us;
             return self.at(again, What::ServiceStep { node, boot, id });
         }
+        if let Some(probe) = self.machine(node).services.finish_probe(id) {
+            let crate::service::ProbeResult { service, ticket, process, finding } = probe;
+            self.note(Some(node), Part::Service, &[2, ticket], || {
+                format!("{service}: process {process}: {finding:?}")
+            });
+            let boot = self.machines[&node].agent_process.boot;
+            return self.to_agent(node, boot, agent::In::Probed { service, ticket, process, finding });
+        }
+        let machine = &self.machines[&node];
         let step = if self.trace.keeps_lines() { machine.services.under_way(id) } else { String::new() };
         let Some(done) = self.machine(node).services.finish(id) else { return };
         self.presence_changed(node);

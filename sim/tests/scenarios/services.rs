@@ -186,6 +186,40 @@ fn a_process_that_dies_is_started_again() {
 }
 
 #[test]
+fn a_process_that_stands_still_is_killed_and_started_again() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::StandsStill);
+    sim.run_ms(50);
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.expect_seen("process db does not answer: there was no answer");
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn a_process_whose_probe_fails_once_goes_on() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::FailProbe);
+    sim.run_ms(20_000);
+    sim.expect_seen("Unhealthy");
+    sim.expect_service_on_within_ms(p, 0);
+    sim.settle();
+}
+
+#[test]
+fn a_process_that_recovers_from_a_crash_is_left_alone() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Recovers);
+    sim.run_ms(60_000);
+    sim.expect_seen("Recovering");
+    sim.expect_service_on_within_ms(p, 0);
+    sim.settle();
+}
+
+#[test]
 fn a_file_system_that_an_operator_unmounts_is_mounted_again() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();

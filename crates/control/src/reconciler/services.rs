@@ -116,9 +116,9 @@ impl Services {
     }
 
     /// Makes the service go by this specification from now on.
-    pub fn amend(&mut self, name: &str, spec: ServiceSpec, edition: u64) {
+    pub fn amend(&mut self, name: &str, spec: ServiceSpec, edition: u64, now: Time) {
         if let Some(held) = self.held.get_mut(name) {
-            held.machine.amend(spec);
+            held.machine.amend(spec, now);
             held.edition = edition;
         }
     }

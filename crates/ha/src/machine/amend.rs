@@ -3,12 +3,12 @@
 use super::{Effect, Machine, Mode};
 use crate::spec::ServiceSpec;
 use crate::steps::{Step, steps_of};
-use mainstay_types::reach;
+use mainstay_types::{Time, reach};
 
 impl Machine {
     /// Goes on under `spec`, which needs no restart ([`ServiceSpec::needs_restart`]). A step that
     /// is under way keeps the time limit with which it began.
-    pub fn amend(&mut self, spec: ServiceSpec) {
+    pub fn amend(&mut self, spec: ServiceSpec, now: Time) {
         reach!("ha: the specification changes in place");
         let steps = steps_of(&spec);
         // Only readiness tests come and go. A machine at a test that goes waits for the process of
@@ -43,5 +43,6 @@ impl Machine {
         if let Some(noted) = self.effects.pop_back() {
             self.effects.push_front(noted);
         }
+        self.watch(now);
     }
 }

@@ -68,7 +68,8 @@ impl Machine {
                 self.persist();
                 self.report();
                 let ticket = self.ticket();
-                let force = attempt > 0;
+                let unanswering = self.unanswering.map(|process| Step::StartProcess { process });
+                let force = attempt > 0 || unanswering == Some(step);
                 let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.spec.undo_timeout_ms(step) };
                 self.effects.push_back(Effect::Undo { ticket, step, force, timeout_ms });
                 self.awaited = Some(ticket);

@@ -356,6 +356,12 @@ bugs! {
     ForeignMountTaken("R27"),
     /// A process is started although its file system is not mounted.
     MountNotChecked("R28"),
+    /// A process that does not answer its probes is told of and left as it is.
+    ProbesOnlyTell("R28"),
+    /// A process is restarted after one probe without an answer.
+    OneProbeDecides("R28"),
+    /// A process that says that it recovers from a crash counts as one that does not answer.
+    RecoveryIsUnhealthy("R28"),
     /// A node votes before it has proven itself at its addresses.
     VotesUnproven("R29"),
     /// Two machines have the identity of one node, and the machine that was heard first counts as
