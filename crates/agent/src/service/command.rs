@@ -3,7 +3,8 @@
 //!
 //! Guarantees
 //! - A program is in the cgroup `<root>/<service>/<process>/main` from its first instruction on.
-//!   The preparation of a process is in `prepare` and its readiness test in `ready` beside that.
+//!   The preparation of a process is in `prepare`, its readiness test in `ready` and its probe in
+//!   `probe` beside that.
 //!   Their children stay there. So killing a cgroup leaves no process of it behind, and ends no
 //!   other process, whatever their names are.
 //! - A reused process id is never taken for the process: it is told by its start time as well.
@@ -13,12 +14,14 @@ use super::footing::{self, Footing};
 use super::output::{self, Output};
 use crate::sys::{self, Identity};
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{Group, User, fchown};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, PipeReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -27,6 +30,8 @@ use std::time::{Duration, Instant};
 /// Where programs of services are looked for that are named without a directory.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL: Duration = Duration::from_millis(20);
+/// Bytes of an answer that are kept, from its end.
+const SAID_BYTES_MAX: usize = 1024;
 /// A log that no writer bounds is moved aside when its process starts and it is larger.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
@@ -96,6 +101,7 @@ pub enum Role {
     Main,
     Prepare,
     Ready,
+    Probe,
 }
 
 impl Role {
@@ -106,6 +112,7 @@ impl Role {
             Self::Main => "main",
             Self::Prepare => "prepare",
             Self::Ready => "ready",
+            Self::Probe => "probe",
         }
     }
 }
@@ -214,9 +221,73 @@ pub fn finish(
     }
 }
 
-/// Readiness tests come often, and are not noted.
+/// A command that was begun to answer a question.
+pub struct Asked {
+    begun: Begun,
+    /// What it says, on both outputs.
+    said: PipeReader,
+}
+
+/// Begins a command whose exit code and last line are the answer; [`answer`] waits for them.
+///
+/// # Errors
+/// See [`ProcessError`].
+pub fn ask(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    role: Role,
+    footing: Footing,
+) -> Result<Asked, ProcessError> {
+    let unreadable = |source| ProcessError::Start { command: plan.command.join(" "), source };
+    let (said, out) = io::pipe().map_err(unreadable)?;
+    let errors = out.try_clone().map_err(unreadable)?;
+    fcntl(&said, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| unreadable(errno.into()))?;
+    let user = plan.user.as_deref().map(find_user).transpose()?;
+    let child = spawn_into(dirs, plan, role, footing, user, (out.into(), errors.into()))?;
+    Ok(Asked { begun: Begun { child, role }, said })
+}
+
+/// Waits for the end of a command that was asked. Returns its exit code, -1 if a signal ended it,
+/// and the last line that it wrote, of at most [`SAID_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// See [`ProcessError`]. After a timeout the command has been killed with all that it started.
+pub fn answer(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    Asked { begun, said }: Asked,
+    timeout: Duration,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(i32, String), ProcessError> {
+    let (said, bytes) = (RefCell::new(said), RefCell::new(Vec::new()));
+    // A command that writes more than a pipe holds must not wait for its reader.
+    let read = || {
+        let (mut chunk, mut bytes) = ([0; 4096], bytes.borrow_mut());
+        while let Ok(length @ 1..) = said.borrow_mut().read(&mut chunk) {
+            bytes.extend_from_slice(&chunk[..length]);
+            let excess = bytes.len().saturating_sub(SAID_BYTES_MAX);
+            bytes.drain(..excess);
+        }
+    };
+    let ended = finish(dirs, plan, begun, timeout, &|| {
+        read();
+        wanted()
+    });
+    read();
+    let code = match ended {
+        Ok(()) => 0,
+        Err(ProcessError::Failed { status, .. }) => status.code().unwrap_or(-1),
+        Err(error) => return Err(error),
+    };
+    let bytes = bytes.into_inner();
+    let text = String::from_utf8_lossy(&bytes);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    Ok((code, last.chars().filter(|c| !c.is_control()).collect()))
+}
+
+/// Readiness tests and probes come often, and are not noted.
 fn note_start(plan: &ProcessPlan, role: Role) {
-    if let Some(output) = plan.output.as_ref().filter(|_| role != Role::Ready) {
+    if let Some(output) = plan.output.as_ref().filter(|_| !matches!(role, Role::Ready | Role::Probe)) {
         output.note_start(&plan.name, role.name());
     }
 }
@@ -232,11 +303,6 @@ pub fn spawn(
     footing: Footing,
 ) -> Result<Child, ProcessError> {
     note_start(plan, role);
-    let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
-    let cgroup = dirs.role(&plan.name, role);
-    let unusable = |source| ProcessError::Cgroup { path: cgroup.clone(), source };
-    fs::create_dir_all(&cgroup).map_err(unusable)?;
-    let procs = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs")).map_err(unusable)?;
     let unwritable = |source| ProcessError::Log { path: log_path(dirs, &plan.name), source };
     let log = match &plan.output {
         Some(output) => output.end().map_err(unwritable)?,
@@ -249,8 +315,25 @@ pub fn spawn(
         // descriptor that it has.
         let _ = fchown(&log, Some(user.uid), Some(user.gid));
     }
+    spawn_into(dirs, plan, role, footing, user, (log.into(), log_again.into()))
+}
+
+/// Starts a program whose output goes to the two given places.
+fn spawn_into(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    role: Role,
+    footing: Footing,
+    user: Option<User>,
+    (out, errors): (Stdio, Stdio),
+) -> Result<Child, ProcessError> {
+    let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
+    let cgroup = dirs.role(&plan.name, role);
+    let unusable = |source| ProcessError::Cgroup { path: cgroup.clone(), source };
+    fs::create_dir_all(&cgroup).map_err(unusable)?;
+    let procs = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs")).map_err(unusable)?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(log_again).current_dir("/");
+    command.args(arguments).stdin(Stdio::null()).stdout(out).stderr(errors).current_dir("/");
     // The agent's own environment is its operator's business, not the service's.
     command.env_clear().env("PATH", SEARCH_PATH);
     if let Some(user) = &user {

@@ -296,6 +296,7 @@ impl Instance {
                 let number = self.work.processes.number();
                 self.thread(ticket, move |work, _| work.kill(number));
             }
+            Effect::Probe { ticket, process, timeout_ms } => self.ask(ticket, process, timeout_ms),
             // The reconciler handles reports.
             Effect::Report(_) => {}
         }
@@ -340,6 +341,15 @@ impl Instance {
                 Err(NoAddress::Failed(why)) => Event::StepDone { ticket, result: Err(why) },
                 Err(NoAddress::Held(why)) => Event::AddressHeld { ticket, why },
             };
+            on_done(Done { service: work.service().to_owned(), event });
+        });
+    }
+
+    fn ask(&self, ticket: u64, process: usize, timeout_ms: u64) {
+        let (work, on_done) = (self.work.clone(), self.on_done.clone());
+        spawn("agent-probe", move || {
+            let finding = work.ask_process(process, Duration::from_millis(timeout_ms));
+            let event = Event::Probed { ticket, process, finding };
             on_done(Done { service: work.service().to_owned(), event });
         });
     }

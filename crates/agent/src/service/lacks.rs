@@ -10,7 +10,7 @@ use super::mount::mount_data;
 use super::runners;
 use super::vip::{self, Vip, VipError};
 use crate::sys::{self, Refusal};
-use mainstay_ha::{Process, Ready, ServiceSpec};
+use mainstay_ha::{Probe, Process, Ready, ServiceSpec};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -77,6 +77,9 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
         lacks.extend(program_lacks("prepare", &process.prepare, process, spec));
         if let Some(Ready::Command(command)) = &process.ready {
             lacks.extend(program_lacks("ready", command, process, spec));
+        }
+        if let Some(Probe::Command(command)) = &process.probe {
+            lacks.extend(program_lacks("probe", command, process, spec));
         }
         for Lack { field: name, problem, remedy } in lacks {
             note(field(&name), problem, &remedy);

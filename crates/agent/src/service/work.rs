@@ -7,6 +7,7 @@
 
 mod address;
 mod file_system;
+mod probes;
 mod processes;
 #[cfg(test)]
 mod tests;

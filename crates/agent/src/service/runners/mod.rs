@@ -123,6 +123,8 @@ pub enum Readiness {
     NotYet,
     /// This command tells, by ending well.
     Ask(ProcessPlan),
+    /// The probe of the process tells.
+    Probe,
 }
 
 /// One process of a service on this node.
@@ -198,12 +200,14 @@ pub fn kill(
     killed
 }
 
-/// Asks the test that a specification names for a process. Without one the process is ready.
+/// Asks the test that a specification names for a process. Without one its probe tells, and without
+/// that the process is ready.
 ///
 /// # Errors
 /// When the log of its command cannot be written.
 fn answer_of_test(here: &ProcessHere, waited: Duration) -> Result<Readiness, String> {
     let is_ready = match &here.process.ready {
+        None if here.process.probe.is_some() => return Ok(Readiness::Probe),
         None => true,
         Some(Ready::Command(command)) => return Ok(Readiness::Ask(here.plan(command)?)),
         Some(Ready::Tcp(address)) => tcp_answers(address),

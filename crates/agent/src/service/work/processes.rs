@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Longest run of one readiness test, after which it counts as failed and is repeated.
 const READY_TEST_MAX: Duration = Duration::from_secs(10);
+/// How long readiness is tested every [`POLL`], and the pause between two tests after that.
+const OFTEN: Duration = Duration::from_secs(10);
+const SELDOM: Duration = Duration::from_millis(250);
 /// How long a process may take to vanish once it is killed.
 pub(in crate::service) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -157,11 +160,12 @@ impl Work {
                 Readiness::Ask(plan) => {
                     self.command(process, &plan, Role::Ready, number, READY_TEST_MAX, on_done).is_ok()
                 }
+                Readiness::Probe => self.probe_start(process, number, on_done),
             };
             if is_ready {
                 return Ok(());
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(if start.elapsed() < OFTEN { POLL } else { SELDOM });
         }
         Err(CALLED_OFF.into())
     }
@@ -169,10 +173,12 @@ impl Work {
     /// Ends every process of the service. `number` is the kill's on [`Work::processes`].
     pub fn kill(&self, number: u64) -> Result<(), String> {
         self.processes.undo(number, Haste::AtOnce, KILL_PATIENCE, || {
-            runners::kill(&self.spec(), &self.dirs, &self.outputs, KILL_PATIENCE)
+            let spec = self.spec();
+            runners::kill(&spec, &self.dirs, &self.outputs, KILL_PATIENCE)
                 .map_err(|why| self.unless_frozen(why))?;
             lock(&self.running).clear();
-            Ok(())
+            // No probe begins from here on, and one may have begun beside the kill.
+            (0..spec.processes.len()).try_for_each(|process| self.kill_role(process, Role::Probe))
         })
     }
 
@@ -187,7 +193,8 @@ impl Work {
         // A readiness test ends with the process that it tests.
         self.kill_role(process, Role::Ready)?;
         lock(&self.running).remove(&process);
-        Ok(())
+        // No probe begins from here on, and one may have begun beside the stop.
+        self.kill_role(process, Role::Probe)
     }
 
     pub(super) fn kill_role(&self, process: usize, role: Role) -> Result<(), String> {

@@ -25,7 +25,7 @@ impl Volumes for NoVolumes {
     }
 }
 
-fn made(dir: &Path, spec: &ServiceSpec, dirs: ServiceDirs) -> Work {
+pub(super) fn made(dir: &Path, spec: &ServiceSpec, dirs: ServiceDirs) -> Work {
     let places = Places {
         cgroup_root: dir.join("cgroups"),
         state_dir: dir.join("state"),
