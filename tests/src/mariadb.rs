@@ -101,7 +101,7 @@ impl Service<'_> {
              name = \"mariadb\"\n\
              prepare = [\"sh\", \"-c\", '''\n{script}''']\n\
              command = {command}\n\
-             ready = {{ tcp = \"127.0.0.1:{port}\" }}\n\
+             probe = {{ mariadb = {{ socket = \"{root}/data/mariadb.sock\" }} }}\n\
              start_timeout_s = 60\n\
              stop_timeout_s = 30\n\
              \n\
@@ -110,7 +110,6 @@ impl Service<'_> {
             name = self.name,
             resource = self.resource,
             command = words(&command(&root, self.port)),
-            port = self.port,
             vip = self.vip,
         )
     }

@@ -52,6 +52,10 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_a_secondary", failover::kill_a_secondary),
     ("cut_the_primary_from_one_secondary", partitions::cut_the_primary_from_one_secondary),
     ("kill_the_engine_alone", processes::kill_the_engine_alone),
+    (
+        "a_database_that_stands_still_is_started_again",
+        processes::a_database_that_stands_still_is_started_again,
+    ),
     ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
     ("a_volume_grows_under_load", grow::a_volume_grows_under_load),
     ("a_database_runs_on_a_clone_of_a_snapshot", snapshots::a_database_runs_on_a_clone_of_a_snapshot),

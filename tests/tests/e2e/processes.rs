@@ -65,3 +65,19 @@ pub fn kill_the_engine_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     ledger.wait_commit(now_us(), LIMIT)?;
     cluster.lab.wait_in_sync(DB.resource, LIMIT)
 }
+
+/// A database that hangs is found by its probe, which logs in, and is killed and started again where
+/// it is. Nothing that it acknowledged is missing afterwards.
+pub fn a_database_that_stands_still_is_started_again(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
+    let (lab, primary) = (&cluster.lab, cluster.primary()?);
+    lab.shell(&primary, "kill -STOP $(pgrep -x mariadbd)")?;
+    let stopped_us = now_us();
+    let commit_us = ledger.wait_commit(stopped_us, LIMIT)?;
+    eprintln!("  {} ms to the first commit", (commit_us - stopped_us) / 1000);
+    ensure!(cluster.primary()? == primary, "the primary moved");
+    let service = lab.cli(&["service", "status", DB.name])?;
+    ensure!(service.contains("does not answer"), "the status does not tell why: {service}");
+    let events = lab.cli(&["events"])?;
+    ensure!(events.contains("process mariadb does not answer"), "no event tells why:\n{events}");
+    Ok(())
+}

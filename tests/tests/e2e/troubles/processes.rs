@@ -14,6 +14,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_file_that_cannot_run_stops_nothing", cannot_run),
     ("troubles_a_service_that_writes_without_end_fills_no_disk", writes_without_end),
     ("troubles_a_failed_step_is_told_by_apply_itself", told_by_apply),
+    ("troubles_a_process_that_does_not_answer_is_started_again", does_not_answer),
     ("troubles_a_frozen_file_system_of_a_running_service_is_told", frozen_file_system),
 ];
 
@@ -85,6 +86,54 @@ fn names_meet(lab: &Lab) -> Result<()> {
     lab.wait_running("meet", LIMIT)?;
     ensure!(all()? == before, "the restarted agent did not find them");
     remove(lab, "meet")
+}
+
+fn does_not_answer(lab: &Lab) -> Result<()> {
+    lab.create_resource("sick", "64MiB", &NODES, &[])?;
+    let sick = lab.dir().join("sick");
+    let ask =
+        format!("test ! -e {0} && exit 0; cat {0}; grep -q recovers {0} && exit 75; exit 1", sick.display());
+    let toml = format!(
+        "name = 'sick'\nresource = 'sick'\n[[process]]\nname = 'p'\n{}\nprobe = {{ command = ['sh', '-c', '{ask}'] }}\n\
+         probe_interval_s = 1\n",
+        sleeper("sick-p")
+    );
+    apply(lab, &toml, &[])?;
+    let node = lab.wait_running("sick", LIMIT)?;
+    let pid = || pids(lab, &node, "sick-p");
+    let before = pid()?;
+    let status = || lab.cli(&["service", "status", "sick"]);
+    let told = |words: &str| {
+        wait_for(&format!("the status tells that {words:?}"), LIMIT, || {
+            let status = status()?;
+            ensure!(status.contains(words), "{status}");
+            Ok(())
+        })
+    };
+    // A process that recovers is told of, and left alone.
+    std::fs::write(&sick, "it recovers\n")?;
+    told("process p recovers: it recovers")?;
+    std::thread::sleep(Duration::from_secs(6));
+    ensure!(pid()? == before, "a process that recovers was restarted");
+    std::fs::remove_file(&sick)?;
+    wait_for("a status without words", LIMIT, || {
+        let status = status()?;
+        ensure!(!status.contains("recovers"), "{status}");
+        Ok(())
+    })?;
+    std::fs::write(&sick, "too many connections\n")?;
+    wait_for("another process", LIMIT, || {
+        let now = pid()?;
+        ensure!(now.len() == 1 && now != before, "{now:?}");
+        Ok(())
+    })
+    .or_else(|error| Err(error.context(status().unwrap_or_default())))?;
+    std::fs::remove_file(&sick)?;
+    ensure!(lab.wait_running("sick", LIMIT)? == node, "it moved");
+    let events = lab.cli(&["events"])?;
+    let said = "process p does not answer: too many connections (3 probes in a row failed)";
+    ensure!(events.contains(said), "no event tells why:\n{events}");
+    remove(lab, "sick")
 }
 
 fn apply(lab: &Lab, toml: &str, more: &[&str]) -> Result<ServiceApplied> {
