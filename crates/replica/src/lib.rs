@@ -42,10 +42,11 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs`
-//! (knowledge of a replica about its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `sealed.rs`,
-//! `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`,
-//! `copies.rs`, `slow.rs`, `mode_a.rs` (mode A), `mode_b.rs` (mode B), `copy.rs`, `background.rs`,
-//! `scrub.rs` with `findings.rs`; `attachment/` (nodes that have the devices and no replica).
+//! (knowledge of a replica about its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`,
+//! `in_flight.rs`, `sealed.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`,
+//! `catch_up.rs`, `membership.rs`, `copies.rs`, `slow.rs`, `mode_a.rs` (mode A), `mode_b.rs` (mode
+//! B), `copy.rs`, `background.rs`, `scrub.rs` with `findings.rs`; `attachment/` (nodes that have
+//! the devices and no replica).
 
 mod attachment;
 mod background;
@@ -55,6 +56,7 @@ mod compare;
 mod copies;
 mod copy;
 mod findings;
+mod in_flight;
 mod interface;
 mod log;
 mod membership;

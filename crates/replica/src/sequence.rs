@@ -6,10 +6,15 @@
 //!   (P30).
 //! - Everything held is bounded in count and bytes (R18).
 //!
+//! A request that changes something is *open* from its admission until a batch takes it. Then its
+//! entry is *in flight* until it is committed (`in_flight.rs` has the states). A read or a flush
+//! waits for an entry, or is *parked* until the replica serves.
+//!
 //! Batches form by themselves, without a timer: requests that are admitted while the journal is
 //! busy go into the next batch. That batch begins when the journal is free. It begins earlier if
 //! enough has gathered to be worth a write beside those that are under way.
 
+use crate::in_flight::{EntriesInFlight, InFlight};
 use crate::sealed::Sealed;
 use crate::{Effect, Op, Replica, RequestError, RequestId};
 use bytes::Bytes;
@@ -33,21 +38,17 @@ const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
 const WAITED_US_MAX: u64 = 1_000;
 
 /// Order of admission; writes commit in this order.
-type Ticket = u64;
+pub(crate) type Ticket = u64;
 
 /// The primary's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
     /// Admitted, not sealed.
     open: VecDeque<Open>,
+    /// Payload bytes of those.
+    open_bytes: u64,
     /// Sealed, not committed; or committed and not acknowledged, see `copies.rs`.
-    in_flight: VecDeque<InFlight>,
-    /// Number of entries of `in_flight` that have failed and are not among the first `answered`.
-    failed: usize,
-    /// Number of entries at the front of `in_flight` that are acknowledged, from memory (mode B).
-    answered: usize,
-    /// Payload bytes of those `answered` entries, with a block more for each.
-    cached_bytes: u64,
+    in_flight: EntriesInFlight,
     /// Ranges in `open` and `in_flight`: (volume, offset, ticket) to end.
     uncommitted: BTreeMap<(VolumeId, u64, Ticket), u64>,
     /// At least the longest range in `uncommitted`.
@@ -59,8 +60,6 @@ pub(crate) struct Sequence {
     next_ticket: Ticket,
     /// A client's change that is timed until it is committed.
     watched: Option<Watched>,
-    /// Payload bytes of the requests in `open` and `in_flight` that are not acknowledged.
-    bytes: u64,
     pub demoting: bool,
     pub sealed: Sealed,
     /// Empty between batches; kept to be filled again.
@@ -86,45 +85,15 @@ struct Open {
     mark: ClientMark,
 }
 
-#[derive(Debug)]
-struct InFlight {
-    id: RequestId,
-    told: bool,
-    /// Told so, although it may still be committed.
-    failed: bool,
-    ticket: Ticket,
-    index: Index,
-    kind: EntryKind,
-    range: Range,
-    bytes: u64,
-}
-
-impl InFlight {
-    /// Whether the request may be acknowledged before it is durable. Users of a device flush what
-    /// must last. An operator who asks for a size or a snapshot does not, and takes it for done.
-    fn may_be_lost(&self) -> bool {
-        let of_device = !matches!(
-            self.kind,
-            EntryKind::Resize
-                | EntryKind::Snapshot
-                | EntryKind::DropSnapshot
-                | EntryKind::Scrub
-                | EntryKind::Rollback
-        );
-        of_device && self.id != RequestId::REPAIR
-    }
-
-    /// Bytes that the entry counts while it is acknowledged and not committed.
-    fn cached_bytes(&self) -> u64 {
-        self.bytes + BLOCK_BYTES
-    }
-}
-
 impl Sequence {
     /// Requests that are held.
     pub fn len(&self) -> usize {
-        let told = self.answered + self.failed;
-        self.open.len() + self.in_flight.len() - told + self.reads.len() + self.parked.len()
+        self.open.len() + self.in_flight.requests() + self.reads.len() + self.parked.len()
+    }
+
+    /// Payload bytes of the requests that are not acknowledged.
+    fn bytes(&self) -> u64 {
+        self.open_bytes + self.in_flight.bytes()
     }
 
     /// Whether nothing is open or on its way.
@@ -134,7 +103,7 @@ impl Sequence {
 
     /// Bytes that were acknowledged from memory and are not committed.
     pub fn cached_bytes(&self) -> u64 {
-        self.cached_bytes
+        self.in_flight.cached_bytes()
     }
 
     pub fn nothing_open(&self) -> bool {
@@ -165,26 +134,21 @@ impl Sequence {
     /// Forgets everything and returns the requests that were held, oldest writes first.
     pub fn abandon(&mut self) -> Vec<RequestId> {
         let old = std::mem::take(self);
-        let in_flight = old.in_flight.into_iter().filter(|entry| !entry.told).map(|entry| entry.id);
         let open = old.open.into_iter().map(|entry| entry.id);
         let reads = old.reads.into_keys().map(|(_, id)| id);
-        in_flight.chain(open).chain(reads).chain(old.parked.into_iter().map(|(id, _)| id)).collect()
+        old.in_flight
+            .iter()
+            .filter_map(InFlight::waiting)
+            .chain(open)
+            .chain(reads)
+            .chain(old.parked.into_iter().map(|(id, _)| id))
+            .collect()
     }
 
     /// Fails the requests that clients wait for and that are not acknowledged: in the order of
     /// admission, reads last. Sealed entries stay, and may be committed. Others are forgotten.
     pub fn fail_held(&mut self) -> Vec<RequestId> {
-        let mut failed = Vec::new();
-        for (n, entry) in self.in_flight.iter_mut().enumerate() {
-            if entry.told || entry.id == RequestId::REPAIR {
-                continue;
-            }
-            (entry.told, entry.failed) = (true, true);
-            failed.push(entry.id);
-            // A snapshot, for one, is among the first and has yet to be told: it waits for journals
-            // in mode B too.
-            self.failed += usize::from(n >= self.answered);
-        }
+        let mut failed = self.in_flight.fail();
         // The timed request is forgotten, or no longer waited for.
         self.watched = None;
         let mut kept = VecDeque::new();
@@ -193,7 +157,7 @@ impl Sequence {
                 kept.push_back(open);
                 continue;
             }
-            self.bytes -= open.payload.len() as u64;
+            self.open_bytes -= open.payload.len() as u64;
             self.uncommitted.remove(&(open.range.volume, open.range.offset, open.ticket));
             failed.push(open.id);
         }
@@ -233,7 +197,7 @@ impl Sequence {
     fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes, mark: ClientMark) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.bytes += payload.len() as u64;
+        self.open_bytes += payload.len() as u64;
         // A scrub changes nothing that a read could wait for.
         if kind != EntryKind::Scrub {
             self.longest = self.longest.max(range.len);
@@ -263,16 +227,8 @@ impl Sequence {
             if let Some(watched) = self.watched.as_mut().filter(|watched| watched.ticket == entry.ticket) {
                 watched.index = Some(index);
             }
-            self.in_flight.push_back(InFlight {
-                id: entry.id,
-                told: false,
-                failed: false,
-                ticket: entry.ticket,
-                index,
-                kind: entry.kind,
-                range: entry.range,
-                bytes: len,
-            });
+            self.open_bytes -= len;
+            self.in_flight.push((entry.id, entry.ticket), index, (entry.kind, entry.range), len);
             let last = matches!(entry.kind, EntryKind::Snapshot | EntryKind::Rollback);
             entries.push(NewEntry {
                 kind: entry.kind,
@@ -293,33 +249,13 @@ impl Sequence {
     /// rollback.
     fn waits_for_rollback(&self) -> bool {
         let next = self.open.front().is_some_and(|open| open.kind == EntryKind::Rollback);
-        let sealed = self.in_flight.back().is_some_and(|entry| entry.kind == EntryKind::Rollback);
+        let sealed = self.in_flight.last().is_some_and(|entry| entry.kind == EntryKind::Rollback);
         sealed || next && !self.in_flight.is_empty()
     }
 
-    /// Takes the next entry up to `to` that is not acknowledged; it counts as acknowledged from now
-    /// on. Returns it without its request if the request is answered only when the entry is
-    /// committed.
+    /// Takes the next entry up to `to` that is not acknowledged, see [`EntriesInFlight::answer`].
     pub fn answer(&mut self, to: Index) -> Option<Option<RequestId>> {
-        let entry = self.in_flight.get_mut(self.answered).filter(|entry| entry.index <= to)?;
-        self.answered += 1;
-        self.bytes -= entry.bytes;
-        self.cached_bytes += entry.cached_bytes();
-        if entry.failed {
-            self.failed -= 1;
-            return Some(None);
-        }
-        if entry.told {
-            // A repair that ended while copies were wanted.
-            return Some(None);
-        }
-        entry.told = entry.may_be_lost();
-        Some(entry.told.then_some(entry.id))
-    }
-
-    /// The last entry that is acknowledged and not committed.
-    fn unflushed(&self) -> Option<Ticket> {
-        Some(self.in_flight.get(self.answered.checked_sub(1)?)?.ticket)
+        self.in_flight.answer(to)
     }
 
     /// The place in the log of a request that is sealed and not committed.
@@ -329,29 +265,12 @@ impl Sequence {
 
     /// Takes the next entry that is committed; without its request, if that was answered before.
     fn pop_committed(&mut self, commit: Index) -> Option<(Option<RequestId>, Ticket)> {
-        if self.in_flight.front()?.index > commit {
-            return None;
-        }
-        let entry = self.in_flight.pop_front()?;
-        if self.answered > 0 {
-            self.answered -= 1;
-            self.cached_bytes -= entry.cached_bytes();
-        } else {
-            self.bytes -= entry.bytes;
-            self.failed -= usize::from(entry.failed);
-        }
+        let entry = self.in_flight.pop_committed(commit)?;
         self.uncommitted.remove(&(entry.range.volume, entry.range.offset, entry.ticket));
         if self.uncommitted.is_empty() {
             self.longest = 0;
         }
-        Some(((!entry.told).then_some(entry.id), entry.ticket))
-    }
-
-    /// Whether a repair up to `commit` has yet to be counted as ended; it is from now on.
-    fn next_repair(&mut self, commit: Index) -> bool {
-        let mut committed = self.in_flight.iter_mut().take_while(|entry| entry.index <= commit);
-        let repair = committed.find(|entry| entry.id == RequestId::REPAIR && !entry.told);
-        repair.map(|entry| entry.told = true).is_some()
+        Some((entry.waiting(), entry.ticket))
     }
 
     /// Whether a change that a client has asked for is not committed yet.
@@ -493,7 +412,7 @@ impl Replica {
         }
         let sequence = &self.sequence;
         let full = sequence.len() >= self.config.requests_max
-            || (sequence.bytes > 0 && sequence.bytes + bytes > self.config.request_bytes_max);
+            || (sequence.bytes() > 0 && sequence.bytes() + bytes > self.config.request_bytes_max);
         if full {
             reach!("replica: requests are at their limit");
         }
@@ -531,7 +450,7 @@ impl Replica {
             return;
         }
         let effect = match range {
-            None => match self.sequence.unflushed() {
+            None => match self.sequence.in_flight.last_in_memory().map(|entry| entry.ticket) {
                 Some(ticket) if !planted(Bug::FlushNotAwaited) => {
                     if self.refuses_for_copies() {
                         reach!("replica: a flush is refused for want of copies");
@@ -656,7 +575,7 @@ impl Replica {
             reach!("replica: what is committed is held for want of copies");
             // No client waits for a repair. But a copy may wait for it, and without that copy there
             // will never be enough. Seed 3254914.
-            while self.sequence.next_repair(self.log.commit) {
+            while self.sequence.in_flight.next_repair(self.log.commit) {
                 reach!("replica: a repair ends while copies are wanted");
                 self.complete(RequestId::REPAIR, Ok(()));
             }
@@ -757,7 +676,7 @@ mod tests {
             assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
             assert_eq!(sequence.len(), 0);
         }
-        assert!(sequence.finished() && sequence.bytes == 0 && sequence.uncommitted.is_empty());
+        assert!(sequence.finished() && sequence.bytes() == 0 && sequence.uncommitted.is_empty());
     }
 
     /// Copies are wanted, so the write before it is not acknowledged; then there are enough.
@@ -769,14 +688,14 @@ mod tests {
         sequence.admit(one, EntryKind::Discard, range(0), Bytes::new(), ClientMark::default());
         sequence.admit(RequestId::REPAIR, EntryKind::Discard, range(1), Bytes::new(), ClientMark::REPAIR);
         sequence.take_batch(1 << 20, Index(1), &mut Vec::new());
-        assert!(!sequence.next_repair(Index(1)), "it is not committed");
-        assert!(sequence.next_repair(Index(2)) && !sequence.next_repair(Index(2)));
+        assert!(!sequence.in_flight.next_repair(Index(1)), "it is not committed");
+        assert!(sequence.in_flight.next_repair(Index(2)) && !sequence.in_flight.next_repair(Index(2)));
         // Mode B: both are in the memory of all now.
         assert_eq!(sequence.answer(Index(2)), Some(Some(one)));
         assert_eq!(sequence.answer(Index(2)), Some(None));
         for _ in 0..2 {
             assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
         }
-        assert!(sequence.finished() && sequence.bytes == 0 && sequence.uncommitted.is_empty());
+        assert!(sequence.finished() && sequence.bytes() == 0 && sequence.uncommitted.is_empty());
     }
 }
