@@ -381,13 +381,14 @@ impl Replica {
     /// beside a copy or after it: without a limit the filling ends.
     pub(crate) fn is_fed(&self, peer: &Peer) -> bool {
         let Link::Streaming(stream) = &peer.link else { return false };
-        let end = self.log.end.index;
-        let near = || {
-            let lag = self.sequence.sealed.lag_bytes(peer.durable, end);
-            lag.is_some_and(|lag| lag < self.config.join_lag_bytes)
-        };
-        let lags = stream.loading.is_some() || stream.next <= end;
-        lags && !peer.required() && !stream.follows_copy && !near()
+        let lags = stream.loading.is_some() || stream.next <= self.log.end.index;
+        lags && !peer.required() && !stream.follows_copy && !self.is_near(peer)
+    }
+
+    /// Whether a peer lags by so little that it may be made to join.
+    pub(crate) fn is_near(&self, peer: &Peer) -> bool {
+        let lag = self.sequence.sealed.lag_bytes(peer.durable, self.log.end.index);
+        lag.is_some_and(|lag| lag < self.config.join_lag_bytes)
     }
 
     fn filling(&self) -> Filling {

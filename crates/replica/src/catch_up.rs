@@ -6,7 +6,7 @@ use crate::peer::{Link, Stream};
 use crate::{Effect, Fence, Replica, RequestError};
 use mainstay_codec::{Batch, LogState, Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{DataState, Index, NodeId, Position, reach};
+use mainstay_types::{DataState, Index, Member, NodeId, Position, reach};
 use std::sync::Arc;
 
 impl Replica {
@@ -45,7 +45,8 @@ impl Replica {
             return;
         }
         peer.base = state.base;
-        if self.unverified(from) && !self.log.continues(state) {
+        let member = peer.member;
+        if self.unverified(member) && !self.log.continues(state) {
             return self.diverges(from, state);
         }
         if state.data == DataState::Consistent && self.log.lacks_committed(state) {
@@ -87,10 +88,9 @@ impl Replica {
 
     /// Whether the record doubts the peer: it was a member when a promotion was forced, and no
     /// primary has found its log sound since.
-    pub(crate) fn unverified(&self, node: NodeId) -> bool {
-        let member = self.peers.get(&node).map(|peer| peer.member);
-        let unverified = self.record.as_ref().map_or(&[][..], |record| &record.unverified);
-        member.is_some_and(|member| unverified.contains(&member)) && !planted(Bug::DoubtForgotten)
+    pub(crate) fn unverified(&self, member: Member) -> bool {
+        self.record.as_ref().is_some_and(|record| record.unverified.contains(&member))
+            && !planted(Bug::DoubtForgotten)
     }
 
     /// R11: the peer's log may hold entries that were taken out of the history. So may its volumes:

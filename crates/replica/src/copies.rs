@@ -33,7 +33,7 @@
 use crate::peer::{Link, Peer};
 use crate::{Effect, Replica, RequestError};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Copies, NodeId, Time, reach};
+use mainstay_types::{Copies, ResourceRecord, Time, reach};
 
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
@@ -59,17 +59,14 @@ impl Replica {
     }
 
     /// Recorded as in sync, this one included.
-    fn copies_recorded(&self) -> usize {
-        1 + self.peers.values().filter(|peer| peer.in_iss).count()
+    pub(crate) fn copies_recorded(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| record.iss.len())
     }
 
     /// Returns how many recorded members answer, this one included. A member counts until the
     /// primary takes it for failed.
     fn copies_there(&self) -> usize {
-        let answers = |(node, peer): &(&NodeId, &Peer)| {
-            peer.in_iss && self.fails_at(**node).is_none_or(|due| due > self.now)
-        };
-        1 + self.peers.iter().filter(answers).count()
+        1 + self.peers.values().filter(|peer| peer.is_member() && !self.fails(peer)).count()
     }
 
     /// Whether committed requests must not be acknowledged yet.
@@ -88,16 +85,14 @@ impl Replica {
 
     /// Whether a member that is in the recorded set, and does not answer, stays in it.
     pub(crate) fn stays_for_copies(&self, peer: &Peer) -> bool {
-        let wanted = self.copies_wanted();
         let absent =
             matches!(peer.link, Link::Down | Link::Attaching | Link::Cutting { .. } | Link::Streaming(_));
-        wanted > 1
-            && peer.in_iss
+        peer.is_member()
             && absent
             && self.serving()
             && !self.sequence.demoting
             && !self.paused
-            && self.copies_recorded() <= wanted
+            && self.record.as_ref().is_some_and(ResourceRecord::needs_every_member)
             && !planted(Bug::AbsentAlwaysLeaves)
     }
 

@@ -6,7 +6,7 @@
 //! required set is always a superset of every ISS that is or may become recorded. A replica that is
 //! promoted out of it holds every acknowledged write.
 
-use crate::peer::{AskedChange, Joining, Link};
+use crate::peer::{AskedChange, Failover, Link, Membership, Peer};
 use crate::{Effect, Fence, Replica};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -14,18 +14,13 @@ use mainstay_types::{
     StepDownReason, Time, reach,
 };
 
-/// Change that is due about a peer.
-enum Verdict {
-    Fine,
-    Remove(ShrinkReason),
+/// Step that is due about a peer.
+enum Due {
+    Nothing,
+    Reattach,
     GiveUpJoin(ShrinkReason),
     Join,
-    Record,
-    Trust,
-    Part,
-    Failover,
-    Memory,
-    Reattach,
+    Propose(IssChange),
 }
 
 impl Replica {
@@ -37,30 +32,29 @@ impl Replica {
         for member in record.replicas.iter().chain(&record.iss).filter(|member| member.node != own) {
             let in_iss = record.iss.contains(member);
             let now = self.now;
-            let peer =
-                self.peers.entry(member.node).or_insert_with(|| crate::peer::Peer::new(*member, in_iss, now));
+            let peer = self.peers.entry(member.node).or_insert_with(|| Peer::new(*member, in_iss, now));
             let latency_us = peer.latency_us(now, limits.for_ms);
-            peer.slow.recorded(record.version, (peer.in_iss, in_iss), latency_us, now, &limits);
-            peer.in_iss = in_iss;
-            peer.failover_recorded = record.failover_ready.contains(member);
-            if peer.failover_recorded
-                || peer.failover_proposed.is_some_and(|version| version < record.version)
-            {
-                peer.failover_proposed = None;
-            }
-            if in_iss {
-                peer.joining = None;
-            } else if !record.admits(member.node) && peer.joining.is_some() {
+            peer.slow.recorded(record.version, (peer.is_member(), in_iss), latency_us, now, &limits);
+            peer.membership = match peer.membership {
+                _ if in_iss => Membership::Member,
                 // From now on mode A. A proposal on an older version can no longer take effect.
-                reach!("replica: a joiner need not join any more");
-                peer.joining = None;
-            } else if let Some(joining) = &mut peer.joining {
-                // The change on an older version can no longer happen.
-                if joining.proposed.is_some_and(|version| version < record.version) {
-                    reach!("replica: a proposal to join came to nothing");
-                    joining.proposed = None;
+                Membership::Joining { .. } if !record.admits(member.node) => {
+                    reach!("replica: a joiner need not join any more");
+                    Membership::Outside
                 }
-            }
+                // The change on an older version can no longer happen.
+                Membership::Joining { proposed: Some(version) } if version < record.version => {
+                    reach!("replica: a proposal to join came to nothing");
+                    Membership::Joining { proposed: None }
+                }
+                Membership::Member => Membership::Outside,
+                same => same,
+            };
+            peer.failover = match peer.failover {
+                _ if record.failover_ready.contains(member) => Failover::Recorded,
+                Failover::Proposed(version) if version >= record.version => peer.failover,
+                _ => Failover::Unbound,
+            };
         }
         self.attach_connected();
         let stale: Vec<NodeId> =
@@ -96,26 +90,19 @@ impl Replica {
         let limits = self.slow_limits;
         self.watch(node);
         self.watch_lag(node);
-        let verdict = self.verdict(node);
+        let due = self.peers.get(&node).map_or(Due::Nothing, |peer| self.due(peer));
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        let member = peer.member;
-        match verdict {
-            Verdict::Fine => {}
-            Verdict::Remove(why) => {
-                reach!("replica: a shrink is due");
-                if matches!(peer.link, Link::Streaming(_)) {
-                    peer.slow.leaves(version, why == ShrinkReason::Absent);
-                }
-                if planted(Bug::ShrinkBeforeKnown) {
-                    peer.in_iss = false;
-                }
-                self.propose(IssChange::Shrink { remove: member, why });
-                self.advance_commit_if(Bug::ShrinkBeforeKnown);
+        let streaming = matches!(peer.link, Link::Streaming(_));
+        match due {
+            Due::Nothing => {}
+            Due::Reattach => {
+                reach!("replica: a peer that refused is asked again");
+                self.attach(node);
             }
-            Verdict::GiveUpJoin(why) => {
+            Due::GiveUpJoin(why) => {
                 reach!("replica: a joiner is given up");
-                peer.joining = None;
-                if matches!(peer.link, Link::Streaming(_)) {
+                peer.membership = Membership::Outside;
+                if streaming {
                     reach!("replica: a joiner is too slow");
                     let latency_us = peer.latency_us(now, limits.for_ms);
                     peer.slow.left(latency_us, why == ShrinkReason::Absent, now, &limits);
@@ -123,118 +110,125 @@ impl Replica {
                 self.begin_copy(node);
                 self.advance_commit();
             }
-            Verdict::Join => {
+            Due::Join => {
                 reach!("replica: a peer becomes required to join");
                 if planted(Bug::GrowBeforeRequired) {
-                    self.propose(IssChange::Grow { add: member });
+                    let add = peer.member;
+                    self.propose(IssChange::Grow { add });
                 } else {
-                    peer.joining = Some(Joining { proposed: None });
+                    peer.membership = Membership::Joining { proposed: None };
                     // Its feed may have yielded to clients. From now on their writes wait for this
                     // peer.
                     self.pump(node);
                     self.review_peer(node);
                 }
             }
-            Verdict::Record => {
-                reach!("replica: a grow is due");
-                if let Some(joining) = &mut peer.joining {
-                    joining.proposed = Some(version);
+            Due::Propose(change) => {
+                match change {
+                    IssChange::Shrink { why, .. } => {
+                        reach!("replica: a shrink is due");
+                        if streaming {
+                            peer.slow.leaves(version, why == ShrinkReason::Absent);
+                        }
+                        if planted(Bug::ShrinkBeforeKnown) && peer.is_member() {
+                            peer.membership = Membership::Outside;
+                        }
+                    }
+                    IssChange::Grow { .. } => {
+                        reach!("replica: a grow is due");
+                        peer.membership = Membership::Joining { proposed: Some(version) };
+                    }
+                    IssChange::Trust { .. } => {
+                        reach!("replica: an unverified peer has nothing that the history has not");
+                    }
+                    IssChange::Part { .. } => {}
+                    IssChange::Memory { .. } => {
+                        reach!("replica: the instance in which a member counts is to be recorded");
+                    }
+                    IssChange::FailoverReady { .. } | IssChange::NotFailoverReady { .. } => {
+                        reach!("replica: the failover-ready followers change");
+                        if matches!(change, IssChange::FailoverReady { .. }) {
+                            peer.failover = Failover::Proposed(version);
+                        } else if planted(Bug::UnreadyBeforeKnown) {
+                            peer.failover = Failover::Unbound;
+                        }
+                    }
                 }
-                self.propose(IssChange::Grow { add: member });
-            }
-            Verdict::Trust => {
-                reach!("replica: an unverified peer has nothing that the history has not");
-                self.propose(IssChange::Trust { member });
-            }
-            Verdict::Failover => self.record_failover_ready(node),
-            Verdict::Memory => self.propose_memory(node),
-            Verdict::Part => {
-                let (common, end) = peer.diverged.unwrap_or_default();
-                self.propose(IssChange::Part { member, common, end });
-            }
-            Verdict::Reattach => {
-                reach!("replica: a peer that refused is asked again");
-                self.attach(node);
+                self.propose(change);
+                if planted(Bug::ShrinkBeforeKnown) {
+                    self.advance_commit();
+                }
             }
         }
     }
 
-    fn advance_commit_if(&mut self, bug: Bug) {
-        if planted(bug) {
-            self.advance_commit();
+    /// The step that is due about a peer now. [`peer_deadline`](Self::peer_deadline) asks this
+    /// function as well, and adds the times at which the answer may become another one. So a time
+    /// that has passed is never waited for. Seed 239526.
+    fn due(&self, peer: &Peer) -> Due {
+        let member = peer.member;
+        if self.retry_at(peer).is_some_and(|due| due <= self.now) {
+            return Due::Reattach;
         }
-    }
-
-    fn verdict(&self, node: NodeId) -> Verdict {
-        let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
-        // Every time in `peer_deadline` is of something that is done here when it comes: one that
-        // has passed and is left for something else would be waited for without end. Seed 239526.
-        if self.retry_at(node).is_some_and(|due| due <= self.now) {
-            return Verdict::Reattach;
+        if let Some(change) = self.failover_change(peer) {
+            return Due::Propose(change);
         }
-        if self.failover_change(peer).is_some() {
-            return Verdict::Failover;
-        }
-        if peer.diverged.is_some() {
+        if let Some((common, end)) = peer.diverged {
             // It was trusted before its copy was interrupted, and half a copy looks like another
             // history. Seed 271574.
-            return if self.unverified(node) { Verdict::Part } else { Verdict::Reattach };
+            let part = Due::Propose(IssChange::Part { member, common, end });
+            return if self.unverified(member) { part } else { Due::Reattach };
         }
-        let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
-        let why = if !peer.required() {
-            None
-        } else if fails() {
-            let stays = self.stays_for_copies(peer);
-            if stays {
-                reach!("replica: a member that does not answer stays because too few copies remain");
-            }
-            (!stays).then_some(ShrinkReason::Absent)
-        } else {
-            self.too_slow(node).then_some(ShrinkReason::Slow)
-        };
-        if let Some(why) = why {
-            if peer.joining.is_some_and(|joining| joining.proposed.is_some()) {
+        if let Some(why) = self.leaves(peer) {
+            let proposed = matches!(peer.membership, Membership::Joining { proposed: Some(_) });
+            if proposed {
                 reach!("replica: a joiner that may be recorded fails");
             }
-            let may_still_happen =
-                peer.joining.is_some_and(|joining| joining.proposed.is_some()) && !planted(Bug::GiveUpJoin);
-            return if peer.in_iss || may_still_happen {
-                Verdict::Remove(why)
+            return if peer.is_member() || (proposed && !planted(Bug::GiveUpJoin)) {
+                Due::Propose(IssChange::Shrink { remove: member, why })
             } else {
-                Verdict::GiveUpJoin(why)
+                Due::GiveUpJoin(why)
             };
         }
-        if self.memory_change(peer).is_some() {
-            return Verdict::Memory;
+        if let Some(instance) = self.memory_change(peer) {
+            return Due::Propose(IssChange::Memory { member, instance });
         }
-        match &peer.link {
-            Link::Streaming(stream)
-                if (stream.copy.is_none() || planted(Bug::JoinWhileCopied))
-                    && !peer.in_iss
-                    && self.serving() =>
-            {
-                match peer.joining {
-                    _ if self.unverified(node) => Verdict::Trust,
-                    Some(_) if peer.durable >= self.answered() || planted(Bug::GrowBeforeCaughtUp) => {
-                        Verdict::Record
-                    }
-                    Some(_) => Verdict::Fine,
-                    None if self.must_wait(peer) || self.sequence.demoting || !self.admits(node) => {
-                        Verdict::Fine
-                    }
-                    None => match self.sequence.sealed.lag_bytes(peer.durable, self.log.end.index) {
-                        Some(lag) if lag < self.config.join_lag_bytes => Verdict::Join,
-                        _ => Verdict::Fine,
-                    },
-                }
-            }
-            _ => Verdict::Fine,
+        let copied = matches!(peer.link, Link::Streaming(_)) && planted(Bug::JoinWhileCopied);
+        if !(peer.fed_whole() || copied) || peer.is_member() || !self.serving() {
+            return Due::Nothing;
         }
+        if self.unverified(member) {
+            return Due::Propose(IssChange::Trust { member });
+        }
+        if peer.joins() {
+            let caught_up = peer.durable >= self.answered() || planted(Bug::GrowBeforeCaughtUp);
+            return if caught_up { Due::Propose(IssChange::Grow { add: member }) } else { Due::Nothing };
+        }
+        let may = !self.must_wait(peer) && !self.sequence.demoting && self.admits(member.node);
+        if may && self.is_near(peer) { Due::Join } else { Due::Nothing }
+    }
+
+    /// Why a required peer is to leave the required set now, if it is.
+    fn leaves(&self, peer: &Peer) -> Option<ShrinkReason> {
+        if !peer.required() {
+            None
+        } else if !self.fails(peer) {
+            self.too_slow(peer).then_some(ShrinkReason::Slow)
+        } else if self.stays_for_copies(peer) {
+            reach!("replica: a member that does not answer stays because too few copies remain");
+            None
+        } else {
+            Some(ShrinkReason::Absent)
+        }
+    }
+
+    /// Whether a peer is to be taken for failed now, if commits wait for it.
+    pub(crate) fn fails(&self, peer: &Peer) -> bool {
+        self.fails_at(peer).is_some_and(|due| due <= self.now)
     }
 
     /// When a required peer is to be taken for failed, as things stand.
-    pub(crate) fn fails_at(&self, node: NodeId) -> Option<Time> {
-        let peer = self.peers.get(&node)?;
+    pub(crate) fn fails_at(&self, peer: &Peer) -> Option<Time> {
         let timeout = self.config.member_timeout_ms;
         match &peer.link {
             Link::Down if planted(Bug::WaitForever) => None,
@@ -253,8 +247,7 @@ impl Replica {
 
     /// When a peer that refused is asked again. A store that failed may have been opened again by
     /// then.
-    fn retry_at(&self, node: NodeId) -> Option<Time> {
-        let peer = self.peers.get(&node)?;
+    fn retry_at(&self, peer: &Peer) -> Option<Time> {
         match peer.link {
             Link::Refused if peer.diverged.is_some() => None,
             Link::Refused if planted(Bug::AskOnce) => None,
@@ -317,7 +310,7 @@ impl Replica {
         if self.epoch_start.is_none() {
             return own;
         }
-        let peers = self.peers.iter().filter_map(|(node, peer)| self.peer_deadline(*node, peer, repeat));
+        let peers = self.peers.values().filter_map(|peer| self.peer_deadline(peer));
         peers
             .chain(own)
             .chain(self.own_memory_deadline())
@@ -328,38 +321,29 @@ impl Replica {
             .min()
     }
 
-    fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {
-        let member = peer.member;
-        let asked_again = |change: IssChange| {
-            peer.asked.filter(|asked| asked.is(&change, self.version())).map(|asked| asked.at.plus_ms(repeat))
-        };
-        let shrink = IssChange::Shrink { remove: member, why: ShrinkReason::Absent };
-        // What is to be recorded comes first, see `verdict`.
-        let waits = self.failover_change(peer).is_some() || peer.diverged.is_some();
-        let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
-        let fails = fails.filter(|due| *due > self.now || !self.stays_for_copies(peer));
-        let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
-        let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
-        let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {
-            asked_again(IssChange::Grow { add: member })
-        } else {
-            None
-        };
-        let doubt = match () {
-            () if let Some(change) = self.failover_change(peer) => asked_again(change),
-            () if let Some(instance) = self.memory_change(peer) => {
-                asked_again(IssChange::Memory { member, instance })
+    /// When the step that is due is repeated, or another one may be due.
+    fn peer_deadline(&self, peer: &Peer) -> Option<Time> {
+        let (now, due) = (self.now, self.due(peer));
+        let again = match due {
+            // `slow_deadline` has it.
+            Due::Propose(IssChange::Shrink { why: ShrinkReason::Slow, .. }) => None,
+            Due::Propose(change) => {
+                let asked = peer.asked.filter(|asked| asked.is(&change, self.version()));
+                Some(asked.map_or(now, |asked| asked.at.plus_ms(self.config.proposal_repeat_ms)))
             }
-            () if let Some((common, end)) = peer.diverged => {
-                asked_again(IssChange::Part { member, common, end })
-            }
-            () if streaming && self.unverified(node) => asked_again(IssChange::Trust { member }),
-            () => None,
+            _ => None,
         };
-        let lag = self.lag_deadline(node, peer);
-        let quiet = self.returns_at(peer).filter(|at| *at > self.now && streaming && !peer.required());
-        let slow = self.slow_deadline(peer).filter(|at| !waits || *at > self.now);
-        [remove, grow, doubt, lag, quiet, slow, self.retry_at(node)].into_iter().flatten().min()
+        // What is to be recorded comes first.
+        let waits = matches!(
+            due,
+            Due::Propose(
+                IssChange::FailoverReady { .. } | IssChange::NotFailoverReady { .. } | IssChange::Part { .. }
+            )
+        );
+        let fails = self.fails_at(peer).filter(|at| *at > now && peer.required() && !waits);
+        let quiet = self.returns_at(peer).filter(|at| *at > now && peer.fed_whole() && !peer.required());
+        let (lag, slow) = (self.lag_deadline(peer), self.slow_deadline(peer));
+        [again, fails, quiet, lag, slow, self.retry_at(peer)].into_iter().flatten().min()
     }
 
     /// Version of the record that this replica holds.

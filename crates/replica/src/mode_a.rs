@@ -39,7 +39,7 @@
 //! progress slows them to its own pace.
 
 use crate::Replica;
-use crate::peer::{Link, Peer};
+use crate::peer::{Failover, Link, Peer};
 use crate::sealed::Lag;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{IssChange, LagLimits, Mode, NodeId, Time, reach};
@@ -75,10 +75,8 @@ impl Replica {
         if !in_a && !peer.within_limits {
             return;
         }
-        let fed = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
-        let over = self.over(peer);
-        let fails = self.fails_at(node).is_some_and(|due| due <= self.now);
-        let within_limits = in_a && ((fed && !over) || (peer.within_limits && !fails));
+        let follows = peer.fed_whole() && !self.over(peer);
+        let within_limits = in_a && (follows || (peer.within_limits && !self.fails(peer)));
         if peer.within_limits && !within_limits {
             reach!("replica: a follower is not waited for any more");
         }
@@ -102,44 +100,22 @@ impl Replica {
     /// Returns the change to propose about a follower with takeover, if one is due.
     pub(crate) fn failover_change(&self, peer: &Peer) -> Option<IssChange> {
         let record = self.record.as_ref()?;
-        let bound = peer.failover_recorded || peer.failover_proposed.is_some();
-        let may_be = record.policy.takeover()
-            && self.serving()
-            && !peer.required()
-            && !record.unverified.contains(&peer.member);
-        match (peer.within_limits && may_be, bound) {
+        let member = peer.member;
+        let may_be = self.serving() && !peer.required() && record.may_be_failover_ready(member);
+        match (peer.within_limits && may_be, peer.failover) {
+            (true, Failover::Recorded) | (false, Failover::Unbound) => None,
             // It may count as within the limits and lag by more, if they were wider: then it must
             // not take over yet. Seed 3345710.
-            (true, _) if !peer.failover_recorded => {
-                (!self.over(peer)).then_some(IssChange::FailoverReady { member: peer.member })
-            }
-            (false, true) => Some(IssChange::NotFailoverReady { member: peer.member }),
-            _ => None,
+            (true, _) => (!self.over(peer)).then_some(IssChange::FailoverReady { member }),
+            (false, _) => Some(IssChange::NotFailoverReady { member }),
         }
-    }
-
-    /// Proposes the change of [`failover_change`](Self::failover_change), if one is due. It binds
-    /// from now on.
-    pub(crate) fn record_failover_ready(&mut self, node: NodeId) {
-        let version = self.version();
-        let Some(change) = self.peers.get(&node).and_then(|peer| self.failover_change(peer)) else { return };
-        let Some(peer) = self.peers.get_mut(&node) else { return };
-        match change {
-            IssChange::FailoverReady { .. } => peer.failover_proposed = Some(version),
-            _ if planted(Bug::UnreadyBeforeKnown) => {
-                (peer.failover_recorded, peer.failover_proposed) = (false, None)
-            }
-            _ => {}
-        }
-        reach!("replica: the failover-ready followers change");
-        self.propose(change);
     }
 
     /// When a follower for which writes wait, or that is gone, is given up, if it does not move.
-    pub(crate) fn lag_deadline(&self, node: NodeId, peer: &Peer) -> Option<Time> {
+    pub(crate) fn lag_deadline(&self, peer: &Peer) -> Option<Time> {
         let fed = matches!(peer.link, Link::Streaming(_));
         let waited_for = peer.within_limits && self.mode() == Mode::A && (!fed || self.over(peer));
-        waited_for.then(|| self.fails_at(node)).flatten()
+        waited_for.then(|| self.fails_at(peer)).flatten()
     }
 
     /// In mode A, how far followers may lag.

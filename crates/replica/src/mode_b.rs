@@ -165,9 +165,8 @@ impl Replica {
         if !self.memory_matters() {
             return None;
         }
-        let fed = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
         self.change_for(peer.member.node, peer.instance, peer.durable)
-            .filter(|_| fed && peer.in_iss && peer.joining.is_none())
+            .filter(|_| peer.fed_whole() && peer.is_member())
     }
 
     fn change_for(
@@ -185,14 +184,6 @@ impl Replica {
         let wanted = if self.in_mode_b() { Some(known?) } else { None };
         let settled = durable >= self.answered() || (wanted.is_none() && planted(Bug::SettledTooEarly));
         (wanted != recorded && settled && self.serving()).then_some(wanted)
-    }
-
-    pub(crate) fn propose_memory(&mut self, node: NodeId) {
-        let Some(peer) = self.peers.get(&node) else { return };
-        if let Some(instance) = self.memory_change(peer) {
-            reach!("replica: the instance in which a member counts is to be recorded");
-            self.propose(IssChange::Memory { member: peer.member, instance });
-        }
     }
 
     /// The same for the primary itself.

@@ -15,8 +15,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub member: Member,
-    /// In the ISS of the newest record.
-    pub in_iss: bool,
+    pub membership: Membership,
     pub link: Link,
     /// When `link` took its present value.
     pub since: Time,
@@ -32,10 +31,7 @@ pub(crate) struct Peer {
     pub known: Index,
     /// Writes wait for it when it lags too far, see `mode_a.rs`.
     pub within_limits: bool,
-    /// The record says so, and the primary is bound to it.
-    pub failover_recorded: bool,
-    /// The version on which that was proposed, while it may still happen.
-    pub failover_proposed: Option<ConfigVersion>,
+    pub failover: Failover,
     /// Last position that both logs hold, and the end of the peer's log. Set if an unverified
     /// peer's log is not the beginning of ours.
     pub diverged: Option<(Position, Position)>,
@@ -43,8 +39,6 @@ pub(crate) struct Peer {
     pub base: Index,
     /// The commit index that it was told last.
     pub told: Index,
-    /// Set while commits wait for it although it is not recorded yet (R4).
-    pub joining: Option<Joining>,
     /// When it last made progress, or when it last began to have something outstanding.
     pub progress_at: Time,
     /// The last proposal about it, to time its repetition.
@@ -102,11 +96,35 @@ pub(crate) struct Sent {
     pub at: Time,
 }
 
+/// Place of a peer in the required set (R2). In each epoch it begins as the record says.
+///
+/// ```text
+/// Outside ─▶ Joining ─▶ Member      asked to join, then recorded (R4)
+///    ▲          │         │
+///    ├──────────┘         │         given up before it is proposed, or mode A
+///    └────────────────────┘         recorded without it (R3)
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Joining {
-    /// The version on which `Grow` was last proposed. While the record has this version the change
-    /// may still happen, and the joiner stays required.
-    pub proposed: Option<ConfigVersion>,
+pub(crate) enum Membership {
+    Outside,
+    /// Commits wait for it although it is not recorded yet.
+    Joining {
+        /// The version on which `Grow` was last proposed. While the record has this version the
+        /// change may still happen, and the joiner stays required.
+        proposed: Option<ConfigVersion>,
+    },
+    /// In the ISS of the newest record.
+    Member,
+}
+
+/// Whether the primary is bound to a follower that may take over by itself (`mode_a.rs`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failover {
+    Unbound,
+    /// Proposed on this version, and may still happen.
+    Proposed(ConfigVersion),
+    /// The newest record says so.
+    Recorded,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +169,7 @@ impl Peer {
     pub fn new(member: Member, in_iss: bool, now: Time) -> Self {
         Self {
             member,
-            in_iss,
+            membership: if in_iss { Membership::Member } else { Membership::Outside },
             link: Link::Down,
             since: now,
             durable: Index(0),
@@ -159,12 +177,10 @@ impl Peer {
             instance: None,
             known: Index(0),
             within_limits: false,
-            failover_recorded: false,
-            failover_proposed: None,
+            failover: Failover::Unbound,
             diverged: None,
             base: Index(0),
             told: Index(0),
-            joining: None,
             progress_at: now,
             asked: None,
             slow: Slowness::default(),
@@ -175,12 +191,25 @@ impl Peer {
 
     /// Whether commits wait for it (R2).
     pub fn required(&self) -> bool {
-        self.in_iss || self.joining.is_some()
+        self.membership != Membership::Outside
+    }
+
+    pub fn is_member(&self) -> bool {
+        self.membership == Membership::Member
+    }
+
+    pub fn joins(&self) -> bool {
+        matches!(self.membership, Membership::Joining { .. })
+    }
+
+    /// Whether it is fed and whole: no copy to it is under way.
+    pub fn fed_whole(&self) -> bool {
+        matches!(&self.link, Link::Streaming(stream) if stream.copy.is_none())
     }
 
     /// Whether writes wait for it when it lags too far.
     pub fn counts(&self) -> bool {
-        self.within_limits || self.failover_recorded || self.failover_proposed.is_some()
+        self.within_limits || self.failover != Failover::Unbound
     }
 
     pub fn set_link(&mut self, link: Link, now: Time) {

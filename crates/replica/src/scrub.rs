@@ -428,11 +428,9 @@ impl Replica {
             let over = flight.since.is_some_and(|since| since.plus_ms(WAIT_MS) <= now);
             let peers = &self.peers;
             let before = flight.waits.len();
-            flight.waits.retain(|node| {
-                let streams =
-                    |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
-                *node == own || (!over && peers.get(node).is_some_and(streams))
-            });
+            flight
+                .waits
+                .retain(|node| *node == own || (!over && peers.get(node).is_some_and(Peer::fed_whole)));
             if flight.waits.len() < before {
                 reach!("replica: a scrub does not wait for a replica any more");
                 flight.lacking = true;

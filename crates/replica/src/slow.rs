@@ -58,7 +58,7 @@
 //! While nothing is under way, only the end of a quiet period is timed.
 
 use crate::Replica;
-use crate::peer::{Link, Peer};
+use crate::peer::{Link, Membership, Peer};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Histogram, IssChange, NodeId, REPLICAS_MAX, SlowLimits, Time, reach};
 
@@ -321,7 +321,7 @@ impl Replica {
         let since = *peer.slow.over_since.get_or_insert(now);
         if let Some(out) = &mut peer.slow.out
             && since.plus_ms(limits.for_ms) <= now
-            && peer.joining.is_none()
+            && !matches!(peer.membership, Membership::Joining { .. })
         {
             reach!("replica: a replica that is out is still slow");
             out.quiet_since = now;
@@ -350,17 +350,14 @@ impl Replica {
     }
 
     /// Whether the peer has been over its limit for long enough to leave, and may.
-    pub(crate) fn too_slow(&self, node: NodeId) -> bool {
-        let limits = &self.slow_limits;
-        let long = self
-            .peers
-            .get(&node)
-            .and_then(|peer| peer.slow.over_since)
-            .is_some_and(|since| since.plus_ms(limits.for_ms) <= self.now);
+    pub(crate) fn too_slow(&self, peer: &Peer) -> bool {
+        let for_ms = self.slow_limits.for_ms;
+        let long = peer.slow.over_since.is_some_and(|since| since.plus_ms(for_ms) <= self.now);
         if !long || self.sequence.demoting {
             return false;
         }
-        let enough = self.copies_without(node) >= self.copies_that_stay() || planted(Bug::MinCopiesIgnored);
+        let enough = self.copies_without(peer.member.node) >= self.copies_that_stay()
+            || planted(Bug::MinCopiesIgnored);
         if !enough {
             reach!("replica: a slow member stays because too few copies remain");
         }
@@ -375,7 +372,7 @@ impl Replica {
             let removed = peer.asked.is_some_and(|asked| {
                 matches!(asked.change, IssChange::Shrink { .. }) && asked.version == version
             });
-            peer.in_iss && matches!(peer.link, Link::Streaming(_)) && !removed
+            peer.is_member() && matches!(peer.link, Link::Streaming(_)) && !removed
         };
         1 + self.peers.iter().filter(|(other, peer)| **other != node && stays(peer)).count()
     }
@@ -385,10 +382,9 @@ impl Replica {
     /// has to keep up for the shortest period only.
     pub(crate) fn returns_at(&self, peer: &Peer) -> Option<Time> {
         let (out, limits) = (peer.slow.out?, &self.slow_limits);
-        let recorded = self.record.as_ref().map_or(0, |record| record.iss.len());
         let quiet_ms = match out.stalled {
             _ if planted(Bug::SlowReturnsAtOnce) => 0,
-            _ if recorded >= self.copies_that_stay() => out.quiet_ms,
+            _ if self.copies_recorded() >= self.copies_that_stay() => out.quiet_ms,
             true => limits.quiet_ms.min(out.quiet_ms),
             false => {
                 reach!("replica: a slow replica may return because there are too few copies");

@@ -127,8 +127,7 @@ impl Replica {
     /// in-sync set tells that.
     #[must_use]
     pub fn feeds_all(&self) -> bool {
-        let fed = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
-        self.mode() != Mode::A || self.peers.values().all(fed)
+        self.mode() != Mode::A || self.peers.values().all(Peer::fed_whole)
     }
 
     /// Bytes of the log that were acknowledged from memory and are not committed. `None` unless
@@ -155,7 +154,7 @@ impl Replica {
             member: peer.member,
             state: self.peer_state(peer),
             required: peer.required(),
-            in_iss: peer.in_iss,
+            in_iss: peer.is_member(),
             durable: peer.durable,
             copied: copied(peer),
             lag: self.lag(peer),
@@ -184,8 +183,8 @@ impl Replica {
             Link::Refused => PeerState::Failed,
             Link::Streaming(stream) => match &stream.copy {
                 Some(_) => PeerState::Copying,
-                None if peer.joining.is_some() => PeerState::Joining,
-                None if peer.in_iss && self.serving() => PeerState::InSync,
+                None if peer.joins() => PeerState::Joining,
+                None if peer.is_member() && self.serving() => PeerState::InSync,
                 None if self.mode() == Mode::A && !self.admits(peer.member.node) => PeerState::Following,
                 None => PeerState::CatchingUp,
             },

@@ -144,6 +144,21 @@ impl ResourceRecord {
         }
     }
 
+    /// Whether too few copies would be left without any one member of the in-sync set.
+    #[must_use]
+    pub fn needs_every_member(&self) -> bool {
+        self.copies_wanted() > 1 && self.iss.len() <= self.copies_wanted()
+    }
+
+    /// Whether the replica may be named as failover-ready while its lag is within the limits.
+    #[must_use]
+    pub fn may_be_failover_ready(&self, member: Member) -> bool {
+        self.policy.takeover()
+            && self.replicas.contains(&member)
+            && !self.iss.contains(&member)
+            && !self.unverified.contains(&member)
+    }
+
     /// The in-sync member on `node`, if there is one.
     #[must_use]
     pub fn iss_member(&self, node: NodeId) -> Option<Member> {
