@@ -582,13 +582,12 @@ fn advise_resource(
         return;
     }
     let in_a = record.policy.mode() == Mode::A;
-    let follows = |node: NodeId| in_a && record.replica(node).is_some() && state.lives_whole(resource, node);
     let behind: Vec<NodeId> = resource
         .spec
         .replicas
         .iter()
         .copied()
-        .filter(|node| record.iss_member(*node).is_none() && !follows(*node))
+        .filter(|node| record.iss_member(*node).is_none() && !state.follows(resource, *node))
         .collect();
     let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1 && !in_a;
     let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());

@@ -78,7 +78,19 @@ impl State {
     /// Whether its node lives and its replica can be used, whatever it holds.
     #[must_use]
     pub(crate) fn lives_usable(&self, resource: &Resource, node: NodeId) -> bool {
-        self.alive(node) && resource.broken(node).is_none() && !resource.lost_the_last_copy(node)
+        self.lives_unbroken(resource, node) && !resource.lost_the_last_copy(node)
+    }
+
+    /// Whether its node lives and has not said that its registered replica cannot be used.
+    pub(crate) fn lives_unbroken(&self, resource: &Resource, node: NodeId) -> bool {
+        self.alive(node) && resource.broken(node).is_none()
+    }
+
+    /// Whether a member of the in-sync set on a node other than `without` could serve now. Without
+    /// such a member, none leaves the set (R11).
+    pub(crate) fn a_member_lives_whole(&self, resource: &Resource, without: Option<NodeId>) -> bool {
+        let mut members = resource.record.iss.iter().map(|member| member.node);
+        members.any(|node| Some(node) != without && self.lives_whole(resource, node))
     }
 
     pub(crate) fn replica_broken(
@@ -171,7 +183,7 @@ impl State {
         if leaving.is_empty() {
             return;
         }
-        if !iss.iter().any(|member| self.lives_whole(resource, member.node)) {
+        if !self.a_member_lives_whole(resource, None) {
             reach!("control: a broken member stays in sync, because no other lives");
             return;
         }
@@ -241,6 +253,7 @@ impl State {
         if record.primary.is_some_and(|primary| resource.broken(primary).is_some()) {
             return Err("the primary is broken (R12)");
         }
+        // Not `a_member_lives_whole`: a check that asked it could not find it wrong.
         let whole = record.iss.iter().any(|member| self.lives_whole(resource, member.node));
         if whole && record.iss.iter().any(|member| resource.broken(member.node).is_some()) {
             return Err("a broken member in sync beside a living whole one (R12)");

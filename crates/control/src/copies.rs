@@ -16,9 +16,7 @@ impl State {
     /// no acknowledged write, and may be the first to return.
     pub(crate) fn stays_for_copies(resource: &Resource, node: NodeId) -> bool {
         let record = &resource.record;
-        let stays = record.primary.is_some_and(|primary| primary != node)
-            && record.copies_wanted() > 1
-            && record.iss.len() <= record.copies_wanted();
+        let stays = record.primary.is_some_and(|primary| primary != node) && record.needs_every_member();
         stays && !planted(Bug::AbsentAlwaysLeaves)
     }
 

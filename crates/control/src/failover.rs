@@ -79,12 +79,7 @@ impl State {
             reach!("control: a dead member stays in sync because too few copies remain");
             return;
         }
-        let others_live = resource
-            .record
-            .iss
-            .iter()
-            .any(|member| member.node != node && self.lives_whole(resource, member.node));
-        if !others_live && !planted(Bug::IssEmptied) {
+        if !self.a_member_lives_whole(resource, Some(node)) && !planted(Bug::IssEmptied) {
             reach!("control: the last living member stays in sync");
             return;
         }

@@ -86,7 +86,7 @@ impl State {
                 "wait until it is; that loses nothing",
             ));
         }
-        if record.replica(node).is_none() || !self.lives_usable(resource, node) {
+        if !self.lives_usable(resource, node) {
             reach!("control: a forced promotion of what cannot serve");
             return Some(Problem::new(
                 Code::NotEligible,
@@ -94,13 +94,7 @@ impl State {
                 "choose a node that lives and holds a whole replica",
             ));
         }
-        if record.iss_member(node).is_some() && Self::proven(resource, node) {
-            return Some(Problem::new(
-                Code::NotNeeded,
-                format!("{name} has every acknowledged write"),
-                "it becomes primary by itself",
-            ));
-        }
+        // A proven member that can be used is a candidate.
         None
     }
 

@@ -35,12 +35,14 @@ impl State {
     /// Whether the primary could move to `node`, now or when that node has caught up.
     #[must_use]
     pub(crate) fn may_come(&self, resource: &Resource, node: NodeId) -> bool {
-        let follows = resource.record.policy.mode() == Mode::A
-            && resource.record.primary.is_some()
-            && resource.record.replica(node).is_some()
-            && !resource.deleting
-            && self.lives_whole(resource, node);
-        follows || self.eligible(resource, node)
+        let led = resource.record.primary.is_some() && !resource.deleting;
+        led && self.follows(resource, node) || self.eligible(resource, node)
+    }
+
+    /// Whether the mode is A and the replica on `node` can follow.
+    pub(crate) fn follows(&self, resource: &Resource, node: NodeId) -> bool {
+        let record = &resource.record;
+        record.policy.mode() == Mode::A && record.replica(node).is_some() && self.lives_whole(resource, node)
     }
 
     /// The nodes whose replicas are to be in sync although the mode is A.
@@ -72,12 +74,8 @@ impl State {
     pub(crate) fn set_failover_ready(&mut self, id: ResourceId, member: Member, ready: bool) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
-        let follows = record.policy.takeover()
-            && record.replica(member.node) == Some(member)
-            && !record.iss.contains(&member)
-            && !record.unverified.contains(&member)
-            && self.lives_whole(resource, member.node);
-        if ready && (!follows || record.failover_ready.contains(&member)) {
+        let may_be = record.may_be_failover_ready(member) && self.lives_whole(resource, member.node);
+        if ready && (!may_be || record.failover_ready.contains(&member)) {
             reach!("control: a follower that cannot be failover-ready");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
@@ -103,7 +101,7 @@ impl State {
             && record.policy.takeover()
             && record.primary.is_none()
             && !resource.deleting;
-        if !due || record.iss.iter().any(|member| self.lives_whole(resource, member.node)) {
+        if !due || self.a_member_lives_whole(resource, None) {
             return None;
         }
         let preferred = |member: &&Member| {
@@ -137,10 +135,9 @@ impl State {
                 record.iss.retain(|member| member.node == primary || joining_for_move.contains(&member.node));
             }
             record.joining_for_move = joining_for_move;
-            let (replicas, iss, unverified) = (&record.replicas, &record.iss, &record.unverified);
-            record.failover_ready.retain(|member| {
-                replicas.contains(member) && !iss.contains(member) && !unverified.contains(member)
-            });
+            let mut ready = std::mem::take(&mut record.failover_ready);
+            ready.retain(|member| record.may_be_failover_ready(*member));
+            record.failover_ready = ready;
             if before != (record.joining_for_move.clone(), record.iss.len(), record.failover_ready.len()) {
                 reach!("control: the in-sync set of mode A changes");
                 record.version = record.version.next();

@@ -176,7 +176,7 @@ impl State {
         let furthest = known.iter().map(|(_, reopened)| reopened.end).max()?;
         let able = |(node, reopened): &&(NodeId, Reopened)| {
             let far = reopened.end == furthest || planted(Bug::ShorterLogGoesOn);
-            far && self.alive(*node) && resource.broken(*node).is_none()
+            far && self.lives_unbroken(resource, *node)
         };
         known.iter().find(able).copied()
     }

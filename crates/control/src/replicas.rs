@@ -262,9 +262,7 @@ impl State {
     /// Whether a living whole member of the in-sync set remains without `node` (R11). Before the
     /// first write every replica has everything.
     fn others_have_everything(&self, resource: &Resource, node: NodeId) -> bool {
-        let record = &resource.record;
-        record.epoch == Epoch(0)
-            || record.iss.iter().any(|member| member.node != node && self.lives_whole(resource, member.node))
+        resource.record.epoch == Epoch(0) || self.a_member_lives_whole(resource, Some(node))
     }
 
     /// The node is to hold a replica. R21: the failures of the service there were failures without

@@ -280,7 +280,7 @@ impl State {
         }
         let out = |node: &&NodeId| match record.replica(**node) {
             None => true,
-            Some(_) if !self.alive(**node) || resource.broken(**node).is_some() => true,
+            Some(_) if !self.lives_unbroken(resource, **node) => true,
             // A follower is compared as of the same entries.
             Some(_) if record.policy.mode() == Mode::A => false,
             Some(member) => !record.iss.contains(&member) || resource.reopened.contains_key(*node),
