@@ -3,6 +3,8 @@
 //! code as there. It collects its requests to the world as [`EngineOut`].
 
 mod attachments;
+mod devices;
+mod guard;
 
 pub use attachments::HostedClient;
 
@@ -16,7 +18,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{AnswerError, CoreMessage, DeviceAnswer, Digest, Happened, Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
-use mainstay_silence::{Devices, Effect, Guard, Step as GuardStep, Wanted, guard_acts_at};
+use mainstay_silence::{Devices, Guard, Wanted};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, Instance, NodeId, PeerState, Proposal, ResourceId,
@@ -261,12 +263,6 @@ impl Hosted {
         }
         (needed, others)
     }
-}
-
-/// Has a device answer errors from now on. Returns whether it is to be detached now: no service
-/// sees it fail here.
-fn goes(device: &mut Devices) -> bool {
-    device.withdraw() && device.fail() && device.detach()
 }
 
 /// See the top of this file.
@@ -752,68 +748,6 @@ impl Engine {
         }
     }
 
-    fn offer(&mut self, resource: ResourceId) {
-        let fenced = self.fenced;
-        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        if hosted.device.offer(hosted.wanted(), fenced) {
-            hosted.device.made(1);
-            hosted.generation += 1;
-            self.outs.push(EngineOut::Attach { resource, generation: hosted.generation });
-        }
-    }
-
-    /// The device goes; requests that are still in it are answered with errors at once (R20).
-    fn withdraw(&mut self, resource: ResourceId) {
-        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        for request in std::mem::take(&mut hosted.pending) {
-            let answer = Err(AnswerError::NoLease);
-            self.outs.push(EngineOut::Complete { request, answer, soft: None });
-        }
-        if goes(&mut hosted.device) {
-            self.outs.push(EngineOut::Detach { resource, generation: hosted.generation });
-        }
-    }
-
-    fn attached(&mut self, resource: ResourceId, generation: u64) {
-        let fenced = self.fenced;
-        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        if hosted.generation != generation || !hosted.device.attached() {
-            return;
-        }
-        self.touched.insert(resource);
-        if hosted.device.is_to_go(hosted.wanted(), fenced) {
-            self.withdraw(resource);
-        }
-    }
-
-    fn detached(&mut self, resource: ResourceId, generation: u64) {
-        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        if hosted.generation != generation || hosted.device != Devices::Detaching {
-            return;
-        }
-        hosted.device.detached();
-        self.touched.insert(resource);
-        self.offer(resource);
-    }
-
-    fn lease(&mut self, now: Time, until: Time) {
-        if now >= self.lease_until {
-            self.lease_ended(now);
-        }
-        self.guard.lease(now, until);
-        self.lease_until = until;
-        if self.fenced && now < guard_acts_at(until) {
-            self.fenced = false;
-            for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
-                self.offer(resource);
-                self.touched.insert(resource);
-            }
-        }
-        let silenced = self.silenced;
-        self.outs.push(EngineOut::ToAgent(EngineEvent::Lease { until, silenced }));
-        self.guard_runs(now);
-    }
-
     fn tick(&mut self, now: Time) {
         for (resource, hosted) in &mut self.hosts {
             if hosted.host.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -823,61 +757,6 @@ impl Engine {
         }
         self.clients_tick(now);
         self.guard_runs(now);
-    }
-
-    /// The guard's thread: it acts at the times that the guard names. Whatever it does takes no
-    /// time here, and succeeds (R19).
-    fn guard_runs(&mut self, now: Time) {
-        self.guard_effects();
-        while self.guard_wakes_at.take_if(|at| *at <= now).is_some() {
-            let silencing = self.guard.woken(now);
-            self.guard_effects();
-            let Some(silencing) = silencing else { continue };
-            for step in silencing.steps {
-                match step {
-                    // With them go addresses and mounts.
-                    GuardStep::Processes => self.outs.push(EngineOut::Silence(silencing.targets.clone())),
-                    GuardStep::Devices => self.fence(),
-                    GuardStep::Agent | GuardStep::Addresses | GuardStep::Rest | GuardStep::Mounts => {}
-                }
-            }
-            self.guard.silenced(now, None);
-            self.guard_effects();
-            self.outs.push(EngineOut::ToAgent(EngineEvent::LeaseLost { silenced: self.silenced }));
-        }
-    }
-
-    fn guard_effects(&mut self) {
-        while let Some(effect) = self.guard.poll() {
-            match effect {
-                Effect::WakeAt(at) => self.guard_wakes_at = Some(at),
-                Effect::NoteSilenced(at) => self.silenced = at,
-                // Processes begin here only while the agent has a lease, and none is left over.
-                Effect::Bar(_) | Effect::Unbar | Effect::GiveUp => {}
-                // The shard hears of the lease by itself, and of its end by the step.
-                Effect::Fence | Effect::Unfence => {}
-                // The world takes the notes of the silencer from this engine.
-                Effect::NoteSilent(_) | Effect::NoteNoLease => {}
-            }
-        }
-    }
-
-    /// The devices answer errors until there is a lease again.
-    fn fence(&mut self) {
-        self.fenced = true;
-        for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
-            self.withdraw(resource);
-            self.touched.insert(resource);
-        }
-    }
-
-    /// Tells every replica of this engine that the lease has ended, so that none of them leads any
-    /// more (R10).
-    fn lease_ended(&mut self, now: Time) {
-        for (resource, hosted) in &mut self.hosts {
-            hosted.host.lease_ended(now);
-            self.touched.insert(*resource);
-        }
     }
 
     fn step(&mut self, now: Time, resource: ResourceId, number: u64, step: Step) {

@@ -1,7 +1,8 @@
 //! Clients of an engine: devices of resources of which it holds no replica. Mirrors
 //! `engine/src/attachment.rs`.
 
-use super::{Engine, EngineOut, goes};
+use super::devices::goes;
+use super::{Engine, EngineOut};
 use crate::agent::EngineEvent;
 use mainstay_codec::{Envelope, Message};
 use mainstay_control::attachments::ClientSeen;
