@@ -12,13 +12,14 @@ use crate::agent::{EngineEvent, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
+use devices::{HeldError, unseen};
 use mainstay_codec::{Answered, Envelope, Message, Pieces};
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{AnswerError, CoreMessage, DeviceAnswer, Digest, Happened, Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
-use mainstay_silence::{Devices, Guard, Wanted};
+use mainstay_silence::{Devices, Guard, HeldErrors, Wanted};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, Instance, NodeId, PeerState, Proposal, ResourceId,
@@ -68,6 +69,8 @@ pub enum EngineOut {
     },
     /// The guard knows the services of this request now.
     Guarded(u64),
+    /// R19: the services on this resource are killed now, because its device is about to fail.
+    KillUsers(ResourceId),
     /// R19: these services are silenced now.
     Silence(Vec<String>),
     RoleChanged {
@@ -180,6 +183,7 @@ pub struct Hosted {
     volumes: Vec<u64>,
     /// Requests of the device that are not answered.
     pending: BTreeSet<u64>,
+    held_errors: HeldErrors<HeldError>,
     /// Most bytes of a batch in the journal.
     batch_bytes_max: u64,
     /// The highest limit of the lag until now.
@@ -263,6 +267,11 @@ impl Hosted {
         }
         (needed, others)
     }
+}
+
+/// Whether an answer says that the device fails, and not that the request is wrong.
+pub fn is_of_device(error: &AnswerError) -> bool {
+    !matches!(error, AnswerError::Request(RequestError::Range))
 }
 
 /// See the top of this file.
@@ -571,6 +580,8 @@ impl Engine {
             EngineIn::Tick => self.tick(now),
         }
         self.pump(now, disks, oracle);
+        // Devices that are about to fail wake the guard.
+        self.guard_effects();
         self.close_clients();
         if greeted {
             self.greeted = true;
@@ -606,11 +617,22 @@ impl Engine {
         let result = work(&mut hosted.host, &mut shop);
         let Shop { happened, answered, client_told, .. } = shop;
         let mut acknowledged = client_told;
+        let mut free = Vec::new();
         for (id, answer) in answered {
-            if hosted.pending.remove(&id.0) {
-                acknowledged |= answer.as_ref().is_ok_and(|pieces| pieces.is_empty());
-                let soft = hosted.host.replica().uncommitted_index(id);
-                self.outs.push(EngineOut::Complete { request: id.0, answer, soft });
+            if !hosted.pending.remove(&id.0) {
+                continue;
+            }
+            match answer {
+                Err(error) if is_of_device(&error) => {
+                    let held = HeldError { request: id.0, error };
+                    let unseen = || unseen(&mut self.guard, self.fenced, resource);
+                    free.push(hosted.held_errors.answer(held, unseen));
+                }
+                answer => {
+                    acknowledged |= answer.as_ref().is_ok_and(|pieces| pieces.is_empty());
+                    let soft = hosted.host.replica().uncommitted_index(id);
+                    self.outs.push(EngineOut::Complete { request: id.0, answer, soft });
+                }
             }
         }
         if acknowledged {
@@ -636,6 +658,7 @@ impl Engine {
             }
             self.happened(resource, happened);
         }
+        free.into_iter().for_each(|free| self.fail(resource, free));
         self.touched.insert(resource);
         Some(result)
     }
@@ -838,6 +861,7 @@ impl Engine {
                 reported: None,
                 volumes,
                 pending: BTreeSet::new(),
+                held_errors: HeldErrors::default(),
                 batch_bytes_max,
                 lag_bytes_max: 0,
                 closing: Vec::new(),

@@ -415,6 +415,14 @@ impl Services {
         killed
     }
 
+    /// The engine's guard kills the processes of a service, because its device is about to fail.
+    /// True when a process was ended, of which the agent hears as of one that ended by itself.
+    pub fn kill(&mut self, service: &str) -> bool {
+        let Some(known) = self.services.get_mut(service) else { return false };
+        known.preparing.clear();
+        std::mem::take(&mut known.processes).values().any(|process| process.started)
+    }
+
     /// Returns why the mount of a running service is lost, as the agent finds it, and whether
     /// another attempt on this node may mend it. `None` if the mount is in order.
     #[must_use]

@@ -2,12 +2,26 @@
 //! [`mainstay_silence::Devices`] has their states.
 
 use super::{Engine, EngineOut};
+use crate::world::service_resource;
 use mainstay_host::AnswerError;
-use mainstay_silence::Devices;
+use mainstay_silence::{Devices, Free, Guard};
 use mainstay_types::ResourceId;
 
-/// Has a device answer errors from now on. Returns whether it is to be detached now: no service
-/// sees it fail here.
+/// Error that waits until no service can see it.
+pub(super) struct HeldError {
+    pub(super) request: u64,
+    pub(super) error: AnswerError,
+}
+
+/// Whether no service can see a device of the resource fail. If one could, the guard is asked to
+/// kill it.
+pub(super) fn unseen(guard: &mut Guard<String>, fenced: bool, resource: ResourceId) -> bool {
+    // The guard has killed all of them (R19).
+    fenced || guard.devices_fail(resource, |service| service_resource(service) == resource)
+}
+
+/// Has a device of a client answer errors from now on. Returns whether it is to be detached now: no
+/// service runs on such a device here.
 pub(super) fn goes(device: &mut Devices) -> bool {
     device.withdraw() && device.fail() && device.detach()
 }
@@ -23,16 +37,47 @@ impl Engine {
         }
     }
 
-    /// The device goes; requests that are still in it are answered with errors at once (R20).
+    /// The device goes, once no service can see it. No user can hold this up (R20).
     pub(super) fn withdraw(&mut self, resource: ResourceId) {
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
-        for request in std::mem::take(&mut hosted.pending) {
-            let answer = Err(AnswerError::NoLease);
-            self.outs.push(EngineOut::Complete { request, answer, soft: None });
+        if !hosted.device.withdraw() {
+            return;
         }
-        if goes(&mut hosted.device) {
+        let free = hosted.held_errors.withdraw(|| unseen(&mut self.guard, self.fenced, resource));
+        self.fail(resource, free);
+    }
+
+    /// Answers errors that have waited. If the device goes, requests that are still in it are
+    /// answered with errors, too.
+    pub(super) fn fail(&mut self, resource: ResourceId, free: Free<HeldError>) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        let fails = |(request, error)| EngineOut::Complete { request, answer: Err(error), soft: None };
+        self.outs.extend(free.answers.into_iter().map(|held| fails((held.request, held.error))));
+        if !free.withdraw || !hosted.device.fail() {
+            return;
+        }
+        let pending = std::mem::take(&mut hosted.pending).into_iter();
+        self.outs.extend(pending.map(|request| fails((request, AnswerError::NoLease))));
+        if hosted.device.detach() {
             self.outs.push(EngineOut::Detach { resource, generation: hosted.generation });
         }
+    }
+
+    /// The guard has killed the services on the resource.
+    pub(super) fn killed(&mut self, resource: ResourceId) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        let free = hosted.held_errors.killed();
+        self.fail(resource, free);
+        self.touched.insert(resource);
+    }
+
+    /// The guard has silenced this node, so no service can see its device fail.
+    pub(super) fn silenced_for(&mut self, resource: ResourceId) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        let free = hosted.held_errors.unseen();
+        self.fail(resource, free);
+        self.withdraw(resource);
+        self.touched.insert(resource);
     }
 
     pub(super) fn attached(&mut self, resource: ResourceId, generation: u64) {

@@ -4,7 +4,7 @@
 use super::{Engine, EngineOut};
 use crate::agent::EngineEvent;
 use mainstay_silence::{Effect, Step, guard_acts_at};
-use mainstay_types::{ResourceId, Time};
+use mainstay_types::Time;
 
 impl Engine {
     pub(super) fn lease(&mut self, now: Time, until: Time) {
@@ -30,6 +30,10 @@ impl Engine {
     pub(super) fn guard_runs(&mut self, now: Time) {
         self.guard_effects();
         while self.guard_wakes_at.take_if(|at| *at <= now).is_some() {
+            for resource in self.guard.take_doomed() {
+                self.outs.push(EngineOut::KillUsers(resource));
+                self.killed(resource);
+            }
             let silencing = self.guard.woken(now);
             self.guard_effects();
             let Some(silencing) = silencing else { continue };
@@ -66,8 +70,7 @@ impl Engine {
     fn fence(&mut self) {
         self.fenced = true;
         for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
-            self.withdraw(resource);
-            self.touched.insert(resource);
+            self.silenced_for(resource);
         }
     }
 

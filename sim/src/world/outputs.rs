@@ -3,7 +3,7 @@
 use super::{ClientRequest, JobStep, What, World};
 use crate::agent::{self, EngineEvent, LeaseMessage, Out};
 use crate::disk::Ticket;
-use crate::engine::{EngineIn, EngineOut};
+use crate::engine::{EngineIn, EngineOut, is_of_device};
 use crate::oracle::LogOracle;
 use crate::plan::ClientOp;
 use crate::trace::Part;
@@ -64,6 +64,7 @@ impl World {
                 self.note(Some(node), Part::Engine, &[4, resource.0], || {
                     format!("{} takes its device away", Self::resource_name(resource))
                 });
+                self.unseen(node, resource);
                 self.device_lost(node, resource);
                 let delay = 1_000 + self.chance.below(20_000);
                 self.after(
@@ -75,6 +76,7 @@ impl World {
                 let agent_boot = self.machines[&node].agent_process.boot;
                 self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(number));
             }
+            EngineOut::KillUsers(resource) => self.kill_users(node, resource),
             EngineOut::Silence(services) => {
                 if !services.is_empty() {
                     self.trace.count("R19 the guard silenced services");
@@ -370,6 +372,28 @@ impl World {
         self.presence_changed(node);
     }
 
+    /// Kills the services on the resource, because its device is about to fail. Their mounts and
+    /// addresses stay.
+    pub(super) fn kill_users(&mut self, node: NodeId, resource: ResourceId) {
+        let service = Self::service_name(resource);
+        if self.machine(node).services.kill(&service) {
+            self.trace.count("R19 a service was killed before its device failed");
+            self.note(Some(node), Part::Engine, &[14, resource.0], || {
+                format!("{service} is killed, because its device is about to fail")
+            });
+            self.tell_exited(node, service, 1_000);
+        }
+        self.presence_changed(node);
+    }
+
+    /// H11: a device of the resource is about to fail, and no process of its service is there.
+    pub(super) fn unseen(&mut self, node: NodeId, resource: ResourceId) {
+        let service = Self::service_name(resource);
+        if self.machines[&node].services.presence(&service).running {
+            self.wrong("H11", format!("a device fails on {node}, and a process of {service} can see it"));
+        }
+    }
+
     /// Tells the agent that a process has ended. By then the process itself is gone already.
     fn tell_exited(&mut self, node: NodeId, service: String, delay_us: u64) {
         let boot = self.machines[&node].agent_process.boot;
@@ -510,7 +534,10 @@ impl World {
         );
         let now_us = self.now_us;
         let checked = match answer {
-            Err(_) => {
+            Err(error) => {
+                if is_of_device(&error) {
+                    self.unseen(asked.node, super::resource_id(asked.resource));
+                }
                 self.refused += 1;
                 if !asked.flush {
                     self.oracle.registers.unknown(request);

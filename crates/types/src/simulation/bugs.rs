@@ -326,6 +326,8 @@ bugs! {
     GuardActsLate("R19"),
     /// A guard that has acted does not act again at the end of a later lease.
     GuardActsOnce("R19"),
+    /// An error of a device is answered within the lease before the services on it are killed.
+    ErrorsNotHeld("R19"),
     /// No process silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
     /// Services begin on a confirmation although the engine has since silenced its node or ended.
