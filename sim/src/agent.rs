@@ -24,6 +24,7 @@ use mainstay_control::reconciler::job::{Step, StepAnswer};
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Effect, ServiceSpec};
+use mainstay_silence::Absence;
 use mainstay_types::{Incarnation, NodeId, Proposal, ResourceId, ServicePhase, Time};
 use services::Instance;
 use std::collections::{BTreeMap, VecDeque};
@@ -226,6 +227,8 @@ pub enum Out {
     },
     /// R19: silences all that is left of this service. Answered by [`In::Swept`].
     Sweep(String),
+    /// R20: the engine is gone for too long. The devices that it left fail from now on.
+    FailLeft,
 }
 
 /// See the top of this file.
@@ -240,6 +243,7 @@ pub struct Agent {
     is_leader: bool,
     core: Reconciler,
     connected: bool,
+    absence: Absence,
     /// The last report of every replica on the present connection.
     replicas: BTreeMap<ResourceId, ReplicaSeen>,
     clients: BTreeMap<ResourceId, ClientSeen>,
@@ -293,6 +297,7 @@ impl Agent {
             is_leader: false,
             core,
             connected: false,
+            absence: Absence::default(),
             replicas: BTreeMap::new(),
             clients: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -394,6 +399,9 @@ impl Agent {
             self.lease.handle(now, lease::Event::Tick);
         }
         let lease_news = self.run_lease(now);
+        if self.absence.is_due(now, self.connected, self.core.has_services()) {
+            self.outs.push_back(Out::FailLeft);
+        }
         let given_up = self.give_up_steps(now);
         if changed || lease_news || given_up || self.core.is_due(now) {
             self.reconcile(now);

@@ -519,7 +519,7 @@ impl Consensus {
         let judged = answers::stay_stopped(&stopped, &entry.command, &self.state);
         if judged.is_err() {
             let outcome = outcome.clone();
-            self.answers.push_back(OperatorAnswer { entry: entry.clone(), outcome, rule: "H9", judged });
+            self.answers.push_back(OperatorAnswer { entry: entry.clone(), outcome, rule: "H14", judged });
         }
         outcome
     }

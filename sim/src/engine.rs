@@ -6,11 +6,12 @@ mod attachments;
 mod devices;
 mod guard;
 
-pub use attachments::HostedClient;
+pub use attachments::{HostedClient, is_of_client};
 
 use crate::agent::{EngineEvent, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
+use crate::world::service_resource;
 use bytes::Bytes;
 use devices::{HeldError, unseen};
 use mainstay_codec::{Answered, Envelope, Message, Pieces};
@@ -67,6 +68,15 @@ pub enum EngineOut {
         resource: ResourceId,
         generation: u64,
     },
+    /// The control plane's record of a resource, which tells whether a left device may still wait.
+    /// `own`: this node is primary, and the resource is attached nowhere.
+    Record {
+        resource: ResourceId,
+        epoch: Epoch,
+        own: bool,
+    },
+    /// The device of this resource that an engine before this one has left is given up.
+    GiveUp(ResourceId),
     /// The guard knows the services of this request now.
     Guarded(u64),
     /// R19: the services on this resource are killed now, because its device is about to fail.
@@ -292,6 +302,9 @@ pub struct Engine {
     guard_wakes_at: Option<Time>,
     /// When this node was silenced the last time, as guard or silencer has noted; 0 for never.
     silenced: Time,
+    /// From this time on no process of a service begins, as guard or silencer has noted; 0 if
+    /// processes may begin.
+    barred: Time,
     /// The agent has greeted this process. The engine knows which services to silence, or will know
     /// in a moment.
     pub greeted: bool,
@@ -389,9 +402,10 @@ impl Platform for Shop<'_> {
 
 impl Engine {
     /// `silenced`: time at which this node was last silenced, as the engine before or the silencer
-    /// has noted; 0 for never. They have also noted the last lease, and services to silence.
+    /// has noted; 0 for never. `barred`: time from which on no process begins, as they have noted;
+    /// 0 if processes may begin. They have also noted the last lease, and services to silence.
     #[must_use]
-    pub fn new(node: NodeId, lease_until: Time, silenced: Time, services: Vec<String>) -> Self {
+    pub fn new(node: NodeId, lease_until: Time, silenced: Time, barred: Time, services: Vec<String>) -> Self {
         let mut engine = Self {
             node,
             hosts: BTreeMap::new(),
@@ -405,6 +419,7 @@ impl Engine {
             guard: Guard::taking_over(lease_until, silenced, services),
             guard_wakes_at: None,
             silenced,
+            barred,
             greeted: false,
             outs: Vec::new(),
             touched: BTreeSet::new(),
@@ -417,6 +432,12 @@ impl Engine {
     #[must_use]
     pub fn silenced(&self) -> Time {
         self.silenced
+    }
+
+    /// Time from which on no process of a service begins; 0 if processes may begin.
+    #[must_use]
+    pub fn barred(&self) -> Time {
+        self.barred
     }
 
     /// When a [`EngineIn::Tick`] is due, on the node's clock.
@@ -530,6 +551,10 @@ impl Engine {
             },
             EngineIn::Lease(until) => self.lease(now, until),
             EngineIn::Guard { number, services } => {
+                // The agent stops what ran on a device of an engine before this one, and must be able
+                // to stop it.
+                let left = services.iter().map(|service| EngineOut::GiveUp(service_resource(service)));
+                self.outs.extend(left);
                 // No engine is told to end here, so the guard takes every list.
                 if self.guard.set_targets(services).is_ok() {
                     self.outs.push(EngineOut::Guarded(number));
@@ -785,6 +810,11 @@ impl Engine {
     fn step(&mut self, now: Time, resource: ResourceId, number: u64, step: Step) {
         if step == Step::Detach {
             return self.detach_client(resource, number);
+        }
+        if let Step::Tell(record) = &step {
+            // While it is attached elsewhere a client writes, in the same epoch.
+            let own = record.primary == Some(self.node) && record.attached.is_none();
+            self.outs.push(EngineOut::Record { resource, epoch: record.epoch, own });
         }
         let hosted = self.hosts.get_mut(&resource);
         match (step, hosted) {

@@ -59,6 +59,9 @@ pub struct Shape {
     /// per mille.
     pub proposal_loss: u64,
     pub away: Away,
+    /// The kernel keeps the devices of an engine that dies, and everything that is asked of them.
+    /// Otherwise such devices end with their engine.
+    pub devices_stay: bool,
 }
 
 /// Nodes that stay away when faults stop, until the other nodes have been seen to go on without

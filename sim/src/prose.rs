@@ -54,6 +54,9 @@ pub fn plan(plan: &Plan) -> String {
     if !shares.is_empty() {
         let _ = writeln!(text, "{}.", capital(&list(&shares)));
     }
+    if shape.devices_stay {
+        text.push_str("The kernel keeps the devices of an engine that dies.\n");
+    }
     if plan.unsurvivable {
         text.push_str(
             "There is damage that no cluster survives: the only right end is correct data or a clear stop.\n",

@@ -69,6 +69,7 @@ impl Shape {
             datagram_late: 0,
             proposal_loss: 0,
             away: Away::default(),
+            devices_stay: false,
         }
     }
 }
@@ -244,9 +245,7 @@ impl Scenario {
     }
 
     pub fn client(&mut self, op: ClientOp) {
-        for node in self.world.devices(0) {
-            self.world.ask(node, 0, op);
-        }
+        self.world.client(0, op);
     }
 
     /// Expects that no write is acknowledged for this time.

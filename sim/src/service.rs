@@ -51,6 +51,7 @@ const LATE: u32 = 2;
 /// never compared.
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
 const NODE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
+const BARRED: &str = "no process may begin while this node is silenced";
 const FOREIGN: &str = "10.2.0.1/24 is on eth0 already and Mainstay did not add it";
 
 /// Parts of a service that are, or may be, on a node.
@@ -86,6 +87,24 @@ pub struct ProbeResult {
     pub finding: Finding,
 }
 
+/// Circumstances in which a step begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footing {
+    /// The resource's devices exist and answer on this node.
+    pub device_ok: bool,
+    /// No process of a service may begin.
+    pub barred: bool,
+}
+
+/// Result of a silencing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silenced {
+    /// A process was ended, of which the agent hears as of one that ended by itself.
+    pub ended: bool,
+    /// Processes that were to begin after the kill.
+    pub began_late: usize,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MountState {
     /// Being mounted, or an attempt that failed and was not cleared away.
@@ -107,6 +126,8 @@ struct Process {
     since: u64,
     /// Started, and not merely tried.
     started: bool,
+    /// Its start is under way.
+    begins: bool,
     /// Ends by itself as soon as [`Services::exits`] is called.
     doomed: bool,
     /// The process has files open that are not, or no longer, on the mounted file system of the
@@ -138,7 +159,7 @@ struct Service {
     probes: BTreeMap<usize, Probes>,
 }
 
-/// The probes of a process, as H11 counts them.
+/// The probes of a process, as H13 counts them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Probes {
     /// Begun since the last one that found the process healthy or recovering.
@@ -248,7 +269,7 @@ pub struct Services {
     /// Probes that are under way, each with the answer that it will give.
     probes: BTreeMap<u64, ProbeResult>,
     next_id: u64,
-    /// Violations of H9 to H11 that [`Self::violation`] has not handed out yet.
+    /// Violations of H9, H10 and H13 that [`Self::violation`] has not handed out yet.
     violations: Vec<Violation>,
 }
 
@@ -271,13 +292,12 @@ impl Services {
         self.node
     }
 
-    /// Begins the step of a `Run`, `Undo`, `Kill` or `Probe`. `device_ok`: the resource's devices exist and
-    /// answer on this node.
+    /// Begins the step of a `Run`, `Undo`, `Kill` or `Probe`.
     ///
     /// Returns the microseconds after which [`Self::finish`] is to be called with the id, or
     /// [`Self::finish_probe`] for a probe. `None`:
     /// the step never ends by itself, and only an undo ends it.
-    pub fn start(&mut self, service: &str, effect: &Effect, device_ok: bool) -> (Option<u64>, u64) {
+    pub fn start(&mut self, service: &str, effect: &Effect, footing: Footing) -> (Option<u64>, u64) {
         let id = self.next_id;
         self.next_id += 1;
         let (ticket, act, force, timeout_us) = match *effect {
@@ -304,7 +324,7 @@ impl Services {
         let hangs = !force && std::mem::take(&mut known.faults.hangs_next);
         let (delay, fails) = match act {
             Act::Run(step) => {
-                begin_run(known, &mut self.random, id, step, device_ok, hangs.then_some(timeout_us))
+                begin_run(known, &mut self.random, id, step, footing, hangs.then_some(timeout_us))
             }
             Act::Undo(_) if blocked => (None, None),
             Act::Undo(step) => begin_undo(known, &mut self.random, step, force, timeout_us, hangs),
@@ -348,7 +368,7 @@ impl Services {
         Some(probe)
     }
 
-    /// H11: a process is killed without a stop signal only after so many probes in a row without an
+    /// H13: a process is killed without a stop signal only after so many probes in a row without an
     /// answer.
     fn stops(&mut self, service: &str, process: usize, force: bool) {
         let known = entry(&mut self.services, service);
@@ -358,7 +378,7 @@ impl Services {
                 "a process of {service} on {} is killed after {} probes in a row",
                 self.node, probes.in_row
             );
-            self.violations.push(Violation { id: "H11", text });
+            self.violations.push(Violation { id: "H13", text });
         }
         *probes = Probes { in_row: 0, stop_tried: true };
     }
@@ -413,6 +433,37 @@ impl Services {
         }
         *known = known.emptied();
         killed
+    }
+
+    /// [`Self::silence`] by the guard or the silencer. Each process whose start is under way enters
+    /// its cgroup before the kill or after it. One that enters after the kill looks whether starts
+    /// are `barred`, before the mount is detached.
+    pub fn silence_barred(&mut self, service: &str, barred: bool) -> Silenced {
+        let late = self.enter_late(service);
+        let ended = self.silence(service);
+        for (id, process) in &late {
+            if barred {
+                if let Some(job) = self.jobs.get_mut(id) {
+                    job.fails = Some(BARRED);
+                }
+                continue;
+            }
+            let began = Process { since: *id, started: true, begins: false, doomed: false, astray: false };
+            entry(&mut self.services, service).processes.insert(*process, began);
+            let text = format!("a process of {service} begins on {} after its node was silenced", self.node);
+            self.violations.push(Violation { id: "H3", text });
+        }
+        Silenced { ended, began_late: late.len() }
+    }
+
+    /// Processes that are being started and enter their cgroups late, each with the id of its step.
+    fn enter_late(&mut self, service: &str) -> Vec<(u64, usize)> {
+        let Some(known) = self.services.get(service) else { return Vec::new() };
+        let under_way = |id| self.jobs.get(&id).is_some_and(|job| job.fails.is_none() && !job.called_off);
+        let begins = |process: &Process| process.started && process.begins && under_way(process.since);
+        let begin = known.processes.iter().filter(|(_, process)| begins(process));
+        let begin: Vec<_> = begin.map(|(number, process)| (process.since, *number)).collect();
+        begin.into_iter().filter(|_| self.random.coin()).collect()
     }
 
     /// The engine's guard kills the processes of a service, because its device is about to fail.
@@ -614,9 +665,10 @@ fn begin_run(
     random: &mut Random,
     id: u64,
     step: Step,
-    device_ok: bool,
+    Footing { device_ok, barred }: Footing,
     hangs: Option<u64>,
 ) -> Begun {
+    let barred = barred.then_some(BARRED);
     let fails_start = service.faults.fails_start;
     let (delay, fails) = match step {
         Step::ProbeAddress => (PROBE_US + random.around(50 * MS), None),
@@ -641,7 +693,8 @@ fn begin_run(
         }
         Step::Prepare { process } => {
             service.preparing.insert(process, id);
-            let fails = without_mount(service, step)
+            let fails = barred
+                .or(without_mount(service, step))
                 .or(content_fails(service, device_ok))
                 .or(fails_start.then_some("prepare ended with exit status 1"));
             (20 * MS + random.around(60 * MS), fails)
@@ -656,13 +709,21 @@ fn begin_run(
                 }
                 (MS, fails)
             } else {
-                let fails = without_mount(service, step)
+                let fails = barred
+                    .or(without_mount(service, step))
                     .or(content_fails(service, device_ok))
                     .or(fails_start.then_some("it ended with exit status 1"));
                 let started = fails.is_none() && hangs.is_none();
                 let astray = service.has_mount && service.at_path(true) != AtPath::Ours;
-                let begun =
-                    Process { since: id, started, doomed: false, astray, hung: false, recovers: false };
+                let begun = Process {
+                    since: id,
+                    started,
+                    begins: true,
+                    doomed: false,
+                    astray,
+                    hung: false,
+                    recovers: false,
+                };
                 service.processes.insert(process, begun);
                 service.probes.insert(process, Probes::default());
                 (5 * MS + random.around(30 * MS), fails)
@@ -754,6 +815,11 @@ fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
                 mount.state = MountState::Mounted;
             }
         }
+        Step::StartProcess { process } => {
+            if let Some(known) = service.processes.get_mut(&process) {
+                known.begins = false;
+            }
+        }
         Step::Prepare { process } => {
             // Killed by the guard in the middle.
             if service.preparing.remove(&process).is_none() {
@@ -767,7 +833,7 @@ fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
         {
             return None;
         }
-        Step::ProbeAddress | Step::StartProcess { .. } | Step::CheckReady { .. } | Step::AddAddress => {}
+        Step::ProbeAddress | Step::CheckReady { .. } | Step::AddAddress => {}
     }
     Some(Ok(()))
 }

@@ -159,6 +159,7 @@ impl Shrinker<'_> {
                 plan.shape.datagram_late = 0;
             },
             |plan| plan.shape.proposal_loss = 0,
+            |plan| plan.shape.devices_stay = false,
             |plan| plan.shape.away = Away::default(),
             |plan| plan.shape.away.nodes.truncate(1),
         ];

@@ -346,6 +346,7 @@ fn shape(root: &Random) -> Shape {
         datagram_late: share(400, 300),
         proposal_loss: share(400, 200),
         away: Away::default(),
+        devices_stay: root.stream("devices that stay").coin(),
         latency_us: spread(&mut random, 50, if tight { 500 } else { 20_000 }),
         disk_us: spread(&mut random, 20, if tight { 500 } else { 20_000 }),
     }

@@ -6,6 +6,7 @@
 //! - `world/events.rs`: delivery of events.
 //! - `world/outputs.rs`: outputs of engines and agents.
 //! - `world/links.rs`: connections.
+//! - `world/left_devices.rs`: devices of engines that died.
 //! - `world/faults.rs`, `world/traps.rs`, `world/operator.rs`: the plan.
 //! - `world/settle.rs`: healing, convergence, the last look.
 //! - `world/verdict.rs`: the state of each resource at the end.
@@ -14,6 +15,7 @@ mod events;
 mod faults;
 mod inspect;
 mod jobs;
+mod left_devices;
 mod links;
 mod moved;
 mod operator;
@@ -39,9 +41,11 @@ use crate::random::Random;
 use crate::service::Services;
 use crate::trace::{Part, Trace};
 use crate::words;
+use left_devices::LeftDevice;
 use mainstay_control::State;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::reconciler::job::Step;
+use mainstay_replica::Op;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time, VolumeId};
 use operator::Wanted;
 use queue::Queue;
@@ -62,6 +66,18 @@ pub(crate) enum What {
         node: NodeId,
         boot: u64,
         input: Box<agent::In>,
+    },
+    /// The device of a resource is there.
+    DeviceAttached {
+        node: NodeId,
+        boot: u64,
+        resource: ResourceId,
+        generation: u64,
+    },
+    /// The time is up for which devices of an engine before this one may wait.
+    LeftForLong {
+        node: NodeId,
+        boot: u64,
     },
     DiskDone {
         node: NodeId,
@@ -259,6 +275,10 @@ pub(crate) struct Machine {
     pub(crate) damaged: BTreeMap<ResourceId, Incarnation>,
     pub(crate) services: Services,
     pub(crate) silencer: Silencer,
+    /// Notes of the devices that the engine has made.
+    noted: BTreeMap<ResourceId, LeftDevice>,
+    /// Devices that an engine has left.
+    left: BTreeMap<ResourceId, LeftDevice>,
     /// The engine and the agent of this boot have met.
     pub(crate) met: bool,
     /// The engine and the agent that run now have met.
@@ -309,6 +329,7 @@ pub(crate) struct ClientRequest {
     pub(crate) flush: bool,
     /// The request is one of a node without a replica.
     pub(crate) client: bool,
+    pub(crate) op: Op,
     /// Last entry that was acknowledged and not yet committed when the client sent the request
     /// (mode B). `None` if there was none. A flush is judged by it.
     pub(crate) soft: Option<Index>,
@@ -328,6 +349,8 @@ pub struct World {
     pub(crate) trace: Trace,
     pub(crate) asked: BTreeMap<u64, ClientRequest>,
     pub(crate) next_request: u64,
+    /// Node that has or had the devices of each resource last, and how often that changed.
+    turns: BTreeMap<ResourceId, (NodeId, u64)>,
     /// Replicas that were opened so far: each time a number of its own.
     instances: u64,
     pub(crate) acknowledged: u64,
@@ -428,6 +451,8 @@ impl World {
                     damaged: BTreeMap::new(),
                     services: Services::new(*node, stream.stream("services")),
                     silencer: Silencer::default(),
+                    noted: BTreeMap::new(),
+                    left: BTreeMap::new(),
                     met: false,
                     connected: false,
                     socket_floor_us: 0,
@@ -449,6 +474,7 @@ impl World {
             trace: Trace::new(keep_lines),
             asked: BTreeMap::new(),
             next_request: 1,
+            turns: BTreeMap::new(),
             instances: 0,
             acknowledged: 0,
             refused: 0,

@@ -142,6 +142,18 @@ const STORIES: &[Story] = &[
         a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard,
     ),
     (
+        Bug::OtherPrimaryIgnored,
+        "H12: ",
+        "a_left_device_is_given_up_when_another_node_was_primary",
+        a_left_device_is_given_up_when_another_node_was_primary,
+    ),
+    (
+        Bug::StartsNotBarred,
+        "H3: a process of s0 begins on n1 after its node was silenced",
+        "a_process_whose_start_is_under_way_does_not_begin_after_the_kill",
+        a_process_whose_start_is_under_way_does_not_begin_after_the_kill,
+    ),
+    (
         Bug::MissingEpochIgnored,
         "a device of the past is taken over",
         "a_left_device_is_given_up_when_an_epoch_is_missing",
@@ -167,13 +179,13 @@ const STORIES: &[Story] = &[
     ),
     (
         Bug::OneProbeDecides,
-        "H11: ",
+        "H13: ",
         "a_process_whose_probe_fails_once_is_left_alone",
         a_process_whose_probe_fails_once_is_left_alone,
     ),
     (
         Bug::RecoveryIsUnhealthy,
-        "H11: ",
+        "H13: ",
         "a_process_that_recovers_is_left_alone",
         a_process_that_recovers_is_left_alone,
     ),
@@ -708,6 +720,48 @@ fn a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard() {
         sim.run_ms(12_000);
         sim.move_service(p);
     }
+    sim.settle();
+}
+
+/// R19: the process of the service ends shortly before the guard acts, so it is being started again
+/// at that moment. The new process enters its cgroup before the kill or after it.
+fn a_process_whose_start_is_under_way_does_not_begin_after_the_kill() {
+    let mut under_way = 0;
+    for ms in (5..400).step_by(5) {
+        let mut sim = Scenario::with_service();
+        let [p, ..] = sim.cast();
+        sim.isolate(p);
+        sim.until_guard_acts_in_ms(p, ms);
+        sim.service(p, ServiceFault::Dies);
+        sim.run_ms(ms + 100);
+        let c = sim.count("R19 a process was to begin while its node was silenced");
+        if c > 0 {
+            eprintln!("{ms} {c}");
+        }
+        under_way += c;
+    }
+    assert!(under_way > 0, "no start was under way when the guard acted");
+}
+
+/// R5: the primary's engine dies, and its agent with it. Another node takes over. The node is back,
+/// and becomes primary again before its left device has waited for too long.
+fn a_left_device_is_given_up_when_another_node_was_primary() {
+    let mut sim = Scenario::two_and_a_witness();
+    sim.keep_devices();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.write_without_waiting(7);
+    sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 6_000 });
+    sim.fault(Fault::KillEngine { target: n(p), restart_after_ms: 6_000 });
+    sim.expect_primary_within_ms(s, 15_000);
+    sim.write(7);
+    sim.expect_iss_within_ms(&[p.min(s), p.max(s)], 15_000);
+    sim.power_cut(s);
+    sim.expect_primary_within_ms(p, 10_000);
+    sim.run_ms(1_000);
+    assert_eq!(sim.count("R20 a left device is given up"), 1);
+    sim.read(7);
+    sim.power_on(s);
     sim.settle();
 }
 

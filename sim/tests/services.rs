@@ -5,7 +5,7 @@ use mainstay_ha::{Effect, Event, Machine, Saved, ServiceSpec, Step};
 use mainstay_sim::oracle::ha::HaOracle;
 use mainstay_sim::plan::ServiceFault;
 use mainstay_sim::random::Random;
-use mainstay_sim::service::Services;
+use mainstay_sim::service::{Footing, Services};
 use mainstay_types::{Epoch, NodeId, ResourceId, ServicePhase, Time};
 use std::collections::BTreeMap;
 
@@ -68,7 +68,8 @@ impl Lab {
                 self.saved = Some(saved);
                 continue;
             }
-            let (delay, id) = self.services.start(NAME, &effect, self.device_ok);
+            let (delay, id) =
+                self.services.start(NAME, &effect, Footing { device_ok: self.device_ok, barred: false });
             let presence = self.services.presence(NAME);
             self.oracle.observe(self.now_us, NODE, RESOURCE, presence).unwrap();
             if let Some(delay) = delay {

@@ -323,7 +323,10 @@ impl<T: Clone + PartialEq> Guard<T> {
             }
             Phase::Watches | Phase::Overdue | Phase::Fenced { named: true, .. } => {}
         }
-        self.effects.extend([Effect::Bar(now), Effect::Fence]);
+        if !planted(Bug::StartsNotBarred) {
+            self.effects.push_back(Effect::Bar(now));
+        }
+        self.effects.push_back(Effect::Fence);
         Some(self.begin(Why::NotRenewed, WHEN_THE_LEASE_ENDS))
     }
 

@@ -98,6 +98,7 @@ fn shape(service: bool) -> Shape {
         datagram_late: 0,
         proposal_loss: 0,
         away: Away::default(),
+        devices_stay: false,
     }
 }
 

@@ -63,6 +63,7 @@ fn shape(nodes: u32) -> Shape {
         datagram_late: 0,
         proposal_loss: 0,
         away: Away::default(),
+        devices_stay: false,
     }
 }
 

@@ -122,6 +122,8 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("OneInterfaceSearched", "an_address_on_an_interface_that_came_late_is_found"),
     ("GuardActsLate", "a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard"),
     ("GuardActsOnce", "a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard"),
+    ("OtherPrimaryIgnored", "a_left_device_is_given_up_when_another_node_was_primary"),
+    ("StartsNotBarred", "a_process_whose_start_is_under_way_does_not_begin_after_the_kill"),
     ("MissingEpochIgnored", "a_left_device_is_given_up_when_an_epoch_is_missing"),
     ("NobodyOutlivesBoth", "a_node_without_engine_and_agent_is_silenced"),
     ("AddressOrderedOnce", "an_address_that_stays_is_ordered_away_again"),

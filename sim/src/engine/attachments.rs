@@ -14,6 +14,12 @@ use mainstay_types::{Instance, NodeId, ResourceId, ResourceRecord, Time};
 /// Generations of devices from here on are of clients.
 const FIRST_GENERATION: u64 = 1 << 32;
 
+/// Whether the device of this generation is a client's.
+#[must_use]
+pub fn is_of_client(generation: u64) -> bool {
+    generation >= FIRST_GENERATION
+}
+
 /// An open client.
 pub struct HostedClient {
     pub client: Client,
@@ -59,6 +65,8 @@ impl Engine {
         if fresh {
             self.last_generation += 1;
             let generation = FIRST_GENERATION + self.last_generation;
+            // A device that an earlier engine has left belongs to a session that is over.
+            self.outs.push(EngineOut::GiveUp(resource));
             let (client, device) = (Client::new(config), Devices::None);
             let closing = Vec::new();
             let hosted = HostedClient { client, device, generation, closing, reported: None };
@@ -162,7 +170,7 @@ impl Engine {
         {
             self.withdraw_client(resource);
         }
-        generation >= FIRST_GENERATION
+        is_of_client(generation)
     }
 
     pub(super) fn client_detached(&mut self, resource: ResourceId, generation: u64) -> bool {
@@ -171,7 +179,7 @@ impl Engine {
         {
             hosted.device.detached();
         }
-        generation >= FIRST_GENERATION
+        is_of_client(generation)
     }
 
     /// Closes what is to be closed, and tells the agent what has changed.

@@ -56,8 +56,10 @@ impl Engine {
             match effect {
                 Effect::WakeAt(at) => self.guard_wakes_at = Some(at),
                 Effect::NoteSilenced(at) => self.silenced = at,
-                // Processes begin here only while the agent has a lease, and none is left over.
-                Effect::Bar(_) | Effect::Unbar | Effect::GiveUp => {}
+                Effect::Bar(at) => self.barred = at,
+                Effect::Unbar => self.barred = Time(0),
+                // Nothing is left over here.
+                Effect::GiveUp => {}
                 // The shard hears of the lease by itself, and of its end by the step.
                 Effect::Fence | Effect::Unfence => {}
                 // The world takes the notes of the silencer from this engine.

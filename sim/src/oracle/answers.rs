@@ -139,7 +139,7 @@ pub fn stopped(state: &State) -> BTreeSet<String> {
     stopped.map(|(name, _)| name.clone()).collect()
 }
 
-/// H9: the command leaves alone what an operator has stopped, unless it starts that, or the service
+/// H14: the command leaves alone what an operator has stopped, unless it starts that, or the service
 /// is deleted. `before`: what was stopped before it.
 ///
 /// # Errors
@@ -154,7 +154,7 @@ pub fn stay_stopped(
         !ordered && after.services.get(*name).is_some_and(|service| service.stopped.is_none())
     };
     match before.iter().find(started) {
-        None => Ok("H9 a stopped service stays stopped"),
+        None => Ok("H14 a stopped service stays stopped"),
         Some(name) => Err(format!("{name} was stopped by an operator, and this starts it")),
     }
 }

@@ -21,7 +21,7 @@
 //!   [`WINDOW_US`]. When an operator clears its failures later, the count begins anew.
 //! - H8: an address that an administrator has set on a node stays there until the administrator
 //!   takes it away (R22). The world checks this rule.
-//! - H9: a service that an operator has stopped is started by an operator alone (R21).
+//! - H14: a service that an operator has stopped is started by an operator alone (R21).
 //!   `answers.rs` checks that at every entry of the log, and the world at the end.
 //!
 //! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing. What

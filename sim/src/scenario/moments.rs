@@ -2,9 +2,15 @@
 
 use super::{Scenario, n};
 use crate::plan::{Action, Away, Deed, Fault, Moment, Operator};
+use mainstay_silence::guard_acts_at;
 use mainstay_types::{NodeId, ServicePhase};
 
 impl Scenario {
+    /// The kernel keeps the devices of engines that die from here on.
+    pub fn keep_devices(&mut self) {
+        self.world.plan.shape.devices_stay = true;
+    }
+
     /// Does this at the next such moment of the resource.
     pub fn trap(&mut self, moment: Moment, deed: Deed) {
         self.trap_at(0, moment, 0, deed);
@@ -44,6 +50,16 @@ impl Scenario {
         self.until(&format!("n{node}: {text}"), ms, |world| {
             let lines = &world.trace().lines()[before..];
             lines.iter().any(|line| line.node == Some(NodeId(node)) && line.text.contains(text))
+        });
+    }
+
+    /// Waits until the guard of the node is to act in so many milliseconds, by the lease that its
+    /// engine has now.
+    pub fn until_guard_acts_in_ms(&mut self, node: u32, ms: u64) {
+        self.until(&format!("the guard of n{node} acts in {ms} ms"), 10_000, |world| {
+            let engine = world.machines[&NodeId(node)].engine.as_ref();
+            let acts_at = engine.map(|engine| guard_acts_at(engine.lease_until));
+            acts_at.is_some_and(|acts_at| world.node_time(NodeId(node)).plus_ms(ms) >= acts_at)
         });
     }
 

@@ -39,7 +39,7 @@ impl Lab {
     }
 
     fn begin(&mut self, effect: &Effect) -> (Option<u64>, u64) {
-        self.services.start("s0", effect, true)
+        self.services.start("s0", effect, Footing { device_ok: true, barred: false })
     }
 
     /// Begins and ends it; how long it took is checked elsewhere.
@@ -123,7 +123,7 @@ fn durations_are_those_of_a_machine() {
 #[test]
 fn a_failed_step_still_counts_as_there() {
     let mut lab = Lab::new(1);
-    let (_, id) = lab.services.start("s0", &run(Step::Mount), false);
+    let (_, id) = lab.services.start("s0", &run(Step::Mount), Footing { device_ok: false, barred: false });
     assert!(lab.services.finish(id).unwrap().result.is_err(), "there is no device");
     assert!(lab.presence().mounted);
     lab.done(&undo(Step::Mount, false)).unwrap();

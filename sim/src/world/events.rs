@@ -25,6 +25,10 @@ impl World {
             }
             What::ToEngine { node, boot, input } => self.to_engine(node, boot, input),
             What::ToAgent { node, boot, input } => self.to_agent(node, boot, *input),
+            What::DeviceAttached { node, boot, resource, generation } => {
+                self.device_attached(node, boot, resource, generation);
+            }
+            What::LeftForLong { node, boot } => self.left_for_long(node, boot),
             What::DiskDone { node, resource, boot, ticket } => self.disk_done(node, resource, boot, ticket),
             What::Frame { pair, sender, flight } => self.frame_arrives(pair, sender, flight),
             What::Connect { pair, pause_us } => self.try_connect(pair, pause_us),
@@ -87,6 +91,7 @@ impl World {
         machine.silencer.note(&input);
         engine.handle(now, input, &mut machine.disks, &mut self.oracle);
         machine.silencer.silenced = engine.silenced().max(machine.silencer.silenced);
+        machine.silencer.barred = engine.barred();
         self.inspect_copied();
         self.engine_wishes(node);
         if greeting {
@@ -152,6 +157,7 @@ impl World {
         let boot = machine.engine_process.boot;
         self.note(Some(node), Part::Engine, &[1, boot], || "engine starts".into());
         self.arm_engine(node);
+        self.finds_left(node);
         self.meet(node);
         self.watch_frozen(node);
     }
@@ -265,9 +271,11 @@ impl World {
         let machine = self.machine(node);
         machine.services.power_cut();
         machine.silencer = Silencer::default();
+        machine.noted.clear();
+        machine.left.clear();
         self.presence_changed(node);
         self.drop_connections(node);
-        self.forget_requests(node);
+        self.forget_requests(node, |_, _| false);
         self.oracle.memory_gone(node);
         self.oracle.stopped(node);
         self.links_changed();
@@ -278,9 +286,10 @@ impl World {
         let machine = self.machine(node);
         machine.note_held();
         // A process on a machine that stands still cannot be killed.
-        if Self::stopped(machine) || machine.engine.take().is_none() {
+        if Self::stopped(machine) {
             return;
         }
+        let Some(engine) = machine.engine.take() else { return };
         machine.engine_process.ended();
         machine.met = false;
         machine.connected = false;
@@ -294,13 +303,10 @@ impl World {
         self.trace.count("F21 engine killed");
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());
         self.drop_connections(node);
-        self.forget_requests(node);
+        self.leave_devices(node, &engine);
         self.oracle.memory_gone(node);
         self.socket_to_agent(node, agent_boot, agent::In::EngineDisconnected);
         self.watch_frozen(node);
-        for resource in 0..self.plan.shape.resources.len() {
-            self.device_lost(node, super::resource_id(resource));
-        }
     }
 
     pub(super) fn kill_agent(&mut self, node: NodeId) {

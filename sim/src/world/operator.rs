@@ -527,7 +527,7 @@ impl World {
     }
 
     /// Checks the answer to an operator (H7), scrubs of the schedule (L4), and that what was
-    /// stopped stays so (H9).
+    /// stopped stays so (H14).
     pub(super) fn operator_is_told(&mut self, answer: OperatorAnswer) {
         let OperatorAnswer { entry, outcome, rule, judged } = answer;
         let asked = words::command(&entry.command);

@@ -3,9 +3,10 @@
 use super::{ClientRequest, JobStep, What, World};
 use crate::agent::{self, EngineEvent, LeaseMessage, Out};
 use crate::disk::Ticket;
-use crate::engine::{EngineIn, EngineOut, is_of_device};
+use crate::engine::{EngineIn, EngineOut, is_of_client, is_of_device};
 use crate::oracle::LogOracle;
 use crate::plan::ClientOp;
+use crate::service::{Footing, Silenced};
 use crate::trace::Part;
 use crate::words;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use mainstay_control::reconciler::job::StepAnswer;
 use mainstay_control::state::Command;
 use mainstay_host::DeviceAnswer;
 use mainstay_replica::Op;
-use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, Time, VolumeId};
 
 /// Longest time of one operation of a disk, in microseconds (F14). An operation that was begun
 /// before faults ended has ended when every request must have an answer.
@@ -54,11 +55,12 @@ impl World {
                 self.note(Some(node), Part::Engine, &[3, resource.0], || {
                     format!("{} makes its device", Self::resource_name(resource))
                 });
+                let turn = self.takes_turn(node, resource);
+                if !is_of_client(generation) {
+                    self.device_made(node, resource, turn);
+                }
                 let delay = 1_000 + self.chance.below(20_000);
-                self.after(
-                    delay,
-                    What::ToEngine { node, boot, input: EngineIn::Attached { resource, generation } },
-                );
+                self.after(delay, What::DeviceAttached { node, boot, resource, generation });
             }
             EngineOut::Detach { resource, generation } => {
                 self.note(Some(node), Part::Engine, &[4, resource.0], || {
@@ -66,6 +68,9 @@ impl World {
                 });
                 self.unseen(node, resource);
                 self.device_lost(node, resource);
+                if !is_of_client(generation) {
+                    self.machine(node).noted.remove(&resource);
+                }
                 let delay = 1_000 + self.chance.below(20_000);
                 self.after(
                     delay,
@@ -76,6 +81,8 @@ impl World {
                 let agent_boot = self.machines[&node].agent_process.boot;
                 self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(number));
             }
+            EngineOut::Record { resource, epoch, own } => self.left_hears(node, resource, epoch, own),
+            EngineOut::GiveUp(resource) => self.give_up_left(node, resource),
             EngineOut::KillUsers(resource) => self.kill_users(node, resource),
             EngineOut::Silence(services) => {
                 if !services.is_empty() {
@@ -104,6 +111,7 @@ impl World {
                 });
                 self.oracle.role(node, resource, epoch, role == Role::Primary);
                 if role == Role::Primary {
+                    self.takes_turn(node, resource);
                     self.inspect(node, resource, false);
                 }
             }
@@ -248,6 +256,7 @@ impl World {
                 let input = Box::new(agent::In::Swept(name));
                 self.after(SWEEP_US, What::ToAgent { node, boot: agent_boot, input });
             }
+            Out::FailLeft => self.give_up_all_left(node),
             Out::Service { name, effect } => {
                 let resource = super::service_resource(&name);
                 let number = resource.0 as usize - 1;
@@ -255,7 +264,9 @@ impl World {
                 self.note(Some(node), Part::Service, &[1, number as u64], || {
                     format!("{name}: {}", crate::service::words(&effect))
                 });
-                let (delay, id) = self.machine(node).services.start(&name, &effect, device_ok);
+                let machine = self.machine(node);
+                let footing = Footing { device_ok, barred: machine.silencer.barred != Time(0) };
+                let (delay, id) = machine.services.start(&name, &effect, footing);
                 self.oracle.step(node, resource, &effect);
                 self.presence_changed(node);
                 let boot = self.machines[&node].boot;
@@ -365,7 +376,13 @@ impl World {
     pub(super) fn silence_services(&mut self, node: NodeId, services: Vec<String>) {
         for service in services {
             self.oracle.ha.silenced(node, super::service_resource(&service));
-            if self.machine(node).services.silence(&service) {
+            let machine = self.machine(node);
+            let barred = machine.silencer.barred != Time(0);
+            let Silenced { ended, began_late } = machine.services.silence_barred(&service, barred);
+            if began_late > 0 {
+                self.trace.count("R19 a process was to begin while its node was silenced");
+            }
+            if ended {
                 self.tell_exited(node, service, 1_000);
             }
         }
@@ -451,8 +468,8 @@ impl World {
 
     // Clients.
 
-    pub(super) fn client(&mut self, resource: usize, op: ClientOp) {
-        for node in self.devices(resource) {
+    pub(crate) fn client(&mut self, resource: usize, op: ClientOp) {
+        for node in self.asked_nodes(resource) {
             self.ask(node, resource, op);
         }
     }
@@ -507,18 +524,23 @@ impl World {
             read: read.is_some(),
             flush: write.is_none() && read.is_none(),
             client: self.has_client(node, resource),
+            op: op.clone(),
             soft: self.oracle.logs.get(&super::resource_id(resource)).and_then(LogOracle::soft_end),
         };
         self.asked.insert(request, asked);
         self.note(Some(node), Part::Client, &[1, request], || {
             format!("#{request} {}", op_words(resource, &op))
         });
-        let boot = self.machines[&node].engine_process.boot;
-        self.to_engine(node, boot, EngineIn::Request { resource: super::resource_id(resource), request, op });
+        let id = super::resource_id(resource);
+        // The kernel keeps what is asked of a left device.
+        if !self.machines[&node].left.contains_key(&id) {
+            let boot = self.machines[&node].engine_process.boot;
+            self.to_engine(node, boot, EngineIn::Request { resource: id, request, op });
+        }
         request
     }
 
-    fn complete(&mut self, request: u64, answer: DeviceAnswer, soft: Option<Index>) {
+    pub(super) fn complete(&mut self, request: u64, answer: DeviceAnswer, soft: Option<Index>) {
         let Some(asked) = self.asked.remove(&request) else { return };
         self.note(
             Some(asked.node),
@@ -618,10 +640,11 @@ impl World {
         }
     }
 
-    /// Forgets the requests whose answers were to come from this node. No answer comes any more.
-    pub(super) fn forget_requests(&mut self, node: NodeId) {
-        let gone: Vec<u64> =
-            self.asked.iter().filter(|(_, asked)| asked.node == node).map(|(request, _)| *request).collect();
+    /// Forgets the requests whose answers were to come from this node, but for those to keep. No
+    /// answer comes any more.
+    pub(super) fn forget_requests(&mut self, node: NodeId, keep: impl Fn(u64, &ClientRequest) -> bool) {
+        let gone = self.asked.iter().filter(|(request, asked)| asked.node == node && !keep(**request, asked));
+        let gone: Vec<u64> = gone.map(|(request, _)| *request).collect();
         for request in gone {
             if let Some(asked) = self.asked.remove(&request)
                 && !asked.flush

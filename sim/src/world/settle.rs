@@ -224,7 +224,8 @@ impl World {
         let record = self.state().resources.get(&resource).map(|known| &known.record);
         let attached = record.and_then(|record| record.attached).filter(|_| waits);
         let waits_ms = attached.map_or(0, |attached| attached.wait_ms);
-        asked.at_us + ANSWER_US.max(waits_ms * 1000 + 1_000_000)
+        let due_us = asked.at_us + ANSWER_US.max(waits_ms * 1000 + 1_000_000);
+        due_us.max(self.left_until_us(asked).unwrap_or(0))
     }
 
     /// S1, S13: every block reads as it must, and all replicas hold the same.

@@ -18,7 +18,10 @@ pub(crate) struct Silencer {
     lease_until: Time,
     /// When the node was silenced last.
     pub(super) silenced: Time,
-    services: Vec<String>,
+    /// From this time on no process of a service begins; 0 if processes may begin. A process that
+    /// begins looks here last.
+    pub(super) barred: Time,
+    pub(super) services: Vec<String>,
     /// Time at which the silencer looks again, in microseconds of true time; 0 if it does not.
     wakes_us: u64,
 }
@@ -26,7 +29,7 @@ pub(crate) struct Silencer {
 impl Silencer {
     /// An engine that starts, and goes on with these notes.
     pub(super) fn engine(&self, node: NodeId) -> Engine {
-        Engine::new(node, self.lease_until, self.silenced, self.services.clone())
+        Engine::new(node, self.lease_until, self.silenced, self.barred, self.services.clone())
     }
 
     /// Notes what the world tells the engine of its lease and its guard, before the engine acts on
@@ -85,6 +88,8 @@ impl World {
     fn silencer_acts(&mut self, node: NodeId, now: Time) {
         let machine = self.machine(node);
         machine.silencer.silenced = now;
+        // Before the kill, so that a process whose start is under way does not come after it.
+        machine.silencer.barred = now;
         let services = machine.silencer.services.clone();
         self.trace.count("R19 the silencer acted");
         self.note(Some(node), Part::Engine, &[13], || {

@@ -326,7 +326,7 @@ impl World {
         })
     }
 
-    /// L7: it runs on the primary, or is stopped for a stated reason. H9: nothing is left of it
+    /// L7: it runs on the primary, or is stopped for a stated reason. H14: nothing is left of it
     /// anywhere if an operator has stopped it.
     fn service_not_well(&self, number: usize, primary: NodeId) -> Option<String> {
         if !self.plan.shape.resources[number].service || !self.wants_service(number) {

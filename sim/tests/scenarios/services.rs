@@ -121,7 +121,7 @@ fn a_service_is_deleted_although_its_node_was_restarted() {
     sim.settle();
 }
 
-/// H9: the resource goes on as a volume.
+/// H14: the resource goes on as a volume.
 #[test]
 fn a_service_that_an_operator_stopped_stays_stopped_through_a_failover() {
     let mut sim = Scenario::with_service();

@@ -108,6 +108,8 @@ bugs! {
     /// A device that an engine left is taken over although another node may have been primary
     /// since.
     MissingEpochIgnored("R5"),
+    /// A device that an engine left goes on waiting although another node has become primary.
+    OtherPrimaryIgnored("R5"),
     /// A write that failed with the epoch is sequenced in the next one.
     FailedWriteKept("R5"),
     /// A new primary serves before its epoch start is committed.
@@ -328,6 +330,8 @@ bugs! {
     GuardActsOnce("R19"),
     /// An error of a device is answered within the lease before the services on it are killed.
     ErrorsNotHeld("R19"),
+    /// A process that begins while the guard silences its node is not kept from it.
+    StartsNotBarred("R19"),
     /// No process silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
     /// Services begin on a confirmation although the engine has since silenced its node or ended.
