@@ -1,7 +1,7 @@
 //! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ silence ◁ ha ◁ control;
-//! only engine, agent, pool and probe touch the operating system. A list names the crates that a pure
-//! crate may use; every other crate needs an argument. The other half is `clippy.toml` in each pure
-//! crate: it limits the calls of the standard library.
+//! only engine, agent, devices, pool and probe touch the operating system. A list names the crates
+//! that a pure crate may use; every other crate needs an argument. The other half is `clippy.toml`
+//! in each pure crate: it limits the calls of the standard library.
 //!
 //! And the product is built without the parts that only the simulator needs: planted bugs and
 //! coverage marks.
@@ -25,6 +25,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
     ("mainstay-probe", &["mainstay-ha"]),
+    ("mainstay-devices", &["mainstay-types", "mainstay-codec", "mainstay-silence", "mainstay-api"]),
     (
         "mainstay-engine",
         &[
@@ -36,6 +37,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-silence",
             "mainstay-api",
             "mainstay-pool",
+            "mainstay-devices",
         ],
     ),
     (

@@ -4,17 +4,17 @@
 //! they happen on a thread of their own, [`DeviceAdmin`], which is not on the path of any request.
 //!
 //! Guarantee: every job is answered once, in the order in which jobs were given.
-//! Each kind of device has a file of its own: [`crate::loop_device`], [`crate::ublk_device`],
-//! [`crate::nbd_device`].
+//! Each kind of device has a file of its own: [`crate::loop_device`], and those of
+//! [`mainstay_devices`] for devices that may outlive their engine.
 
-use crate::descriptor_holder::DescriptorHolder;
-use crate::device_recovery::LeavesDevices;
 use crate::frontend::Opened;
-use crate::frontend::ublk::UblkError;
 use crate::loop_device::{LoopDevice, LoopError, LoopResizing};
-use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ring::Fd;
-use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
+use mainstay_devices::descriptor_holder::DescriptorHolder;
+use mainstay_devices::device_recovery::LeavesDevices;
+use mainstay_devices::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
+use mainstay_devices::ublk::UblkError;
+use mainstay_devices::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -188,13 +188,6 @@ impl Drop for DeviceAdmin {
             let _ = thread.join();
         }
     }
-}
-
-/// Fails everything that a dead engine has left in `run_dir`. The agent calls this when no engine
-/// comes back.
-pub fn give_up_left(run_dir: &Path) {
-    UblkAdmin::new(run_dir).give_up_all();
-    NbdAdmin::new(run_dir).give_up_all();
 }
 
 struct Worker<F> {

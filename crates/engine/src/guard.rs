@@ -25,7 +25,7 @@
 //! file systems have written what they hold: the devices answer until the process ends.
 //!
 //! When the shard is about to fail the devices of one resource within the lease, the guard kills
-//! the services on that resource. [`crate::users`] has the reason.
+//! the services on that resource. [`mainstay_devices::users`] has the reason.
 
 // Timers are system calls with pointers.
 #![allow(unsafe_code)]
@@ -42,7 +42,7 @@ pub use target::{GuardError, GuardTarget};
 use crate::addresses::{AddressThread, Wanted};
 use crate::lease_file::LeaseFile;
 use crate::ring::now;
-use crate::users::kill_cgroup;
+use mainstay_devices::users::kill_cgroup;
 use mainstay_silence::{Effect, EngineEnds, Silencing, Step, Why, silencing_pause_ms};
 use mainstay_types::{ResourceId, Time};
 use std::io;
@@ -436,7 +436,7 @@ fn take_steps(
 }
 
 /// Kills the services on resources whose devices are about to fail. It does not wait for their end:
-/// see [`crate::users`].
+/// see [`mainstay_devices::users`].
 fn kill_doomed(shared: &GuardShared, tell: &mut dyn FnMut(GuardNotice)) {
     let doomed = shared.state().guard.take_doomed();
     for resource in doomed {

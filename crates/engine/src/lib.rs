@@ -7,10 +7,7 @@
 
 mod addresses;
 pub mod attachment;
-mod block_queue;
 pub mod buffer;
-pub mod descriptor_holder;
-pub mod device_recovery;
 pub mod devices;
 pub mod disk;
 mod fault;
@@ -23,8 +20,6 @@ pub mod lifecycle;
 pub mod loop_device;
 mod metrics_page;
 mod mount_table;
-pub mod nbd_device;
-pub mod netlink;
 pub mod open_replica;
 pub mod options;
 mod requests;
@@ -35,8 +30,6 @@ pub mod shard;
 mod signals;
 pub mod silencer;
 pub mod transport;
-pub mod ublk_device;
-pub mod users;
 
 pub use frontend::DeviceOption;
 pub use options::EngineOptions;

@@ -5,13 +5,13 @@
 //!   so a flush means what it says.
 //! - After the engine has died, the device disappears by itself when its last user closes it
 //!   (autoclear). The engine holds it open for as long as it lives, and the agent for a moment
-//!   longer ([`crate::descriptor_holder`]).
+//!   longer ([`mainstay_devices::descriptor_holder`]).
 
 // The loop driver is controlled by ioctl.
 #![allow(unsafe_code)]
 
-use crate::block_queue;
 use crate::ring::Fd;
+use mainstay_devices::block_queue;
 use mainstay_types::BLOCK_BYTES;
 use std::ffi::CString;
 use std::fs::File;

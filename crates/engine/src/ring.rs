@@ -37,8 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// A file descriptor that stays open while an operation on it is in flight.
-pub type Fd = Arc<OwnedFd>;
+pub use mainstay_devices::Fd;
 
 /// Offset for [`Op::Read`] and [`Op::Write`] on a descriptor that has no positions (a device, a
 /// pipe).

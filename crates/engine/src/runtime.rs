@@ -18,7 +18,7 @@ use crate::ring::{Ring, RingError, Spin};
 use crate::shard::{Inbound, Parts, Shard};
 use crate::signals;
 use crate::silencer;
-use crate::users::Users;
+use mainstay_devices::users::Users;
 use mainstay_types::FrontendKind;
 use std::convert::Infallible;
 use std::io;
@@ -148,8 +148,8 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
     let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle, snapshots };
     // An engine that ends by itself ends like one that is killed. To drop the shard would take the
-    // devices away before their users are killed, see `users.rs`. The process ends now, and the
-    // kernel closes everything.
+    // devices away before their users are killed, see `mainstay_devices::users`. The process ends
+    // now, and the kernel closes everything.
     let mut shard = ManuallyDrop::new(Shard::new(parts));
     let ended = shard.run();
     drop(presence);

@@ -34,7 +34,7 @@ use crate::guard::{self, GuardTarget, LogThread};
 use crate::lease_file::LeaseFile;
 use crate::mount_table;
 use crate::ring::now;
-use crate::users::Users;
+use mainstay_devices::users::Users;
 use mainstay_silence::{SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms};
 use mainstay_types::Time;
 use rustix::fs::{FlockOperation, flock};

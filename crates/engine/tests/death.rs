@@ -7,8 +7,9 @@
 mod support;
 
 use mainstay_api::engine::{GuardEntry, Request};
+use mainstay_devices::descriptor_holder;
+use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::{DeviceOption, unmount_stale};
-use mainstay_engine::{EngineOptions, descriptor_holder};
 use mainstay_types::{FrontendKind, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

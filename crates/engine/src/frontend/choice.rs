@@ -4,7 +4,7 @@
 //! never replaced by another one. `auto` takes the first of [`AUTO_ORDER`] that the kernel offers,
 //! and says why it passed over those before.
 
-use crate::netlink::Netlink;
+use mainstay_devices::netlink::Netlink;
 use mainstay_types::FrontendKind;
 use std::fs::File;
 use std::str::FromStr;
@@ -102,7 +102,7 @@ pub fn choose(
 pub fn probe(kind: FrontendKind) -> Offer {
     match kind {
         FrontendKind::Fuse => probe_fuse(),
-        FrontendKind::Ublk => crate::ublk_device::probe(),
+        FrontendKind::Ublk => mainstay_devices::ublk_device::probe(),
         FrontendKind::Nbd => probe_nbd(),
         FrontendKind::VhostUser => Ok("volumes are disks of virtual machines".to_owned()),
     }
@@ -110,7 +110,7 @@ pub fn probe(kind: FrontendKind) -> Offer {
 
 /// The server needs nothing of the kernel; devices on this machine do.
 fn probe_nbd() -> Offer {
-    let driver = Netlink::new().and_then(|netlink| crate::nbd_device::driver(&netlink));
+    let driver = Netlink::new().and_then(|netlink| mainstay_devices::nbd_device::driver(&netlink));
     Ok(match driver {
         Ok(Some(_)) => "volumes are exports, and devices of the kernel's nbd driver".to_owned(),
         Ok(None) => "volumes are exports only: the kernel has no nbd driver".to_owned(),

@@ -7,7 +7,7 @@
 //! kernel since 5.4.
 //!
 //! The connection lives as long as any descriptor of it does, so the agent is given one before the
-//! first device is made: see [`crate::descriptor_holder`].
+//! first device is made: see [`mainstay_devices::descriptor_holder`].
 //!
 //! The descriptor is in blocking mode, because io_uring waits for readiness by itself only then. It
 //! issues the read after it has seen that a message is there; a message that the kernel withdraws

@@ -31,6 +31,7 @@ use bytes::Bytes;
 use mainstay_api::engine::DeviceUser;
 use mainstay_codec::Pieces;
 use mainstay_codec::nbd::Export;
+use mainstay_devices::ublk::Channel;
 use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
 use nbd::{Arrived, NbdFrontend};
 use std::fs::Permissions;
@@ -172,7 +173,7 @@ pub trait Frontend {
 /// Handle that the device thread opens for a frontend while it attaches a volume.
 #[derive(Debug)]
 pub enum Opened {
-    Ublk(ublk::Channel),
+    Ublk(Channel),
 }
 
 /// Why a resource got no frontend.

@@ -4,7 +4,7 @@ use super::GuardTarget;
 use crate::addresses::{AddressThread, Wanted};
 use crate::mount_table::{self, DeviceId};
 use crate::ring::now;
-use crate::users::kill_cgroup;
+use mainstay_devices::users::kill_cgroup;
 use mainstay_silence::{GUARD_MARGIN_MS, SILENCER_MARGIN_MS};
 use mainstay_types::{ResourceId, Time};
 use std::collections::BTreeSet;

@@ -35,11 +35,11 @@ use super::{
 };
 use crate::buffer::BufferPool;
 use crate::devices::Attachment;
-use crate::nbd_device::NbdPlan;
 use crate::ring::{Completion, Fd, Ring};
 use connection::{Connection, Tags};
 use mainstay_api::engine::DeviceUser;
 use mainstay_codec::nbd::{Export, Negotiated};
+use mainstay_devices::nbd_device::NbdPlan;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use socket2::{Domain, Socket, Type};
 use std::cell::RefCell;

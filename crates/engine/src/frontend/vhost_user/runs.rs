@@ -13,7 +13,7 @@
 //! A file that is missing, as after a restart of this machine, begins a new run: no virtual machine
 //! is left then that could be of the past.
 
-use crate::device_recovery::new_cookie;
+use mainstay_devices::device_recovery::new_cookie;
 use mainstay_silence::no_other_primary;
 use mainstay_types::{Epoch, ResourceId};
 use std::path::{Path, PathBuf};

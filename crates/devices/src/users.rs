@@ -71,7 +71,10 @@ impl Users {
     }
 
     /// Entries that were noted last; empty if none ever were.
-    pub(crate) fn entries(&self) -> io::Result<Vec<GuardEntry>> {
+    ///
+    /// # Errors
+    /// When they cannot be read or understood.
+    pub fn entries(&self) -> io::Result<Vec<GuardEntry>> {
         match fs::read(&self.file) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
             // No service has ever run here.

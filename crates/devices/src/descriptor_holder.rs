@@ -27,7 +27,7 @@
 //! Not guaranteed: anything while there is no agent. A restarted one is handed
 //! everything again when it has said hello.
 
-use crate::ring::Fd;
+use crate::Fd;
 use crate::users::Users;
 use mainstay_types::ResourceId;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};

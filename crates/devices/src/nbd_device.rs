@@ -21,10 +21,10 @@
 //! Attributes and numbers are those of `linux/nbd-netlink.h`. What the driver does was read in its
 //! source, from Linux 5.10 on.
 
+use crate::Fd;
 use crate::block_queue;
 use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
 use crate::netlink::{Attributes, Message, Netlink};
-use crate::ring::Fd;
 use mainstay_codec::nbd::flags;
 use mainstay_silence::{LEFT_MS_MAX, may_take_over};
 use mainstay_types::{BLOCK_BYTES, Epoch, ResourceId, VolumeId};

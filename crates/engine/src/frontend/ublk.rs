@@ -18,20 +18,13 @@
 //!   nothing.
 //! - An engine that dies answers nothing. The kernel keeps the device with all its requests,
 //!   answered ones excepted, and the next engine of this node either takes them over or fails them:
-//!   see [`crate::ublk_device`].
+//!   see [`mainstay_devices::ublk_device`].
 //!
 //! Payloads go by read and write on the queue's file (`UBLK_F_USER_COPY`) and not through a buffer
 //! per tag, into which the kernel would copy by itself. That costs a system call per request that
 //! has a payload. It saves memory of the largest request's size for each tag, a second copy of
 //! small writes (which must not keep such a buffer while the journal holds them), and a second copy
 //! of every read.
-
-pub mod abi;
-mod channel;
-pub mod control;
-
-pub use channel::Channel;
-pub use control::{Control, UblkError};
 
 use super::{
     Errno, Frontend, FrontendId, FrontendOp, FrontendParts, FrontendRequest, FrontendResult, Opened, kind_of,
@@ -40,14 +33,16 @@ use super::{
 use crate::buffer::Stretch;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
-use crate::ublk_device::UblkPlan;
-use abi::Descriptor;
 use bytes::Bytes;
+use mainstay_devices::ublk::abi::{self, Descriptor};
+use mainstay_devices::ublk::{Channel, UblkError};
+use mainstay_devices::ublk_device::UblkPlan;
 use mainstay_types::{BLOCK_BYTES, Epoch, REQUEST_BYTES_MAX, ResourceId, VOLUMES_MAX, VolumeId};
 use std::sync::Arc;
 
 /// Requests that the kernel has outstanding on one volume at most.
 pub const DEPTH: u16 = super::BACKGROUND_MAX;
+const _: () = assert!(DEPTH <= abi::QUEUE_DEPTH_MAX);
 
 /// The kind of a ring tag is the number of the volume.
 const _: () = assert!(VOLUMES_MAX <= 1 << super::TAG_KIND_BITS);

@@ -5,7 +5,7 @@
 
 use super::abi::{self, DESCRIPTOR_BYTES, Descriptor};
 use super::control::UblkError;
-use crate::ring::Fd;
+use crate::Fd;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;

@@ -10,7 +10,7 @@
 //! device prove that together.
 
 use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
-use crate::frontend::ublk::{Channel, Control, UblkError, abi};
+use crate::ublk::{Channel, Control, UblkError, abi};
 use mainstay_silence::may_take_over;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::fmt;
@@ -286,8 +286,6 @@ pub fn probe() -> Result<String, String> {
         }),
     }
 }
-
-const _: () = assert!(crate::frontend::ublk::DEPTH <= abi::QUEUE_DEPTH_MAX);
 
 #[cfg(test)]
 mod tests {
