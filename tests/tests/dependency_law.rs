@@ -49,6 +49,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-ha",
             "mainstay-api",
             "mainstay-pool",
+            "mainstay-devices",
         ],
     ),
     (

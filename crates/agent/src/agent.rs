@@ -119,7 +119,7 @@ impl Agent {
         for path in [&options.state_dir, &options.run_dir] {
             fs::create_dir_all(path).map_err(|source| AgentError::File { path: path.clone(), source })?;
         }
-        (options.keep_devices)(&options.run_dir)
+        mainstay_devices::descriptor_holder::start(&options.run_dir)
             .map_err(|source| AgentError::File { path: options.run_dir.clone(), source })?;
         let engine_inputs = EngineInputs::default();
         let inputs = engine_inputs.clone();

@@ -39,7 +39,7 @@ use mainstay_pool::journals::Journals;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Options that an agent is started with.
@@ -61,12 +61,6 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
-    /// Makes devices fail that a dead engine has left in the run directory and that the kernel
-    /// keeps waiting; kills the services on them first.
-    pub fail_left_devices: fn(&Path),
-    /// Holds what engines of this run directory hand over so that their devices hang when they die;
-    /// then kills the services on them and lets go. Begins this in the background.
-    pub keep_devices: fn(&Path) -> io::Result<()>,
 }
 
 /// Name of the API's socket in the run directory.

@@ -150,7 +150,7 @@ impl Member {
             engine: engine.clone(),
             replicas: replicas.clone(),
             places: places.clone(),
-            engine_absence: EngineAbsence::new(options.run_dir.clone(), options.fail_left_devices),
+            engine_absence: EngineAbsence::new(options.run_dir.clone(), mainstay_devices::give_up_left),
             metrics: metrics.clone(),
         });
         engine_inputs.connect(node.clone());

@@ -74,8 +74,6 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         cgroup_root: args.cgroup_root,
         // This very program, even if the path that it was started from holds another version now.
         log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],
-        fail_left_devices: mainstay_engine::devices::give_up_left,
-        keep_devices: mainstay_engine::descriptor_holder::start,
     };
     mainstay_agent::run(options).map_err(|error| {
         let is_lost = error.problem().code == Code::StateLost;

@@ -41,8 +41,6 @@ fn agent_process() {
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
         journals: mainstay_pool::journals::Journals::default(),
-        fail_left_devices: |_| (),
-        keep_devices: |_| Ok(()),
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
 }
