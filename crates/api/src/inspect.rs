@@ -1,6 +1,6 @@
 //! Findings of `mainstay inspect` about a replica's files.
 
-use mainstay_types::DataState;
+use mainstay_types::{DataState, EntryKind};
 use serde::{Deserialize, Serialize};
 
 /// A replica as recovery would find it. Sizes and offsets are in bytes.
@@ -80,8 +80,7 @@ pub struct BatchView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EntryView {
     pub index: u64,
-    /// `write`, `discard`, `write-zeroes` or `epoch-start`.
-    pub kind: String,
+    pub kind: EntryKind,
     pub volume: u16,
     pub offset: u64,
     pub len: u64,

@@ -11,9 +11,9 @@ use crate::{crc32c, crc64};
 use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Epoch, Index, Position,
-    REQUEST_BYTES_MAX, Range, ResourceId, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
-    reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, EntryKind, Epoch,
+    Index, Position, REQUEST_BYTES_MAX, Range, ResourceId, SessionId, SnapshotId, VOLUME_BYTES_MAX,
+    VOLUMES_MAX, VolumeId, reach,
 };
 use smallvec::SmallVec;
 
@@ -35,68 +35,34 @@ const LOCAL_MAGIC: u32 = u32::from_le_bytes(*b"MSJL");
 
 const _: () = assert!(BATCH_FIXED_BYTES + BATCH_ENTRIES_MAX * DESC_BYTES <= LOCAL_OFFSET);
 
-/// Effect of an entry on the volumes, or on the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum EntryKind {
-    /// Payload replaces the range.
-    Write,
-    /// The range reads as zeroes afterwards; space may be freed (R15).
-    Discard,
-    /// The range reads as zeroes afterwards.
-    WriteZeroes,
-    /// First entry of an epoch; touches no block (R6).
-    EpochStart,
-    /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones
-    /// read as zeroes.
-    Resize,
-    /// All volumes keep their content at this entry as the snapshot whose number the range's offset
-    /// gives (R17). Always the last entry of its batch.
-    Snapshot,
-    /// The snapshot with the number that the range's offset says is kept no longer.
-    DropSnapshot,
-    /// Every replica that applies this entry reports the content of the range, which is one extent,
-    /// as of this entry (R17). The entry changes nothing.
-    Scrub,
-    /// All volumes hold from here on the content of the snapshot `to`, which is kept as the
-    /// snapshot `mark` as well. Both numbers are in the range's offset ([`rollback_range`]).
-    Rollback,
+/// Number of a kind of entry in a batch.
+const fn kind_number(kind: EntryKind) -> u8 {
+    match kind {
+        EntryKind::Write => 1,
+        EntryKind::Discard => 2,
+        EntryKind::WriteZeroes => 3,
+        EntryKind::EpochStart => 4,
+        EntryKind::Resize => 5,
+        EntryKind::Snapshot => 6,
+        EntryKind::DropSnapshot => 7,
+        EntryKind::Scrub => 8,
+        EntryKind::Rollback => 9,
+    }
 }
 
-impl EntryKind {
-    const fn to_u8(self) -> u8 {
-        match self {
-            Self::Write => 1,
-            Self::Discard => 2,
-            Self::WriteZeroes => 3,
-            Self::EpochStart => 4,
-            Self::Resize => 5,
-            Self::Snapshot => 6,
-            Self::DropSnapshot => 7,
-            Self::Scrub => 8,
-            Self::Rollback => 9,
-        }
-    }
-
-    /// Whether it changes blocks of its range.
-    #[must_use]
-    pub const fn changes_blocks(self) -> bool {
-        matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
-    }
-
-    const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => Self::Write,
-            2 => Self::Discard,
-            3 => Self::WriteZeroes,
-            4 => Self::EpochStart,
-            5 => Self::Resize,
-            6 => Self::Snapshot,
-            7 => Self::DropSnapshot,
-            8 => Self::Scrub,
-            9 => Self::Rollback,
-            _ => return None,
-        })
-    }
+const fn kind_of(number: u8) -> Option<EntryKind> {
+    Some(match number {
+        1 => EntryKind::Write,
+        2 => EntryKind::Discard,
+        3 => EntryKind::WriteZeroes,
+        4 => EntryKind::EpochStart,
+        5 => EntryKind::Resize,
+        6 => EntryKind::Snapshot,
+        7 => EntryKind::DropSnapshot,
+        8 => EntryKind::Scrub,
+        9 => EntryKind::Rollback,
+        _ => return None,
+    })
 }
 
 /// An entry that has no position yet.
@@ -450,7 +416,7 @@ fn described(entry: NewEntry, payload_at: u64) -> EntryDesc {
 
 fn desc_bytes(desc: &EntryDesc) -> [u8; DESC_BYTES] {
     let mut out = [0; DESC_BYTES];
-    out[0] = desc.kind.to_u8();
+    out[0] = kind_number(desc.kind);
     out[2..4].copy_from_slice(&desc.range.volume.0.to_le_bytes());
     // Lengths of every kind fit: `described` has seen to it.
     out[4..8].copy_from_slice(&(desc.range.len as u32).to_le_bytes());
@@ -471,7 +437,7 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, De
     let zero = reader.u32()?;
     let session = reader.u64()?;
     let request = reader.u64()?;
-    let kind = EntryKind::from_u8(kind).ok_or_else(|| reader.field("kind", kind.into()))?;
+    let kind = kind_of(kind).ok_or_else(|| reader.field("kind", kind.into()))?;
     if flags != 0 {
         return Err(reader.field("flags", flags.into()));
     }

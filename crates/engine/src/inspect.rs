@@ -193,20 +193,9 @@ fn batch(found: &FoundBatch) -> BatchView {
 }
 
 fn entry(index: u64, found: &FoundEntry) -> EntryView {
-    let kind = match found.kind {
-        EntryKind::Write => "write",
-        EntryKind::Discard => "discard",
-        EntryKind::WriteZeroes => "write-zeroes",
-        EntryKind::EpochStart => "epoch-start",
-        EntryKind::Resize => "resize",
-        EntryKind::Snapshot => "snapshot",
-        EntryKind::DropSnapshot => "drop-snapshot",
-        EntryKind::Scrub => "scrub",
-        EntryKind::Rollback => "rollback",
-    };
     EntryView {
         index,
-        kind: kind.into(),
+        kind: found.kind,
         volume: found.range.volume.0,
         offset: found.range.offset,
         len: found.range.len,
@@ -276,13 +265,13 @@ mod tests {
     #[test]
     fn an_inspection_tells_all_that_was_found() {
         let told = view(Path::new("/pool/db-7"), &inspection(None));
-        let entry = |index, kind: &str, block: u64| EntryView {
+        let entry = |index, kind: EntryKind, block: u64| EntryView {
             index,
-            kind: kind.into(),
+            kind,
             volume: 2,
             offset: block * 4096,
             len: 4096,
-            payload: (kind == "write").then(|| (40_960 + block, "0000beef".to_owned())),
+            payload: (kind == EntryKind::Write).then(|| (40_960 + block, "0000beef".to_owned())),
         };
         let batch = BatchView {
             epoch: 5,
@@ -294,10 +283,10 @@ mod tests {
             commit: 18,
             chain: "000000000000cafe".into(),
             entries: vec![
-                entry(21, "epoch-start", 0),
-                entry(22, "write", 1),
-                entry(23, "discard", 2),
-                entry(24, "write-zeroes", 3),
+                entry(21, EntryKind::EpochStart, 0),
+                entry(22, EntryKind::Write, 1),
+                entry(23, EntryKind::Discard, 2),
+                entry(24, EntryKind::WriteZeroes, 3),
             ],
         };
         let at = |epoch, index| LogPosition { epoch, index };

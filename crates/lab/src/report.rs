@@ -4,6 +4,7 @@ use super::cgroup;
 use super::state::{CLIENT, Lab, Phase};
 use crate::failure::Outcome;
 use crate::output::{Output, table};
+use mainstay_types::LabNodeState;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -24,8 +25,7 @@ struct LabNodeView {
     address: String,
     /// Whether the node runs no engine and holds no data.
     witness: bool,
-    /// `running`, `paused`, `no-power` or `died`.
-    state: &'static str,
+    state: LabNodeState,
     init: Option<u32>,
     processes: usize,
     /// The agent's socket as seen from outside.
@@ -38,10 +38,10 @@ pub fn run(lab: &Lab, output: Output) -> Outcome<()> {
         let group = lab.cgroup(&node.name)?;
         let init = lab.init_pid(node);
         let state = match (init, node.init) {
-            (Some(_), _) if cgroup::is_frozen(&group) => "paused",
-            (Some(_), _) => "running",
-            (None, Some(_)) => "died",
-            (None, None) => "no-power",
+            (Some(_), _) if cgroup::is_frozen(&group) => LabNodeState::Paused,
+            (Some(_), _) => LabNodeState::Running,
+            (None, Some(_)) => LabNodeState::Died,
+            (None, None) => LabNodeState::NoPower,
         };
         nodes.push(LabNodeView {
             name: node.name.clone(),

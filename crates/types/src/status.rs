@@ -4,7 +4,7 @@
 //! The cores decide them, engine and agent report them, the control plane records some of them, and
 //! people read them. Each has one name, in JSON as in texts: in lower case with dashes.
 
-use crate::{Epoch, Index, Mode, NodeId, StepDownReason, VolumeId};
+use crate::{EntryKind, Epoch, Index, Mode, NodeId, StepDownReason, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -300,6 +300,19 @@ pub enum ScrubOutcome {
     Failed,
 }
 
+/// State of a node of a lab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LabNodeState {
+    Running,
+    /// All its processes stand still.
+    Paused,
+    /// Its power was cut, or it was not switched on yet.
+    NoPower,
+    /// Its first process has ended by itself.
+    Died,
+}
+
 /// A replica that left the in-sync set because it was slow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SlowStatus {
@@ -331,6 +344,8 @@ macro_rules! display {
 }
 
 display!(
+    EntryKind,
+    LabNodeState,
     Role,
     PeerState,
     StoreState,
@@ -341,3 +356,14 @@ display!(
     Mode,
     StepDownReason
 );
+
+#[cfg(test)]
+mod tests {
+    use super::LabNodeState::*;
+
+    #[test]
+    fn a_node_of_a_lab_has_the_state_that_json_names() {
+        let states = [Running, Paused, NoPower, Died];
+        assert_eq!(states.map(|state| state.to_string()), ["running", "paused", "no-power", "died"]);
+    }
+}

@@ -107,7 +107,7 @@ fn entry_table(view: &ReplicaFilesView) -> String {
             rows.push(vec![
                 entry.index.to_string(),
                 batch.epoch.to_string(),
-                entry.kind.clone(),
+                entry.kind.to_string(),
                 entry.volume.to_string(),
                 entry.offset.to_string(),
                 entry.len.to_string(),
