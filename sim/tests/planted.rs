@@ -34,6 +34,7 @@ const BLIND: &[&str] = &[];
 const ORACLES: &[(Bug, &str)] = &[
     (Bug::CopyFromEnd, "S11"),
     (Bug::DigestOfMoving, "S13"),
+    (Bug::ErrorsNotHeld, "H11"),
     (Bug::SnapshotLeavesOut, "S14"),
     (Bug::ScrubSeesLater, "L4"),
     (Bug::TriedAgainAtOnce, "H6"),

@@ -10,8 +10,8 @@
 //!
 //! Guarantees
 //! - It needs neither the memory nor a descriptor of engine or agent. Everything that it needs is
-//!   noted before it counts: the list before a step of a service begins ([`crate::users`]), the
-//!   lease before the guard knows it.
+//!   noted before it counts: the list before a step of a service begins
+//!   ([`mainstay_devices::users`]), the lease before the guard knows it.
 //! - It does what the guard does, in the same order and with the same code, and only when the guard
 //!   has not: see [`mainstay_silence::silencer_does`].
 //! - After an attempt it tries the rest again, and only the rest, for as long as the lease is not

@@ -23,6 +23,8 @@
 //!   takes it away (R22). The world checks this rule.
 //! - H14: a service that an operator has stopped is started by an operator alone (R21).
 //!   `answers.rs` checks that at every entry of the log, and the world at the end.
+//! - H11: no process of a service sees its device fail, because it is killed before (R19). A device
+//!   that ends with its engine is the one exception. The world checks this rule.
 //!
 //! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing. What
 //! is on it does not count meanwhile. When it goes on, its guard needs a moment, [`WAKE_US`], which

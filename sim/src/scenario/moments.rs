@@ -63,6 +63,12 @@ impl Scenario {
         });
     }
 
+    /// Number of requests that were answered with an error.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.world.refused
+    }
+
     /// Waits until the control plane has no primary.
     pub fn until_no_primary(&mut self, ms: u64) {
         self.until("no node is primary", ms, |world| super::record(world).primary.is_none());

@@ -1,5 +1,5 @@
 //! Devices that the kernel keeps when their engine dies, with everything that is asked of them.
-//! Mirrors `engine/src/device_recovery.rs` and `agent/src/engine_absence.rs`;
+//! Mirrors `devices/src/device_recovery.rs` and `agent/src/engine_absence.rs`;
 //! `mainstay_silence::fate` and its neighbours decide what becomes of them.
 //!
 //! In half of the runs a device ends with its engine instead, and its service finds that out by
@@ -175,8 +175,8 @@ impl World {
         }
     }
 
-    /// Kills the services on a left device, as far as they were noted; then everything in the device
-    /// fails, and the device is gone.
+    /// Kills the services on a left device, as far as they were noted. Then everything in the
+    /// device fails, and the device is gone.
     pub(super) fn give_up_left(&mut self, node: NodeId, resource: ResourceId) {
         if self.machine(node).left.remove(&resource).is_none() {
             return;

@@ -12,6 +12,7 @@ mod ends;
 mod grow;
 mod journal;
 mod leases;
+mod left_devices;
 mod membership;
 mod min_copies;
 mod mode_b;
