@@ -20,6 +20,7 @@ pub mod member;
 pub mod messages;
 pub mod metrics;
 pub mod own_state;
+pub mod ports;
 pub mod raft;
 mod reach;
 pub mod reconciler_thread;
