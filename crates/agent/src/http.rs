@@ -4,6 +4,7 @@
 //! nodes. Lease, log and reconciler have threads of their own and are not delayed by any request.
 
 mod clients;
+pub mod destinations;
 mod existing;
 mod force;
 mod resources;
@@ -115,6 +116,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services/{name}/history", get(service_looks::history))
         .route("/v1/service-check", post(service_check::check))
         .route("/v1/events", get(events))
+        .route(destinations::PATH, get(destinations::answer))
         .route("/metrics", get(listener::answer))
         .fallback(async || {
             Refused(Problem::new(Code::NotFound, "there is no such route", "See the API's description."))
@@ -124,7 +126,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
 }
 
 /// Questions whose answers carry their age themselves, or have none.
-const OWN_AGE: [&str; 5] = ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/metrics"];
+const OWN_AGE: [&str; 6] =
+    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", destinations::PATH, "/metrics"];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.

@@ -54,6 +54,9 @@ pub struct AgentOptions {
     pub listen: Option<String>,
     /// Address on which `/metrics` is served, and nothing else; on the API's socket alone if none.
     pub metrics_listen: Option<SocketAddr>,
+    /// Address on which routers are told where services run, and nothing else; on the API's socket
+    /// alone if none.
+    pub router_listen: Option<SocketAddr>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
     /// Program and first arguments of the writer of the log of a service's process
@@ -104,6 +107,9 @@ pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
     };
     if let Some(address) = agent.options.metrics_listen {
         runtime.spawn(metrics::listener::serve(agent.clone(), address));
+    }
+    if let Some(address) = agent.options.router_listen {
+        runtime.spawn(http::destinations::serve(agent.clone(), address));
     }
     threads::spawn("agent-http", move || {
         if let Err(error) = runtime.block_on(async { axum::serve(listener, http::router(agent)).await }) {

@@ -19,6 +19,7 @@ use crate::service::left_mounts::MountLanes;
 use crate::service::mount::cgroup2_mount;
 use crate::threads::lock;
 use crate::transport::Transport;
+use crate::views;
 use crate::watch::Watch;
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub struct Member {
     pub places: Places,
     /// Number of the newest event.
     pub last_event: watch::Receiver<u64>,
+    /// Revision at which this agent saw the destinations of clients change last.
+    pub destinations_changed: watch::Receiver<u64>,
     /// Other nodes as this one reaches them.
     pub reach: Reach,
     /// Until it is stopped.
@@ -130,6 +133,8 @@ impl Member {
         let own = identity.node;
         let first_members = identity.first_members.clone();
         let (event_sender, last_event) = watch::channel(0);
+        let (destination_sender, destinations_changed) = watch::channel(0);
+        let destinations = Mutex::new(None);
         log.subscribe(Box::new(move |view: &View| {
             let addresses: BTreeMap<NodeId, String> = view
                 .state
@@ -143,6 +148,11 @@ impl Member {
             event_sender.send_if_modified(|last| {
                 std::mem::replace(last, view.state.last_event) != view.state.last_event
             });
+            let now = Some(views::destinations(&view.state));
+            if *lock(&destinations) != now {
+                *lock(&destinations) = now;
+                destination_sender.send_replace(view.state.revision);
+            }
         }));
         let node = reconciler_thread::start(ReconcilerParts {
             node: identity.node,
@@ -187,6 +197,7 @@ impl Member {
             transport,
             places,
             last_event,
+            destinations_changed,
             reach,
             watch,
             started: Instant::now(),

@@ -6,10 +6,10 @@ use crate::service::lacks::Lack;
 use crate::watch;
 use mainstay_api::engine::{self, EngineStatus};
 use mainstay_api::rest::{
-    AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
-    GrowingView, Health, LeavingView, MoveView, NodeView, OriginView, PeerView, ReplicaLive, ReplicaView,
-    ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure, ServiceView,
-    SlowView, SnapshotOnView, SnapshotView,
+    AttachedView, ClientView, ClusterView, DestinationView, DeviceView, EventView, EventsPage, ForceView,
+    ForcedView, GrowingView, Health, LeavingView, MoveView, NodePlace, NodeView, OriginView, PeerView,
+    ReplicaLive, ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView,
+    ServiceFailure, ServiceView, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::advice::Feed;
@@ -24,6 +24,7 @@ use mainstay_types::{
     SnapshotState, StoreState, Time, duration, size_words,
 };
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// Answers of the nodes to the questions of a moment ago; a node that did not answer is absent.
 #[derive(Default)]
@@ -478,6 +479,39 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         restarting: service.restart.is_some(),
         hindrances: Vec::new(),
     }
+}
+
+/// Nodes at which clients find each resource and each service.
+#[must_use]
+pub fn destinations(state: &State) -> Vec<DestinationView> {
+    let place = |node: NodeId| {
+        let node = state.nodes.get(&node)?;
+        let host = node.agent_addr.parse::<SocketAddr>().map(|address| address.ip().to_canonical());
+        let address = host.map_or_else(|_| node.agent_addr.clone(), |host| host.to_string());
+        Some(NodePlace { node: node.name.clone(), address })
+    };
+    let view = |resource: &Resource, service: Option<(&String, &Service)>| {
+        let record = &resource.record;
+        let phase = |service: &Service| {
+            let on = record.primary.and_then(|primary| service.nodes.get(&primary));
+            // A report of an earlier epoch may be of before the node died.
+            on.filter(|on| on.epoch == record.epoch).map_or(ServicePhase::Stopped, |on| on.phase)
+        };
+        DestinationView {
+            resource: resource.name.clone(),
+            service: service.map(|(name, _)| name.clone()),
+            epoch: record.epoch.0,
+            primary: record.primary.and_then(place),
+            phase: service.map(|(_, service)| phase(service)),
+            readers: Vec::new(),
+        }
+    };
+    let resources = state.resources.values().map(|resource| view(resource, None));
+    let services = state
+        .services
+        .iter()
+        .filter_map(|(name, service)| Some(view(state.resource_of(service)?, Some((name, service)))));
+    resources.chain(services).collect()
 }
 
 #[must_use]

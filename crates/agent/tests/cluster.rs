@@ -6,9 +6,10 @@ mod support;
 use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
 use mainstay_api::rest::{
-    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
-    ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
+    Accepted, ClusterInit, ClusterJoin, ClusterView, DestinationsPage, EventsPage, NodePlace, NodeStatus,
+    ResourceCreate, ResourceView, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
 };
+use mainstay_client::Client;
 use mainstay_types::{Code, Role};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -324,6 +325,62 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
         eventually("a page without the engine", || {
             silent(&http(node.metrics_address(), "GET /metrics").unwrap())
         });
+    }
+    node.kill();
+}
+
+/// Returns the page that a router gets which knows the state up to `after`.
+fn destinations(node: &TestNode, after: u64, wait_ms: u64) -> DestinationsPage {
+    let client = Client::over_tcp(node.router_address().to_string()).with_timeout(PATIENCE);
+    client.get(&format!("/v1/destinations?after={after}&wait_ms={wait_ms}")).unwrap()
+}
+
+#[test]
+fn routers_are_told_where_a_service_is_and_nothing_else() {
+    let mut node = one_node(10);
+    let first = destinations(&node, 0, 60_000);
+    assert_eq!((first.as_of_ms, first.destinations.len()), (Some(0), 0));
+    assert!(destinations(&node, first.revision, 0).revision >= first.revision);
+
+    let asked = Instant::now();
+    let waits = std::thread::spawn({
+        let client = Client::over_tcp(node.router_address().to_string()).with_timeout(PATIENCE);
+        let path = format!("/v1/destinations?after={}&wait_ms=60000", first.revision);
+        move || client.get::<DestinationsPage>(&path).unwrap()
+    });
+    let request = ResourceCreate {
+        name: "db".into(),
+        volumes: vec![64 << 20],
+        journal_bytes: Some(16 << 20),
+        replicas: vec!["n1".into()],
+        replica_count: None,
+        preferred: vec![],
+        settings: BTreeMap::new(),
+        from: None,
+    };
+    let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
+    let told = waits.join().unwrap();
+    assert!(asked.elapsed() < PATIENCE, "a change was told after {:?}", asked.elapsed());
+    assert!(told.revision > first.revision, "{told:?}");
+    assert_eq!(told.destinations[0].resource, "db");
+    eventually("a primary", || {
+        let page = destinations(&node, 0, 0);
+        let place = NodePlace { node: "n1".into(), address: node.router_address().ip().to_string() };
+        page.destinations[0].primary == Some(place)
+    });
+    let page = destinations(&node, 0, 0);
+    let db = &page.destinations[0];
+    assert!(page.destinations.len() == 1 && db.epoch > 0 && db.service.is_none(), "{page:?}");
+    assert_eq!((&db.phase, db.readers.len()), (&None, 0));
+
+    for (request, status) in [
+        ("GET /v1/status", "404"),
+        ("GET /metrics", "404"),
+        ("POST /v1/destinations", "405"),
+        ("DELETE /v1/resources/db", "404"),
+    ] {
+        let answer = http(node.router_address(), request).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
     node.kill();
 }

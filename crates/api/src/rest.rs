@@ -47,13 +47,16 @@
 //! | `POST /v1/service-check` | [`ServiceCheck`] | [`ServiceChecked`] |
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
+//! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
+mod destinations;
 mod scrubs;
 mod services;
 mod settings;
 
 use crate::engine::FrontendStatus;
+pub use destinations::*;
 pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
@@ -64,7 +67,7 @@ pub use services::*;
 pub use settings::*;
 use std::collections::BTreeMap;
 
-/// Longest time that a request for events may wait, in milliseconds.
+/// Longest time that a request for events or destinations may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
 
 /// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or

@@ -1,7 +1,7 @@
 //! A blocking client of the agent's HTTP API over its unix socket, for the command line and for
-//! tests.
+//! tests, and over TCP, for routers.
 //!
-//! One connection per request: the socket is local and requests are rare.
+//! One connection per request: requests are rare.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -14,6 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How long an agent may take to answer a question about the present state. For a part of that time
 /// it waits for other nodes.
@@ -101,10 +102,28 @@ pub struct OnWait {
     pub slow: fn(&Method, &str),
 }
 
-/// Talks to the agent behind one socket.
+/// Where an agent is asked.
+#[derive(Clone, Debug)]
+enum At {
+    Socket(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl At {
+    /// The place as errors tell it.
+    fn shown(&self) -> PathBuf {
+        match self {
+            Self::Socket(path) => path.clone(),
+            Self::Tcp(address) => address.into(),
+        }
+    }
+}
+
+/// Talks to one agent.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    at: At,
     on_stale: Option<OnStale>,
     on_wait: Option<OnWait>,
     /// `None`: the time limit that suits the request.
@@ -123,8 +142,18 @@ impl Client {
     /// `socket` is `<run>/agent.sock`.
     #[must_use]
     pub fn new(socket: impl AsRef<Path>) -> Self {
+        Self::at(At::Socket(socket.as_ref().to_path_buf()))
+    }
+
+    /// A client of a port that an agent serves beside its socket. `address` names host and port.
+    #[must_use]
+    pub fn over_tcp(address: impl Into<String>) -> Self {
+        Self::at(At::Tcp(address.into()))
+    }
+
+    fn at(at: At) -> Self {
         Self {
-            socket: socket.as_ref().to_path_buf(),
+            at,
             on_stale: None,
             on_wait: None,
             timeout: None,
@@ -252,14 +281,31 @@ impl Client {
         within: Duration,
         exchange: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        let late = || ClientError::Timeout { path: self.socket.clone(), within };
+        let late = || ClientError::Timeout { path: self.at.shown(), within };
         tokio::time::timeout(within, exchange).await.map_err(|_| late())?
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, ClientError> {
-        let stream = tokio::net::UnixStream::connect(&self.socket)
-            .await
-            .map_err(|source| ClientError::Unreachable { path: self.socket.clone(), source })?;
+        let unreachable = |source| ClientError::Unreachable { path: self.at.shown(), source };
+        match &self.at {
+            At::Socket(socket) => {
+                let stream = tokio::net::UnixStream::connect(socket).await.map_err(unreachable)?;
+                self.exchange_over(stream, method, path, body).await
+            }
+            At::Tcp(address) => {
+                let stream = tokio::net::TcpStream::connect(address).await.map_err(unreachable)?;
+                self.exchange_over(stream, method, path, body).await
+            }
+        }
+    }
+
+    async fn exchange_over(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Bytes, ClientError> {
         let transport = |error: &dyn std::error::Error| ClientError::Transport(error.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await

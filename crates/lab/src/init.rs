@@ -147,12 +147,13 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     let group = group.to_string_lossy();
     // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node
     // (not yet).
-    let metrics = format!("{address}:7402");
+    let (metrics, routers) = (format!("{address}:7402"), format!("{address}:7403"));
     let mut programs = Vec::new();
     if !own.witness {
         programs.push(program("engine", 7401, &["--device", "fuse"])?);
     }
-    programs.push(program("agent", 7400, &["--cgroup-root", &group, "--metrics-listen", &metrics])?);
+    let ports = ["--metrics-listen", &metrics, "--router-listen", &routers];
+    programs.push(program("agent", 7400, &[&["--cgroup-root", &*group][..], &ports].concat())?);
     Ok(programs)
 }
 

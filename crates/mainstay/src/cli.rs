@@ -189,6 +189,11 @@ pub struct AgentArgs {
     /// There is no authentication and no encryption, and nothing but metrics. Default: off.
     #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<std::net::SocketAddr>,
+    /// Address and port for `mainstay router` on other machines: for example 0.0.0.0:7403. There is
+    /// no authentication and no encryption. It tells the names of resources and services and the
+    /// nodes where they run, and nothing else. Default: off.
+    #[arg(long, env = "MAINSTAY_ROUTER_LISTEN", value_name = "ADDRESS:PORT")]
+    pub router_listen: Option<std::net::SocketAddr>,
     /// Control group (version 2) below which each service gets a group of its own. Default:
     /// mainstay/NODE below the mount point of control groups, usually /sys/fs/cgroup.
     #[arg(long, value_name = "DIR")]

@@ -71,6 +71,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         run_dir: args.paths.run_dir,
         listen: Some(args.listen.to_string()),
         metrics_listen: args.metrics_listen,
+        router_listen: args.router_listen,
         cgroup_root: args.cgroup_root,
         // This very program, even if the path that it was started from holds another version now.
         log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],

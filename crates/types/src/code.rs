@@ -111,6 +111,7 @@ codes! {
     BadPreferred "bad-preferred", page: Some("docs/services.md");
     BadRequest "bad-request";
     BadResource "bad-resource";
+    BadRouter "bad-router", exit: exit::USAGE, page: Some("docs/router.md");
     BadService "bad-service", page: Some("docs/services.md");
     BadServiceFile "bad-service-file", page: Some("docs/services.md");
     BadSettings "bad-settings", page: Some("docs/settings.md");
@@ -267,6 +268,8 @@ codes! {
     ResourceInUse "resource-in-use";
     ResultUnknown "result-unknown", status: 503, exit: exit::UNREACHABLE, page: Some("docs/status.md");
     RollingBack "rolling-back", page: Some("docs/snapshots.md");
+    RouterAddress "router-address", page: Some("docs/router.md");
+    RouterEnded "router-ended", page: Some("docs/router.md");
     RunDir "run-dir";
     ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md");
     ScrubRunning "scrub-running", page: Some("docs/scrub.md");
@@ -400,6 +403,7 @@ mod tests {
                 exit::USAGE,
                 &[
                     "bad-directory",
+                    "bad-router",
                     "bench-size",
                     "lab-cut",
                     "lab-disk-small",

@@ -37,7 +37,8 @@ fn agent_process() {
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
-        metrics_listen: Some(metrics_address(listen)),
+        metrics_listen: Some(with_port(listen, 7402)),
+        router_listen: Some(with_port(listen, 7403)),
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
         journals: mainstay_pool::journals::Journals::default(),
@@ -45,10 +46,10 @@ fn agent_process() {
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
 }
 
-/// Where the agent that other agents find at this address serves its metrics.
-fn metrics_address(agent: &str) -> SocketAddr {
+/// Another port of the address at which other agents find an agent.
+fn with_port(agent: &str, port: u16) -> SocketAddr {
     let mut address: SocketAddr = agent.parse().unwrap();
-    address.set_port(7402);
+    address.set_port(port);
     address
 }
 
@@ -89,7 +90,11 @@ impl TestNode {
     }
 
     pub fn metrics_address(&self) -> SocketAddr {
-        metrics_address(&self.address)
+        with_port(&self.address, 7402)
+    }
+
+    pub fn router_address(&self) -> SocketAddr {
+        with_port(&self.address, 7403)
     }
 
     pub fn client(&self) -> Client {
