@@ -26,6 +26,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
     ("mainstay-probe", &["mainstay-ha"]),
     ("mainstay-devices", &["mainstay-types", "mainstay-codec", "mainstay-silence", "mainstay-api"]),
+    ("mainstay-router", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     (
         "mainstay-engine",
         &[
@@ -64,6 +65,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-ha",
             "mainstay-pool",
             "mainstay-probe",
+            "mainstay-router",
         ],
     ),
     (

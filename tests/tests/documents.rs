@@ -23,6 +23,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/modes.md",
     "docs/replica-directories.md",
     "docs/replicas.md",
+    "docs/router.md",
     "docs/rules.md",
     "docs/scrub.md",
     "docs/services.md",

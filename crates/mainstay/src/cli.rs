@@ -6,6 +6,7 @@ pub use self::service::ServiceCommand;
 use crate::connect::Target;
 use crate::front::FrontArgs;
 use crate::output::fold;
+use crate::router::RouterArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use mainstay_api::rest::{OriginView, ScrubRepair};
@@ -46,6 +47,9 @@ pub enum Command {
     Engine(EngineArgs),
     /// Run the control plane of this node in the foreground.
     Agent(AgentArgs),
+    /// Route clients to the node where a service runs, in the foreground. For networks in which no
+    /// floating address can move; needs no engine and no agent on its machine.
+    Router(RouterArgs),
     /// Make, join and look at a cluster.
     #[command(subcommand)]
     Cluster(ClusterCommand),

@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod front;
 mod roles;
+mod router;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
@@ -38,6 +39,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
     match cli.command {
         Command::Engine(args) => roles::engine(args).map(|()| 0),
         Command::Agent(args) => roles::agent(args).map(|()| 0),
+        Command::Router(args) => roles::router(args).map(|()| 0),
         Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
         Command::LogWriter(args) => roles::log_writer(&args).map(|()| 0),
         Command::Cluster(command) => commands::cluster::run(command, &connect()?, output),
@@ -73,6 +75,9 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
             "an engine asks no agent",
             "Leave it out. To use another run directory, give --run-dir.",
         ),
+        Command::Router(_) if socket => {
+            idle("--socket", "a router asks the agents that --agent names", "Give --agent the path.")
+        }
         Command::Inspect(_) if socket => {
             idle("--socket", "it reads files and asks no agent", "Leave it out.")
         }
@@ -84,6 +89,7 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Probe(_) if lab => idle("--lab", "a probe is made from this machine", inside("probe KIND")),
         Command::Agent(_) if lab => idle("--lab", "an agent runs on this machine", inside("agent")),
         Command::Engine(_) if lab => idle("--lab", "an engine runs on this machine", inside("engine")),
+        Command::Router(_) if lab => idle("--lab", "a router runs on this machine", inside("router")),
         Command::Inspect(_) if lab => {
             idle("--lab", "it reads a directory of this machine", inside("inspect DIRECTORY"))
         }

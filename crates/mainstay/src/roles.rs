@@ -1,8 +1,9 @@
-//! The two long-running roles of the binary. The only place where the command line meets the
+//! The long-running roles of the binary. The only place where the command line meets the
 //! runtimes.
 
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
 use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
+use crate::router::{self, RouterArgs};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
@@ -90,6 +91,11 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         let code = if is_lost { Code::StateLost } else { Code::AgentEnded };
         Failure::new(code, chain(&error), remedy)
     })
+}
+
+pub fn router(args: RouterArgs) -> Outcome<()> {
+    start_log();
+    router::run(args)
 }
 
 /// Writes the output of a service's process to its log.
