@@ -119,7 +119,16 @@ impl Cluster {
 /// Runs a scenario while the ledger inserts, checks that it can insert afterwards, and then runs
 /// the proofs.
 pub fn under_load(cluster: &Cluster, scenario: impl Fn(&Cluster, &Ledger) -> Result<()>) -> Result<()> {
-    let ledger = Ledger::start(&cluster.lab, &DB.address(), &cluster.notes, LEDGER_CONNECTIONS, 2)?;
+    under_load_through(cluster, &DB.address(), scenario)
+}
+
+/// The same, with a ledger that inserts through another address.
+pub fn under_load_through(
+    cluster: &Cluster,
+    address: &str,
+    scenario: impl Fn(&Cluster, &Ledger) -> Result<()>,
+) -> Result<()> {
+    let ledger = Ledger::start(&cluster.lab, address, &cluster.notes, LEDGER_CONNECTIONS, 2)?;
     ledger.wait_commit(now_us(), LIMIT)?;
     scenario(cluster, &ledger)?;
     ledger.wait_commit(now_us(), LIMIT).context("after the scenario")?;

@@ -22,6 +22,7 @@ mod order;
 mod partitions;
 mod processes;
 mod replicas;
+mod router;
 mod scrub;
 mod settings;
 mod slow;
@@ -91,6 +92,10 @@ const LONG: &[(&str, LoadScenario)] =
     &[("kill_the_primary_again_and_again", failover::kill_the_primary_again_and_again)];
 
 const ALONE: &[(&str, Scenario)] = &[
+    (
+        "clients_of_a_router_commit_again_after_a_power_cut",
+        router::clients_of_a_router_commit_again_after_a_power_cut,
+    ),
     ("wrong_input_to_the_command_line", wrong_input::command_line),
     ("wrong_service_files", wrong_input::service_files),
     ("dependent_writes_to_two_volumes", order::dependent_writes),
