@@ -448,7 +448,15 @@ impl Services {
                 }
                 continue;
             }
-            let began = Process { since: *id, started: true, begins: false, doomed: false, astray: false };
+            let began = Process {
+                since: *id,
+                started: true,
+                begins: false,
+                doomed: false,
+                astray: false,
+                hung: false,
+                recovers: false,
+            };
             entry(&mut self.services, service).processes.insert(*process, began);
             let text = format!("a process of {service} begins on {} after its node was silenced", self.node);
             self.violations.push(Violation { id: "H3", text });

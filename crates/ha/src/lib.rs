@@ -14,8 +14,8 @@ mod foundation;
 mod guard;
 mod machine;
 mod options;
-mod shown;
 mod probe;
+mod shown;
 mod spec;
 mod steps;
 mod system;
@@ -25,11 +25,11 @@ pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
-pub use shown::HIDDEN;
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,
 };
+pub use shown::HIDDEN;
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
