@@ -45,6 +45,7 @@ pub enum Fate {
 pub fn fate(served: Epoch, epoch: Epoch, own: bool) -> Fate {
     match (own, epoch > served) {
         (true, true) if no_other_primary(served, epoch) || planted(Bug::MissingEpochIgnored) => Fate::Follows,
+        (false, false) if planted(Bug::OtherPrimaryIgnored) => Fate::Waits,
         (false, true) if planted(Bug::OtherPrimaryIgnored) => Fate::Follows,
         (_, true) => Fate::Past,
         (false, false) if epoch == served => Fate::Past,

@@ -53,14 +53,17 @@ impl Scenario {
         });
     }
 
-    /// Waits until the guard of the node is to act in so many milliseconds, by the lease that its
-    /// engine has now.
+    /// Runs until the guard of the node is to act in so many milliseconds, if the lease that its
+    /// engine has now is not renewed.
+    ///
+    /// # Panics
+    /// When there is no engine, or the guard acts earlier.
     pub fn until_guard_acts_in_ms(&mut self, node: u32, ms: u64) {
-        self.until(&format!("the guard of n{node} acts in {ms} ms"), 10_000, |world| {
-            let engine = world.machines[&NodeId(node)].engine.as_ref();
-            let acts_at = engine.map(|engine| guard_acts_at(engine.lease_until));
-            acts_at.is_some_and(|acts_at| world.node_time(NodeId(node)).plus_ms(ms) >= acts_at)
-        });
+        let machine = &self.world.machines[&NodeId(node)];
+        let lease_until = machine.engine.as_ref().expect("an engine runs").lease_until;
+        let at_us = machine.clock.true_time(guard_acts_at(lease_until));
+        let wait_us = at_us.checked_sub(self.world.now_us() + ms * 1000);
+        self.run_us(wait_us.expect("the guard acts later than that"));
     }
 
     /// Number of requests that were answered with an error.
