@@ -317,6 +317,8 @@ impl Lab {
                 Out::WatchProcess { process, .. } => {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("watch {process}"));
                 }
+                // Engines here leave no devices.
+                Out::FailLeft => {}
                 Out::Sweep(name) => {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("sweep {name}"));
                     self.tell(100, id, In::Swept(name));
