@@ -290,7 +290,7 @@ codes! {
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
     UnknownNode "unknown-node", status: 404;
-    UnknownProcess "unknown-process", status: 404, page: Some("docs/services.md");
+    UnknownProcess "unknown-process", page: Some("docs/services.md");
     UnknownResource "unknown-resource", status: 404;
     UnknownService "unknown-service", status: 404;
     UnknownSnapshot "unknown-snapshot", page: Some("docs/snapshots.md");

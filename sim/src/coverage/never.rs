@@ -179,4 +179,8 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "replica: a receipt of what was not sent",
         "an attach is answered at rest, on a connection that keeps the order, so what a replica has ends before what is sent next",
     ),
+    (
+        "ha: a process ended by itself while an operator restarts another one",
+        "a service of the simulator has one process; the tests of the machine have two (crates/ha/tests/machine/restart.rs)",
+    ),
 ];
