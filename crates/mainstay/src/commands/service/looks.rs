@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// How often a log that is followed is read.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// Refusals after which there is nothing more to follow.
+const ENDS: [Code; 4] = [Code::UnknownService, Code::UnknownProcess, Code::UnknownNode, Code::NotFound];
 /// Longest beginning of a line that waits for its rest, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -127,21 +129,34 @@ pub(super) fn logs(wish: &Wish<'_>, client: &Client, output: Output) -> Outcome<
                 output::line(&piece(log, prefixed));
             }
         }
-        std::thread::sleep(FOLLOW_EVERY);
-        let mut newer = ServiceLogs { node: at.clone(), logs: Vec::new() };
-        for (process, after) in &next {
-            let query = format!("{base}?after={after}{}", chosen(Some(process.as_str())));
-            let answer: ServiceLogs = client.get(&query)?;
-            // Another node knows nothing of a place in this one's log.
-            let answer = if answer.node == at {
-                answer
-            } else {
-                client.get(&format!("{base}?lines={}{}", wish.lines, chosen(Some(process.as_str()))))?
-            };
-            newer.node = answer.node;
-            newer.logs.extend(answer.logs);
-        }
-        logs = newer;
+        let newer = || -> Outcome<ServiceLogs> {
+            let mut newer = ServiceLogs { node: at.clone(), logs: Vec::new() };
+            for (process, after) in &next {
+                let process = chosen(Some(process.as_str()));
+                let mut answer: ServiceLogs = client.get(&format!("{base}?after={after}{process}"))?;
+                // Another node knows nothing of a place in this one's log.
+                if answer.node != at {
+                    answer = client.get(&format!("{base}?lines={}{process}", wish.lines))?;
+                }
+                newer.node = answer.node;
+                newer.logs.extend(answer.logs);
+            }
+            Ok(newer)
+        };
+        let mut told = String::new();
+        logs = loop {
+            std::thread::sleep(FOLLOW_EVERY);
+            match newer() {
+                Ok(newer) => break newer,
+                Err(failure) if ENDS.contains(&failure.problem.code) => return Err(failure),
+                // A node that dies is followed by another one, and an agent that ends by the next.
+                Err(failure) if failure.problem.message != told => {
+                    told = failure.problem.message;
+                    output.note(&format!("{told}; the output goes on when it can be read again"));
+                }
+                Err(_) => {}
+            }
+        };
     }
 }
 
