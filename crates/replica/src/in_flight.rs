@@ -88,7 +88,8 @@ impl Queue {
 
     /// Takes the first entry, unless it is after `to`.
     fn pop(&mut self, to: Index) -> Option<InFlight> {
-        let entry = self.entries.pop_front_if(|entry| entry.index <= to)?;
+        self.entries.front().filter(|entry| entry.index <= to)?;
+        let entry = self.entries.pop_front()?;
         self.bytes -= entry.bytes;
         self.failed -= usize::from(entry.request == Request::Failed);
         Some(entry)

@@ -5,6 +5,11 @@
 //! the record is proposed. It leaves the set only when the version has moved on without it. So the
 //! required set is always a superset of every ISS that is or may become recorded. A replica that is
 //! promoted out of it holds every acknowledged write.
+//!
+//! Each condition has one function. A peer is *required* by its [`Membership`]. It *fails* by the
+//! state of its link and the time. It *leaves* when it fails or is too slow (`slow.rs`), unless too
+//! few copies would remain (`copies.rs`). It *joins* when it is fed, whole and near the end, and
+//! has kept up. `due` puts them in order, for the review of a peer and for its deadline alike.
 
 use crate::peer::{AskedChange, Failover, Link, Membership, Peer};
 use crate::{Effect, Fence, Replica};
@@ -249,8 +254,7 @@ impl Replica {
     /// then.
     fn retry_at(&self, peer: &Peer) -> Option<Time> {
         match peer.link {
-            Link::Refused if peer.diverged.is_some() => None,
-            Link::Refused if planted(Bug::AskOnce) => None,
+            Link::Refused if peer.diverged.is_some() || planted(Bug::AskOnce) => None,
             Link::Refused => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
             _ => None,
         }

@@ -110,7 +110,7 @@ impl Replica {
         }
         reach!("replica: acknowledged from memory");
         self.answered = to;
-        while let Some(id) = self.sequence.answer(to) {
+        while let Some(id) = self.sequence.in_flight.answer(to) {
             self.effects.extend(id.map(|id| Effect::Complete { id, result: Ok(()) }));
         }
     }
@@ -128,7 +128,7 @@ impl Replica {
             self.sequence.worth_another_batch(self.own.least_us())
                 && self.sequence.written_at_once(durable, limits)
         };
-        end > self.answered && !beside() || self.sequence.cached_bytes() > self.config.window_bytes
+        end > self.answered && !beside() || self.sequence.in_flight.cached_bytes() > self.config.window_bytes
     }
 
     /// A peer has the log in memory up to `index`. This counts only on a stream of this epoch, and

@@ -48,7 +48,7 @@ pub(crate) struct Sequence {
     /// Payload bytes of those.
     open_bytes: u64,
     /// Sealed, not committed; or committed and not acknowledged, see `copies.rs`.
-    in_flight: EntriesInFlight,
+    pub in_flight: EntriesInFlight,
     /// Ranges in `open` and `in_flight`: (volume, offset, ticket) to end.
     uncommitted: BTreeMap<(VolumeId, u64, Ticket), u64>,
     /// At least the longest range in `uncommitted`.
@@ -99,11 +99,6 @@ impl Sequence {
     /// Whether nothing is open or on its way.
     pub fn changes_nothing(&self) -> bool {
         self.open.is_empty() && self.in_flight.is_empty()
-    }
-
-    /// Bytes that were acknowledged from memory and are not committed.
-    pub fn cached_bytes(&self) -> u64 {
-        self.in_flight.cached_bytes()
     }
 
     pub fn nothing_open(&self) -> bool {
@@ -251,11 +246,6 @@ impl Sequence {
         let next = self.open.front().is_some_and(|open| open.kind == EntryKind::Rollback);
         let sealed = self.in_flight.last().is_some_and(|entry| entry.kind == EntryKind::Rollback);
         sealed || next && !self.in_flight.is_empty()
-    }
-
-    /// Takes the next entry up to `to` that is not acknowledged, see [`EntriesInFlight::answer`].
-    pub fn answer(&mut self, to: Index) -> Option<Option<RequestId>> {
-        self.in_flight.answer(to)
     }
 
     /// The place in the log of a request that is sealed and not committed.
@@ -669,7 +659,7 @@ mod tests {
         sequence.take_batch(1 << 20, Index(2), &mut Vec::new());
         // Mode B: the entry is in the memory of all, and its request is answered when it is
         // committed.
-        assert_eq!(sequence.answer(Index(1)), Some(None));
+        assert_eq!(sequence.in_flight.answer(Index(1)), Some(None));
         assert_eq!(sequence.fail_held(), [one, two]);
         assert_eq!(sequence.len(), 0);
         for _ in 0..2 {
@@ -691,8 +681,8 @@ mod tests {
         assert!(!sequence.in_flight.next_repair(Index(1)), "it is not committed");
         assert!(sequence.in_flight.next_repair(Index(2)) && !sequence.in_flight.next_repair(Index(2)));
         // Mode B: both are in the memory of all now.
-        assert_eq!(sequence.answer(Index(2)), Some(Some(one)));
-        assert_eq!(sequence.answer(Index(2)), Some(None));
+        assert_eq!(sequence.in_flight.answer(Index(2)), Some(Some(one)));
+        assert_eq!(sequence.in_flight.answer(Index(2)), Some(None));
         for _ in 0..2 {
             assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
         }

@@ -134,7 +134,7 @@ impl Replica {
     /// this replica is a primary that serves in mode B.
     #[must_use]
     pub fn cached_bytes(&self) -> Option<u64> {
-        (self.serving() && self.mode() == Mode::B).then(|| self.sequence.cached_bytes())
+        (self.serving() && self.mode() == Mode::B).then(|| self.sequence.in_flight.cached_bytes())
     }
 
     /// Everything up to here is known to be committed.
