@@ -177,7 +177,8 @@ impl Bench {
 
     fn end(self) {
         self.stop.send(()).unwrap();
-        self.stop.send(()).unwrap();
+        // It may have ended already.
+        let _ = self.stop.send(());
         self.running.join().unwrap().unwrap();
     }
 }
