@@ -477,7 +477,7 @@ fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) ->
             format!("if this lasts, look at the log of the agent on {node}")
         } else {
             format!(
-                "if this lasts, look at the output of its processes with `mainstay service logs {name} --node {node}`, and at the log of the agent on {node}"
+                "if this lasts, look at the output of its processes with `mainstay service logs {name} --on {node}`, and at the log of the agent on {node}"
             )
         };
         return (what, remedy);

@@ -100,7 +100,7 @@ pub enum ServiceCommand {
         process: Option<String>,
         /// Show the output on this node.
         #[arg(long, value_name = "NODE")]
-        node: Option<String>,
+        on: Option<String>,
         /// Show the newest N lines of each process, at most 10000 and 256 KiB.
         #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
         lines: usize,

@@ -37,8 +37,8 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
         ServiceCommand::Restart { name, process, wait } => {
             orders::restart(&name, process, wait, client, output)?;
         }
-        ServiceCommand::Logs { name, process, node, lines, follow } => {
-            let (process, node) = (process.as_deref(), node.as_deref());
+        ServiceCommand::Logs { name, process, on, lines, follow } => {
+            let (process, node) = (process.as_deref(), on.as_deref());
             let wish = looks::Wish { name: &name, process, node, lines, follow };
             looks::logs(&wish, client, output)?;
         }
@@ -201,7 +201,7 @@ fn not_running(service: &ServiceView, goal: &str, limit_s: u64) -> Failure {
             "Do what is said above. The rest goes on by itself.".to_owned()
         }
         Some(failure) => format!(
-            "Mend the cause on {0}; `mainstay service logs {1} --node {0}` shows what its processes wrote. The start goes on by itself; `mainstay service start {1}` clears the failures.",
+            "Mend the cause on {0}; `mainstay service logs {1} --on {0}` shows what its processes wrote. The start goes on by itself; `mainstay service start {1}` clears the failures.",
             failure.node, service.name
         ),
         None => format!(
