@@ -73,7 +73,7 @@ fn held(agent: &Arc<Agent>, view: &View, spec: &ServiceSpec) -> Option<ServicePr
         return None;
     }
     let doing = format!("service {} cannot be restarted for the change", spec.name);
-    let or = "`mainstay service apply --force` restarts it all the same.";
+    let or = "`mainstay service apply FILE --force` restarts it all the same.";
     let refused: Problem = users::refuse_held(agent, view, &spec.name, &doing, or).err()?;
     Some(ServiceProblem { field: "mount".into(), problem: refused.message, remedy: refused.remedy })
 }
