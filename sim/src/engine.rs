@@ -551,8 +551,8 @@ impl Engine {
             },
             EngineIn::Lease(until) => self.lease(now, until),
             EngineIn::Guard { number, services } => {
-                // The agent stops what ran on a device of an engine before this one, and must be able
-                // to stop it.
+                // The agent stops what ran on a device of an engine before this one, and must be
+                // able to stop it.
                 let left = services.iter().map(|service| EngineOut::GiveUp(service_resource(service)));
                 self.outs.extend(left);
                 // No engine is told to end here, so the guard takes every list.

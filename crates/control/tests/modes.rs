@@ -276,6 +276,8 @@ fn with_takeover_only_a_follower_within_the_limits_takes_over_by_itself() {
     assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
     assert!(record.failover_ready.is_empty() && record.unverified == [member(&state, A)]);
     assert_eq!(state.resources[&R].forced.as_ref().map(|forced| forced.told), Some(None));
+    rejoin(&mut state, A);
+    assert!(!change(&mut state, IssChange::FailoverReady { member: a }).is_ok(), "it is unverified");
 }
 
 /// R11: a living replica that has everything comes first, even when its service has to start again.

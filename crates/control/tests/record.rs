@@ -718,7 +718,7 @@ fn a_failure_that_is_tried_again_after_a_pause_is_one_event() {
     assert_eq!(told(&nodes.state), 2);
 }
 
-/// What probes find is told while the service goes on, once, and that it has passed as well.
+/// A finding of probes is told once, while the service goes on, and also that it has passed.
 #[test]
 fn a_running_service_whose_process_does_not_answer_is_told_until_it_answers() {
     let mut nodes = running();

@@ -20,16 +20,16 @@
 //! - The machine notices a process that ends by itself, whatever else it does. It starts the
 //!   process again, and with it all that was started after it. Processes that end before the next
 //!   attempt are one failure with the first (R21).
-//! - A process with a probe is asked again and again from its readiness until its undo. `machine/watch.rs`
-//!   says what the answers mean (R28).
+//! - A process with a probe is asked again and again from its readiness until its undo.
+//!   `machine/watch.rs` says what the answers mean (R28).
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). If
 //!   another host holds the address, the machine waits for it with everything else started, and
 //!   counts no failure.
 //!
 //! Duties of the runtime:
 //! - It carries out effects in the order in which they are polled.
-//! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket, and every
-//!   `Probe` by one [`Event::Probed`]. The machine ignores late answers.
+//! - It answers every `Run`, `Undo` and `Kill` by one [`Event::StepDone`] with its ticket, and
+//!   every `Probe` by one [`Event::Probed`]. The machine ignores late answers.
 //! - Its steps and undos are idempotent. `Undo` also cancels a step that still runs.
 //! - After a *reboot* it makes a machine with [`Machine::new`], after a restart of the agent with
 //!   [`Machine::restore`].
@@ -103,7 +103,7 @@ pub enum Event {
         process: usize,
         finding: Finding,
     },
-    /// What the readiness test of a process that is being started finds, in words for the operator.
+    /// Finding of the readiness test of a process that is being started, in words for the operator.
     /// `recovers`: the process recovers from a crash, and may take as long as it needs.
     NotReady {
         process: usize,

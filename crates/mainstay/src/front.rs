@@ -14,7 +14,8 @@ const PROGRAM: &str = "mainstay-lab";
 
 #[derive(Args, Debug)]
 pub struct FrontArgs {
-    // Whatever begins with a dash is for the other command line, unless it is an option of all commands.
+    // A word that begins with a dash is for the other command line, unless it is an option of all
+    // commands.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub words: Vec<OsString>,
 }

@@ -1,6 +1,6 @@
 //! The router's ports. A port is bound from the start to the end, so that one that cannot be had is
-//! told at the start. It is listened on only while the switch says so: otherwise a client is refused
-//! at once.
+//! told at the start. It is listened on only while the switch says so: otherwise a client is
+//! refused at once.
 
 use crate::switch::RouteId;
 use std::io;

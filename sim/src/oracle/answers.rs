@@ -139,8 +139,8 @@ pub fn stopped(state: &State) -> BTreeSet<String> {
     stopped.map(|(name, _)| name.clone()).collect()
 }
 
-/// H14: the command leaves alone what an operator has stopped, unless it starts that, or the service
-/// is deleted. `before`: what was stopped before it.
+/// H14: the command leaves alone what an operator has stopped, unless it starts that, or the
+/// service is deleted. `before`: what was stopped before it.
 ///
 /// # Errors
 /// The service that it starts.

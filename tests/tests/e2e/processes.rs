@@ -66,7 +66,7 @@ pub fn kill_the_engine_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     cluster.lab.wait_in_sync(DB.resource, LIMIT)
 }
 
-/// A database that hangs is found by its probe, which logs in, and is killed and started again where
+/// A database that hangs is found by its probe, which logs in. It is killed and started again where
 /// it is. Nothing that it acknowledged is missing afterwards.
 pub fn a_database_that_stands_still_is_started_again(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let (lab, primary) = (&cluster.lab, cluster.primary()?);

@@ -224,7 +224,7 @@ pub fn finish(
 /// A command that was begun to answer a question.
 pub struct Asked {
     begun: Begun,
-    /// What it says, on both outputs.
+    /// Both outputs of the command.
     said: PipeReader,
 }
 

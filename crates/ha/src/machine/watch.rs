@@ -17,7 +17,8 @@
 //!
 //! Invariants
 //! - At most one probe of a process is under way.
-//! - A process is restarted only after `probe_failures` failures in a row, all since its last start.
+//! - A process is restarted only after `probe_failures` failures in a row, all since its last
+//!   start.
 //! - A process that does not answer is not asked to end either: it is killed at once. A stop signal
 //!   would wait for a process that stands still, up to `stop_timeout_s`.
 //! - A probe is answered before the next one is asked, so a slow probe is never asked more often
@@ -37,7 +38,7 @@ const LATE_MS: u64 = 2_000;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
     Healthy,
-    /// It answers that it recovers from a crash or still starts.
+    /// The process answers that it recovers from a crash or still starts.
     Recovering(String),
     Unhealthy(String),
     /// This node could not ask.
@@ -58,7 +59,7 @@ pub(super) struct Watched {
     asked: Time,
     /// Failures in a row.
     failures: u32,
-    /// What the operator is told of the process while the service runs; nothing of a healthy one.
+    /// Words for the operator while the service runs; none for a healthy process.
     words: Option<String>,
 }
 
@@ -222,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// What probes say of the processes of a service that runs; empty if all are healthy.
+    /// Returns the findings of probes of a service that runs; empty if all processes are healthy.
     pub(super) fn findings(&self) -> String {
         let words: Vec<&str> = self.watched.values().filter_map(|watched| watched.words.as_deref()).collect();
         words.join("; ")

@@ -381,6 +381,22 @@ fn with_takeover_writes_wait_for_an_absent_follower_until_its_removal_is_recorde
     assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
 }
 
+/// The record has moved on without B, so B may not take over.
+#[test]
+fn with_takeover_an_absent_follower_whose_proposal_came_to_nothing_holds_up_no_write() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    lab.hold_proposals = true;
+    with_takeover(&mut lab);
+    lab.cut(A, B);
+    lab.run_ms(2_000);
+    lab.record.version = lab.record.version.next();
+    lab.publish();
+    let ids: Vec<_> = (0..8).map(|block| (lab.write(A, block % 6, 0), lab.run_ms(8)).0).collect();
+    lab.run_ms(2_000);
+    assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
+}
+
 /// B is failover-ready by wider limits, and lags by more than the new ones allow. Found by seed
 /// 3345710.
 #[test]

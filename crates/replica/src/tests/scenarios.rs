@@ -159,6 +159,27 @@ fn a_joiner_is_required_until_its_change_can_no_longer_happen() {
     lab.assert_equal();
 }
 
+/// A proposal may get lost on its way, and no client wakes an idle primary.
+#[test]
+fn an_idle_primary_repeats_its_proposals_until_they_are_answered() {
+    let mut lab = two();
+    let repeated = |lab: &mut Lab, meant: fn(&IssChange) -> bool| {
+        lab.held.clear();
+        lab.run_ms(2600);
+        let held = lab.held.iter().map(|held| &held.change);
+        held.filter(|change| matches!(change, ProposedChange::Iss(change) if meant(change))).count()
+    };
+    lab.hold_proposals = true;
+    lab.crash(B);
+    let shrinks = repeated(&mut lab, |change| matches!(change, IssChange::Shrink { .. }));
+    lab.let_go();
+    lab.run_ms(50);
+    assert_eq!(lab.iss(), [A]);
+    lab.start(B);
+    let grows = repeated(&mut lab, |change| matches!(change, IssChange::Grow { .. }));
+    assert!(shrinks >= 4 && grows >= 4, "{shrinks} and {grows}");
+}
+
 /// R1, R5: after a promotion the old primary is refused by everyone that promised, and cannot
 /// commit.
 #[test]

@@ -1,8 +1,8 @@
 //! The probes of processes: the command that asks, and what its answer means.
 //!
 //! Guarantees
-//! - A probe is a process of its own: whatever hangs in it ends with its time limit. It has the user,
-//!   the environment and the cgroup of the process that it asks, so it ends with that process.
+//! - A probe is a process of its own: whatever hangs in it ends with its time limit. It has the
+//!   user, the environment and the cgroup of the process that it asks, so it ends with that process.
 //! - A probe begins only while its process runs, and on the footing of a process
 //!   ([`crate::service::footing`]): never on a node that is being silenced.
 //! - A probe that this node cannot begin says nothing of the process ([`Finding::NotAsked`]): a
@@ -47,7 +47,8 @@ impl Work {
         }
     }
 
-    /// Whether the probe finds a process that is being started healthy. If not, the machine is told.
+    /// Whether the probe finds a process that is being started healthy. If not, the machine is
+    /// told.
     pub(super) fn probe_start(&self, process: usize, number: u64, on_done: &OnDone) -> bool {
         let spec = self.spec();
         let timeout = Duration::from_secs(spec.processes[process].probe_timeout_s);
