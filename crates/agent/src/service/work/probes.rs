@@ -2,7 +2,8 @@
 //!
 //! Guarantees
 //! - A probe is a process of its own: whatever hangs in it ends with its time limit. It has the
-//!   user, the environment and the cgroup of the process that it asks, so it ends with that process.
+//!   user, the environment and the cgroup of the process that it asks, so it ends with that
+//!   process.
 //! - A probe begins only while its process runs, and on the footing of a process
 //!   ([`crate::service::footing`]): never on a node that is being silenced.
 //! - A probe that this node cannot begin says nothing of the process ([`Finding::NotAsked`]): a
