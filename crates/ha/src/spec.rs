@@ -117,13 +117,13 @@ pub struct Process {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
     /// From the beginning of a probe to that of the next one, in seconds.
-    #[serde(default = "default_probe_interval_s", skip_serializing_if = "is_default_probe_interval_s")]
+    #[serde(default = "default_probe_interval_s")]
     pub probe_interval_s: u64,
     /// How long one probe may take, in seconds.
-    #[serde(default = "default_probe_timeout_s", skip_serializing_if = "is_default_probe_timeout_s")]
+    #[serde(default = "default_probe_timeout_s")]
     pub probe_timeout_s: u64,
     /// Probes that fail in a row before the process is restarted.
-    #[serde(default = "default_probe_failures", skip_serializing_if = "is_default_probe_failures")]
+    #[serde(default = "default_probe_failures")]
     pub probe_failures: u32,
 }
 
@@ -202,18 +202,6 @@ fn default_probe_timeout_s() -> u64 {
 }
 fn default_probe_failures() -> u32 {
     3
-}
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
-fn is_default_probe_interval_s(seconds: &u64) -> bool {
-    *seconds == default_probe_interval_s()
-}
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
-fn is_default_probe_timeout_s(seconds: &u64) -> bool {
-    *seconds == default_probe_timeout_s()
-}
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde gives references
-fn is_default_probe_failures(failures: &u32) -> bool {
-    *failures == default_probe_failures()
 }
 fn default_restart_limit() -> u32 {
     3

@@ -2,8 +2,8 @@
 
 use crate::failure::{Code, Failure, Outcome, chain};
 use clap::{ArgGroup, Args};
+use mainstay_router::RouterError;
 use mainstay_router::settings::{Fault, Limits, Ms, RouteSettings, Settings};
-use mainstay_router::{RouterError, agents};
 use mainstay_types::duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -177,7 +177,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(format!("{settings:?}"), format!("{file:?}"));
-        assert_eq!(agents::with_port("10.0.0.1"), "10.0.0.1:7403");
+        assert_eq!(mainstay_router::agents::with_port("10.0.0.1"), "10.0.0.1:7403");
     }
 
     #[test]

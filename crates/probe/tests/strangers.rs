@@ -130,7 +130,7 @@ const KINDS: [&str; 2] = ["mariadb", "postgresql"];
 
 #[test]
 fn a_server_that_never_ends_its_answer_holds_a_probe_only_for_its_limit() {
-    let silent = server(|stream| std::mem::forget(stream));
+    let silent = server(std::mem::forget);
     // A packet of 65,280 bytes, byte by byte.
     let slow = server(|mut stream| {
         let _ = stream.write_all(b"\0\xff\0\0\x0a");

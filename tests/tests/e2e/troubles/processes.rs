@@ -127,7 +127,7 @@ fn does_not_answer(lab: &Lab) -> Result<()> {
         ensure!(now.len() == 1 && now != before, "{now:?}");
         Ok(())
     })
-    .or_else(|error| Err(error.context(status().unwrap_or_default())))?;
+    .map_err(|error| error.context(status().unwrap_or_default()))?;
     std::fs::remove_file(&sick)?;
     ensure!(lab.wait_running("sick", LIMIT)? == node, "it moved");
     let events = lab.cli(&["events"])?;
