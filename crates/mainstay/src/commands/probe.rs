@@ -204,12 +204,14 @@ impl From<Kind> for Probe {
     }
 }
 
-/// A probe from the command line, its time, and whether the result is printed as JSON.
+/// A probe from the command line, its time, and how the result is printed.
 #[derive(Debug)]
 pub struct Chosen {
     probe: Probe,
     limit: Duration,
     json: bool,
+    /// The agent asked, which reads the outcome from the exit code: the reason alone.
+    bare: bool,
 }
 
 /// Reads the words after `mainstay probe`.
@@ -217,6 +219,7 @@ pub fn parse(words: &[OsString]) -> Result<Chosen, clap::Error> {
     let name = OsString::from("mainstay probe");
     let args = ProbeArgs::try_parse_from([&name].into_iter().chain(words))?;
     let wrong = |kind, text: String| ProbeArgs::command().error(kind, text);
+    let bare = args.spec.is_some();
     let probe: Probe = match (args.spec, args.kind) {
         (Some(json), None) => serde_json::from_str(&json)
             .map_err(|error| wrong(ErrorKind::ValueValidation, format!("--spec is no probe: {error}")))?,
@@ -238,7 +241,7 @@ pub fn parse(words: &[OsString]) -> Result<Chosen, clap::Error> {
         let text = format!("{}\n  what to do: {}", error, error.remedy);
         wrong(ErrorKind::ValueValidation, text)
     })?;
-    Ok(Chosen { probe, limit: Duration::from_secs(args.timeout_s), json: args.json })
+    Ok(Chosen { probe, limit: Duration::from_secs(args.timeout_s), json: args.json, bare })
 }
 
 /// The words after `mainstay probe` if help on it is asked for by `mainstay help probe`.
@@ -256,6 +259,8 @@ pub fn run(words: &[OsString], output: Output) -> u8 {
     if chosen.json || output.json {
         let json = serde_json::json!({ "outcome": outcome.name(), "reason": outcome.words() });
         output::line(&json.to_string());
+    } else if chosen.bare {
+        output::line(outcome.words());
     } else {
         output::line(&format!("{}: {}", outcome.name(), outcome.words()));
     }
@@ -290,6 +295,7 @@ mod tests {
             let given = parse(&["--spec".into(), json.into()]).unwrap();
             assert_eq!(typed.probe, given.probe, "{line}");
             assert_eq!(typed.limit, Duration::from_secs(PROBE_TIMEOUT_S));
+            assert!(given.bare && !typed.bare);
         }
         let late = chosen("tcp a:1 --timeout-s 2 --json").unwrap();
         assert_eq!((late.limit, late.json), (Duration::from_secs(2), true));

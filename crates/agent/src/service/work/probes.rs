@@ -15,20 +15,22 @@ use crate::service::instance::{Done, OnDone};
 use crate::service::lane::CALLED_OFF;
 use crate::service::runners::ProcessHere;
 use crate::threads::lock;
-use mainstay_ha::{Event, Finding, Probe, Step};
+use mainstay_ha::{Event, Finding, Probe, ProbeExit, Step};
 use std::time::Duration;
 
 /// This program, also where its file was replaced or another user may not reach it.
 const THIS_PROGRAM: &str = "/proc/self/exe";
-/// Exit code of a probe that found the process in crash recovery: EX_TEMPFAIL of sysexits.h.
-const RECOVERS: i32 = 75;
+/// Exit code of a probe that found the process in crash recovery.
+const RECOVERS: i32 = ProbeExit::Recovering as i32;
+/// How much longer than its time limit a probe of this program may take to say where it hung.
+const SAYS_WHERE: Duration = Duration::from_millis(500);
 
 impl Work {
     /// Asks the probe of a process that runs, for at most `timeout`.
     pub fn ask_process(&self, process: usize, timeout: Duration) -> Finding {
         let spec = self.spec();
         let asked = ProcessHere::of(&spec, process, &self.dirs, &self.outputs).and_then(|here| {
-            let plan = plan(&here)?;
+            let (plan, patience) = plan(&here, timeout)?;
             // One that an earlier agent began may still run.
             self.kill_role(process, Role::Probe)?;
             let footing = self.footing()?;
@@ -38,11 +40,11 @@ impl Work {
             }
             let asked = command::ask(&self.dirs, &plan, Role::Probe, footing).map_err(words)?;
             drop(running);
-            Ok((plan, asked))
+            Ok((plan, patience, asked))
         });
         match asked {
-            Ok((plan, asked)) => {
-                finding(command::answer(&self.dirs, &plan, asked, timeout, &|| true), timeout)
+            Ok((plan, patience, asked)) => {
+                finding(command::answer(&self.dirs, &plan, asked, patience, &|| true), timeout)
             }
             Err(why) => Finding::NotAsked(why),
         }
@@ -52,14 +54,15 @@ impl Work {
     /// told.
     pub(super) fn probe_start(&self, process: usize, number: u64, on_done: &OnDone) -> bool {
         let spec = self.spec();
-        let timeout = Duration::from_secs(spec.processes[process].probe_timeout_s);
+        let Some(described) = spec.processes.get(process) else { return false };
+        let timeout = Duration::from_secs(described.probe_timeout_s);
         let begin = || {
             let here = ProcessHere::of(&spec, process, &self.dirs, &self.outputs)?;
-            let plan = plan(&here)?;
+            let (plan, patience) = plan(&here, timeout)?;
             self.kill_role(process, Role::Ready)?;
             self.stands(Step::CheckReady { process }, on_done)?;
             let asked = command::ask(&self.dirs, &plan, Role::Ready, self.footing()?).map_err(words)?;
-            Ok((plan, asked))
+            Ok((plan, patience, asked))
         };
         let revoke = || {
             if let Err(error) = self.kill_role(process, Role::Ready) {
@@ -68,8 +71,8 @@ impl Work {
         };
         let wanted = || self.processes.is_newest(number);
         let found = match self.processes.make(number, begin, revoke) {
-            Ok((plan, asked)) => {
-                finding(command::answer(&self.dirs, &plan, asked, timeout, &wanted), timeout)
+            Ok((plan, patience, asked)) => {
+                finding(command::answer(&self.dirs, &plan, asked, patience, &wanted), timeout)
             }
             Err(why) => Finding::NotAsked(why),
         };
@@ -86,17 +89,19 @@ impl Work {
     }
 }
 
-/// Returns the command of a process's probe.
-fn plan(here: &ProcessHere) -> Result<ProcessPlan, String> {
-    let command = match &here.process.probe {
+/// Returns the command of a process's probe, and how long it is waited for.
+fn plan(here: &ProcessHere, timeout: Duration) -> Result<(ProcessPlan, Duration), String> {
+    let (command, patience) = match &here.process.probe {
         None => return Err("it has no probe".into()),
-        Some(Probe::Command(command)) => command.clone(),
+        Some(Probe::Command(command)) => (command.clone(), timeout),
         Some(probe) => {
             let spec = serde_json::to_string(probe).map_err(words)?;
-            [THIS_PROGRAM, "probe", "--spec", &spec].map(str::to_owned).into()
+            let seconds = timeout.as_secs().to_string();
+            let command = [THIS_PROGRAM, "probe", "--timeout-s", &seconds, "--spec", &spec];
+            (command.map(str::to_owned).into(), timeout + SAYS_WHERE)
         }
     };
-    here.plan(&command)
+    Ok((here.plan(&command)?, patience))
 }
 
 fn finding(answer: Result<(i32, String), ProcessError>, timeout: Duration) -> Finding {
