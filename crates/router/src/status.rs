@@ -202,25 +202,30 @@ pub async fn serve(listener: TcpListener, inputs: UnboundedSender<Input>) {
     }
 }
 
-async fn ask(inputs: &UnboundedSender<Input>) -> Result<Snapshot, Response> {
-    let (reply, answer) = oneshot::channel();
+/// Answers with what is made of the router's state.
+async fn answer(inputs: &UnboundedSender<Input>, of: impl FnOnce(Snapshot) -> Response) -> Response {
+    let (reply, snapshot) = oneshot::channel();
     drop(inputs.send(Input::Ask(reply)));
-    answer.await.map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "the router ends\n").into_response())
+    match snapshot.await {
+        Ok(snapshot) => of(snapshot),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the router ends\n").into_response(),
+    }
 }
 
-async fn health(State(inputs): Asks) -> Result<Response, Response> {
-    Ok(match ask(&inputs).await?.illness() {
+async fn health(State(inputs): Asks) -> Response {
+    let of = |snapshot: Snapshot| match snapshot.illness() {
         None => "ok\n".into_response(),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
-    })
+    };
+    answer(&inputs, of).await
 }
 
-async fn primary(State(inputs): Asks) -> Result<Response, Response> {
-    Ok(of_primaries(ask(&inputs).await?.primaries(None)))
+async fn primary(State(inputs): Asks) -> Response {
+    answer(&inputs, |snapshot| of_primaries(snapshot.primaries(None))).await
 }
 
-async fn primary_of(State(inputs): Asks, Path(name): Path<String>) -> Result<Response, Response> {
-    Ok(of_primaries(ask(&inputs).await?.primaries(Some(&name))))
+async fn primary_of(State(inputs): Asks, Path(name): Path<String>) -> Response {
+    answer(&inputs, |snapshot| of_primaries(snapshot.primaries(Some(&name)))).await
 }
 
 fn of_primaries(found: Option<(bool, String)>) -> Response {
@@ -231,7 +236,7 @@ fn of_primaries(found: Option<(bool, String)>) -> Response {
     }
 }
 
-async fn metrics(State(inputs): Asks) -> Result<Response, Response> {
-    let page = ask(&inputs).await?.metrics();
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
+async fn metrics(State(inputs): Asks) -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    answer(&inputs, |snapshot| (kind, snapshot.metrics()).into_response()).await
 }
