@@ -258,7 +258,7 @@ const STORIES: &[Story] = &[
     ),
     (
         Bug::GivenUpServes,
-        "H1: ",
+        "not within 0 ms: the service runs on n2",
         "a_node_that_gave_its_role_up_starts_nothing_on_that_record",
         a_node_that_gave_its_role_up_starts_nothing_on_that_record,
     ),
@@ -281,7 +281,8 @@ fn a_replica_that_is_opened_anew_is_fed_again() {
 
 /// R19, seed 2418267: a replica cannot be opened. The report of its node is under way for seconds,
 /// and meanwhile the replica can be opened after all. The node cannot know whether it is still
-/// primary. So it asks to be promoted before it starts the service.
+/// primary. So it asks to be promoted before it starts the service. Otherwise the report, when it
+/// comes, takes the role away under the service, which then goes to another node.
 fn a_node_that_gave_its_role_up_starts_nothing_on_that_record() {
     let mut sim = Scenario::with_service();
     let [p, s, _] = sim.cast();
