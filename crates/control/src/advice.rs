@@ -213,7 +213,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     subject.clone(),
                     format!("runs on {node_name}, but {}", on.detail),
                     format!(
-                        "Mainstay restarts a process that does not answer; if this lasts, look at the output of its processes on {node_name}, in services/{name} of the state directory"
+                        "Mainstay restarts a process that does not answer; if this lasts, run `mainstay service logs {name}`"
                     ),
                 );
             }

@@ -2,9 +2,9 @@
 //! same.
 
 use super::REPEAT_PROPOSAL_MS;
-use crate::state::{Command, State};
+use crate::state::{Command, State, cut};
 use mainstay_ha::Report;
-use mainstay_types::{NodeId, Time};
+use mainstay_types::{NodeId, ServicePhase, Time};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
@@ -85,5 +85,7 @@ fn is_known(state: &State, node: NodeId, name: &str, report: &Report) -> bool {
             && on.epoch == report.epoch
             && on.round == report.round
             && on.failures == report.failures
+            // A step that is under way is news for its own node only; findings of probes are for all.
+            && (report.phase != ServicePhase::Running || on.detail == cut(report.detail.clone()))
     })
 }

@@ -227,6 +227,31 @@ fn a_service_is_forgotten_when_its_end_was_told() {
     assert!(!lab.core.proposals.is_unsaid(&lab.state, ME, "db"), "what it said is forgotten with it");
 }
 
+/// R28: the phase stays, and what the probes of the service find is news all the same.
+#[test]
+fn a_finding_about_a_running_service_is_told_to_the_cluster_and_that_it_has_passed() {
+    let (mut lab, _) = running();
+    let machine = lab.core.services.machine("db").expect("it runs");
+    let (epoch, round) = (machine.epoch(), machine.round());
+    for detail in ["", "process db does not answer: too many connections", ""] {
+        let report = Report {
+            phase: ServicePhase::Running,
+            epoch,
+            round,
+            detail: detail.into(),
+            failures: 0,
+            passes: false,
+            last_failure: String::new(),
+        };
+        lab.core.proposals.report("db".into(), report);
+        for command in lab.core.proposals.due_reports(lab.now, &lab.state, ME) {
+            apply(&mut lab, command);
+        }
+        assert_eq!(lab.state.services["db"].nodes[&ME].detail, detail);
+        assert!(!lab.core.proposals.is_unsaid(&lab.state, ME, "db"));
+    }
+}
+
 /// The service comes to rest. A look begins before the reconciler has asked the service for its
 /// last report.
 #[test]
