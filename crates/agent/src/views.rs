@@ -461,6 +461,9 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
             reason: if on.last_failure.is_empty() { on.detail.clone() } else { on.last_failure.clone() },
         })
         .collect();
+    // R28: what the probes of a running service find.
+    let finding = shown.map(|(_, on)| on).filter(|on| on.phase == ServicePhase::Running);
+    let finding = finding.map(|on| &on.detail).filter(|detail| !detail.is_empty());
     ServiceView {
         name: name.to_owned(),
         resource: service.spec.resource.clone(),
@@ -474,7 +477,7 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),
         deleting: service.deleting,
         failures,
-        advice: service.halted.iter().cloned().collect(),
+        advice: service.halted.iter().chain(finding).cloned().collect(),
         stopped_ms: service.stopped.map(|stopped| stopped.at_ms),
         restarting: service.restart.is_some(),
         hindrances: Vec::new(),
