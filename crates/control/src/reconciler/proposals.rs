@@ -85,7 +85,8 @@ fn is_known(state: &State, node: NodeId, name: &str, report: &Report) -> bool {
             && on.epoch == report.epoch
             && on.round == report.round
             && on.failures == report.failures
-            // A step that is under way is news for its own node only; findings of probes are for all.
+            // A step that is under way is news for its own node only; findings of probes are for
+            // all.
             && (report.phase != ServicePhase::Running || on.detail == cut(report.detail.clone()))
     })
 }
