@@ -36,6 +36,8 @@
 
 mod amend;
 mod kill;
+mod loss;
+mod report;
 mod restart;
 mod undo;
 mod watch;
@@ -637,92 +639,6 @@ impl Machine {
         self.steps.get(at) == Some(&Step::AddAddress)
     }
 
-    /// The index of the highest step that may have had an effect, and the index of `step`. `None`
-    /// if `step` is being undone, or was not begun.
-    fn begun(&self, step: Step) -> Option<(usize, usize)> {
-        let top = match self.mode {
-            Mode::Forward { at } => self.top(at),
-            Mode::Running => self.steps.len().saturating_sub(1),
-            _ => return None,
-        };
-        let at = self.steps.iter().position(|known| *known == step)?;
-        (at <= top).then_some((top, at))
-    }
-
-    /// R28: takes down the steps that stand on `step`, in order, and makes them anew from there.
-    fn on_lost(&mut self, step: Step, why: &str, mendable: bool, now: Time) {
-        let at_step = self.steps.iter().position(|known| *known == step);
-        let words = step_words(&self.spec, step);
-        let why = match self.mode {
-            Mode::Forward { at } if at_step == Some(at) => format!("{words} failed: {why}"),
-            _ => format!("'{words}' does not hold any more: {why}"),
-        };
-        if let (Mode::BackingOff { from }, Some(at)) = (&self.mode, at_step)
-            && let Some(top) = from.checked_sub(1).filter(|top| *top >= at)
-        {
-            // The failure is counted already, with a step that stood on it.
-            self.passes = true;
-            self.last_failure.clone_from(&why);
-            self.reason = why;
-            let (floor, then) = if mendable { (at, Then::Retry) } else { (0, Then::Fail) };
-            return self.backward(top, floor, then, 0, now);
-        }
-        let Some((top, at)) = self.begun(step) else { return };
-        // No program of the service is at fault.
-        self.passes = true;
-        if mendable {
-            reach!("ha: a step's result is lost");
-            self.fail(top, at, why, now);
-        } else {
-            self.fail_here(top, why, now);
-        }
-    }
-
-    fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
-        let started = self.steps.iter().position(|step| *step == Step::StartProcess { process });
-        let Some(started) = started else { return };
-        let name = &self.spec.processes[process].name;
-        let why = format!("process {name} ended by itself: {status}");
-        match self.mode {
-            Mode::Stopped | Mode::Failed | Mode::Killing => {}
-            Mode::Forward { at } if started <= self.top(at) => {
-                reach!("ha: a process ended by itself while others start");
-                self.passes = false;
-                self.fail(self.top(at), started, why, now);
-            }
-            Mode::Forward { .. } => {}
-            Mode::Running => {
-                reach!("ha: a process ended by itself");
-                self.passes = false;
-                self.fail(self.steps.len().saturating_sub(1), started, why, now);
-            }
-            // The machine has made no attempt since the failure that is being undone. So this is a
-            // part of that failure.
-            Mode::Backward { ref mut floor, then: Then::Retry, .. } if started < *floor => {
-                reach!("ha: a process ended by itself while another one is undone");
-                *floor = started;
-                self.passes = false;
-                self.reason = format!("{}; {why}", self.reason);
-                self.last_failure.clone_from(&self.reason);
-                self.persist();
-                self.report();
-            }
-            Mode::Backward { floor, then: Then::Restart, .. } if started < floor => {
-                self.fail_in_restart(started, why, now);
-            }
-            // A process that is being undone is to end, and one that was undone has ended.
-            Mode::Backward { .. } => {}
-            Mode::BackingOff { from } if started < from => {
-                reach!("ha: a process ended by itself while another one waits");
-                self.passes = false;
-                self.reason = format!("{}; {why}", self.reason);
-                self.last_failure.clone_from(&self.reason);
-                self.backward(from - 1, started, Then::Retry, 0, now);
-            }
-            Mode::BackingOff { .. } => {}
-        }
-    }
-
     fn on_tick(&mut self, now: Time) {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
@@ -849,60 +765,5 @@ impl Machine {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         ticket
-    }
-
-    fn persist(&mut self) {
-        let saved = Saved {
-            mode: match self.mode {
-                // A second restart must still know how far the first process had come.
-                Mode::Forward { at } => Mode::Forward { at: at.max(self.adopt_below) },
-                ref mode => mode.clone(),
-            },
-            epoch: self.epoch,
-            round: self.round,
-            spent_epoch: self.spent_epoch,
-            began: self.began,
-            passes: self.passes,
-            failures: self.failures.clone(),
-            reason: self.reason.clone(),
-            last_failure: self.last_failure.clone(),
-            restarted: self.restarted,
-            // Answers to work that is still under way must not match tickets given after a restart.
-            next_ticket: self.next_ticket + 64,
-        };
-        self.effects.push_back(Effect::Persist(saved));
-    }
-
-    fn report(&mut self) {
-        let detail = match &self.mode {
-            Mode::Forward { at } if self.is_last(*at) && self.address_held.is_some() => {
-                let why = self.address_held.as_deref().unwrap_or_default();
-                format!("waits for its address, and asks for it again: {why}")
-            }
-            Mode::Forward { at } => match self.steps.get(*at) {
-                Some(Step::AddAddress) if self.probe != Probe::Free => "probe the address".into(),
-                Some(step) => {
-                    let words = step_words(&self.spec, *step);
-                    self.not_ready.as_ref().map_or(words.clone(), |why| format!("{words}: {why}"))
-                }
-                None => String::new(),
-            },
-            Mode::Running => self.findings(),
-            Mode::Backward { at, attempt: 0, .. } => {
-                let undoing = format!("undo '{}'", step_words(&self.spec, self.steps[*at]));
-                if self.reason.is_empty() { undoing } else { format!("{undoing}: {}", self.reason) }
-            }
-            _ => self.reason.clone(),
-        };
-        let report = Report {
-            phase: self.phase(),
-            epoch: self.epoch,
-            round: self.round,
-            detail,
-            failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
-            passes: self.passes,
-            last_failure: self.last_failure.clone(),
-        };
-        self.effects.push_back(Effect::Report(report));
     }
 }
