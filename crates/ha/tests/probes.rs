@@ -212,6 +212,22 @@ fn a_probe_that_the_node_cannot_ask_restarts_nothing_and_is_told_of() {
     assert_eq!(node.words(), "whether process one answers is not known: /bin/ask-one cannot be started");
 }
 
+/// The operator lowers the limit below the failures that were counted already.
+#[test]
+fn only_another_failed_probe_restarts_a_process_under_a_lower_limit() {
+    let mut node = Node::new();
+    node.answers.insert(0, silence());
+    node.pass(4_000);
+    let lower = SPEC.replacen("probe = ", "probe_failures = 2\nprobe = ", 1);
+    node.machine.amend(ServiceSpec::parse(&lower).unwrap(), node.now);
+    node.answers.insert(0, Finding::NotAsked("no memory".into()));
+    node.pass(10_000);
+    assert!(node.undone.is_empty() && node.is_running());
+    node.answers.insert(0, silence());
+    node.pass(2_000);
+    assert_eq!(node.undone.last(), Some(&(ONE, true)));
+}
+
 #[test]
 fn a_probe_that_never_ends_counts_as_failed() {
     let mut node = Node::new();

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | healthy | failures in a row start at 0 again |
 //! | recovering | the same; the service says that the process recovers |
-//! | unhealthy, or no answer in time | one more failure; at `probe_failures` the process is restarted |
+//! | unhealthy, or no answer in time | one more failure; at `probe_failures` a restart |
 //! | not asked | nothing: this node could not ask, which says nothing of the process |
 //!
 //! Invariants
@@ -158,6 +158,7 @@ impl Machine {
         }
         let (limit, name) = (described.probe_failures, &described.name);
         let before = watched.words.take();
+        let failures = watched.failures;
         match finding {
             Finding::Healthy => watched.failures = 0,
             Finding::Recovering(_) if planted(Bug::RecoveryIsUnhealthy) => watched.failures += 1,
@@ -175,7 +176,7 @@ impl Machine {
                 watched.words = Some(format!("whether process {name} answers is not known: {why}"));
             }
         }
-        let failed = watched.failures > 0
+        let failed = watched.failures > failures
             && (watched.failures >= limit || planted(Bug::OneProbeDecides))
             && !planted(Bug::ProbesOnlyTell);
         if failed {
