@@ -390,6 +390,16 @@ impl Probe {
         }
     }
 
+    /// The file that holds the password, if there is one.
+    #[must_use]
+    pub fn password_file(&self) -> Option<&str> {
+        match self {
+            Self::Mariadb(probe) | Self::Mysql(probe) => probe.password_file.as_deref(),
+            Self::Postgresql(probe) => probe.password_file.as_deref(),
+            Self::Tcp(_) | Self::Http(_) | Self::Command(_) => None,
+        }
+    }
+
     /// Checks everything that can be checked without a node. `field`: the probe's own path, for
     /// errors.
     pub fn validate(&self, field: &str) -> Result<(), SpecError> {

@@ -81,6 +81,13 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
         if let Some(Probe::Command(command)) = &process.probe {
             lacks.extend(program_lacks("probe", command, process, spec));
         }
+        if let Some(file) = process.probe.as_ref().and_then(Probe::password_file)
+            && !is_on_volume(Path::new(file), spec)
+            && !Path::new(file).is_file()
+        {
+            let problem = format!("there is no file {file}");
+            note(field("probe"), problem, "make it there; it holds the password and nothing else");
+        }
         for Lack { field: name, problem, remedy } in lacks {
             note(field(&name), problem, &remedy);
         }
@@ -119,10 +126,15 @@ pub(super) fn program_lacks(
     Some(Lack { field: field.into(), problem, remedy: "install it there, or correct the path".into() })
 }
 
+/// Whether `path` is on the service's own file system, of which other nodes know nothing.
+fn is_on_volume(path: &Path, spec: &ServiceSpec) -> bool {
+    let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
+    mount.is_some_and(|mount| follow(path).starts_with(mount))
+}
+
 /// Why `program` cannot be started, if it is known.
 fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<String> {
-    let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
-    let on_volume = |path: &Path| mount.as_ref().is_some_and(|mount| follow(path).starts_with(mount));
+    let on_volume = |path: &Path| is_on_volume(path, spec);
     let search = process.env.get("PATH").map_or(command::SEARCH_PATH, String::as_str);
     // A service starts in the root directory.
     let path = if program.contains('/') {
@@ -229,9 +241,17 @@ mod tests {
             ("command=['sh']\nenv={PATH='/nonexistent'}\n".into(), "process[0].command"),
             ("command=['/bin/sh']\nprepare=['/bin/no-such']\n".into(), "process[0].prepare"),
             ("command=['/bin/sh']\nready={command=['/bin/no-such']}\n".into(), "process[0].ready"),
+            ("command=['/bin/sh']\nprobe={command=['/bin/no-such']}\n".into(), "process[0].probe"),
+            (
+                "command=['/bin/sh']\nprobe={mysql={socket='/s',password_file='/nonexistent/p'}}\n".into(),
+                "process[0].probe",
+            ),
         ] {
             assert_eq!(fields(&process(&text)), [field], "{text}");
         }
+        let with_password =
+            format!("command=['/bin/sh']\nprobe={{mysql={{socket='/s',password_file='{plain}'}}}}\n");
+        assert_eq!(fields(&process(&with_password)), Vec::<String>::new());
         let on_volume =
             "[mount]\npath='/srv/s'\nfstype='proc'\n[[process]]\nname='a'\ncommand=['/srv/s/bin/db']\n";
         assert_eq!(fields(&spec(on_volume)), Vec::<String>::new());
