@@ -2,7 +2,7 @@
 //! agent. The engine makes the devices and serves them. Both may have to end those that a dead
 //! engine has left, and kill their users first.
 //!
-//! What may be done with a left device, and when, is decided in [`mainstay_silence`].
+//! [`mainstay_silence`] decides what may be done with a left device, and when.
 
 pub mod block_queue;
 pub mod descriptor_holder;

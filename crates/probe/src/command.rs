@@ -59,7 +59,7 @@ pub async fn probe(words: &[String], stage: &Stage) -> Probed<String> {
     command.args(arguments).stdin(Stdio::null()).process_group(0);
     command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let spawned = command.spawn();
-    // It holds the writing ends of the pipe.
+    // The command holds the writing ends of the pipe.
     drop(command);
     let mut running = Running(Some(spawned.map_err(failed)?));
     let said = last_line(reader);

@@ -337,7 +337,7 @@ impl Replica {
             }
             _ => None,
         };
-        // What is to be recorded comes first.
+        // Changes that are to be recorded come first.
         let waits = matches!(
             due,
             Due::Propose(

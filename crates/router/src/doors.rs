@@ -76,7 +76,7 @@ impl Door {
     pub async fn close(&mut self) {
         if let Some(open) = self.open.take() {
             open.abort();
-            // It ends because it was told so.
+            // The task ends because it was told so.
             let _ = open.await;
             self.reserved = bind(self.address).ok();
         }

@@ -177,7 +177,7 @@ impl Bench {
 
     fn end(self) {
         self.stop.send(()).unwrap();
-        // It may have ended already.
+        // The router may have ended already.
         let _ = self.stop.send(());
         self.running.join().unwrap().unwrap();
     }
@@ -267,7 +267,7 @@ fn sessions_of_a_node_that_died_silently_are_reset_at_the_epoch_change() {
     let bench = Bench::start();
     bench.database(1, |mut stream| {
         drop(stream.write_all(b"1"));
-        // It says nothing more and closes nothing, like a machine without power.
+        // The server says nothing more and closes nothing, like a machine without power.
         thread::sleep(PATIENCE * 2);
     });
     bench.database(2, |mut stream| {

@@ -42,7 +42,7 @@ impl Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        // It has ended already unless the scenario failed.
+        // The router has ended already unless the scenario failed.
         drop(self.running.kill());
         drop(self.running.wait());
     }

@@ -134,7 +134,7 @@ fn read_within(dirs: &ServiceDirs, process: &str, wanted: Wanted, most: u64) -> 
     let unfinished = unfinished(&bytes);
     bytes.truncate(bytes.len() - unfinished);
     next.bytes -= unfinished as u64;
-    // What was cut does not begin in the midst of a line.
+    // A part that was cut does not begin in the midst of a line.
     if cut && let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
         bytes.drain(..=end);
     }

@@ -148,7 +148,7 @@ fn shown_and_edited(lab: &Lab) -> Result<()> {
     for line in ["PASSWORD", "restart_limit = 3  # default", "# user is not set"] {
         ensure!(shown.toml.contains(line), "no '{line}' in {}", shown.toml);
     }
-    // What is shown, applied, changes nothing: hidden values stay as they are.
+    // To apply the shown file changes nothing: hidden values stay as they are.
     let path = lab.dir().join("shown.toml");
     std::fs::write(&path, &shown.toml)?;
     let said = lab.cli(&["service", "apply", &path.to_string_lossy()])?;

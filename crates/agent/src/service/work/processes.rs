@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const READY_TEST_MAX: Duration = Duration::from_secs(10);
 /// How long readiness is tested every [`POLL`], and the pause between two tests after that.
 const OFTEN: Duration = Duration::from_secs(10);
-const SELDOM: Duration = Duration::from_millis(250);
+const SELDOM: Duration = Duration::from_millis(100);
 /// How long a process may take to vanish once it is killed.
 pub(in crate::service) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
