@@ -745,6 +745,7 @@ fn a_running_service_whose_process_does_not_answer_is_told_until_it_answers() {
     for why in ["there was no answer within 3 s", "too many connections"] {
         apply(&mut nodes.state, report(&format!("process db does not answer: {why}")));
         assert_eq!((advised(&nodes.state), told(&nodes.state, "does not answer")), (1, 1));
+        assert_eq!(told(&nodes.state, "answer again"), 0);
     }
     apply(&mut nodes.state, report(""));
     assert_eq!((advised(&nodes.state), told(&nodes.state, "answer again")), (0, 1));
