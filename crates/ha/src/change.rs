@@ -98,6 +98,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             command,
             prepare,
             user,
+            prepare_user,
             env,
             start_timeout_s,
             stop_timeout_s,
@@ -111,6 +112,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         changes.value(field("command"), command, &new.command, true);
         changes.value(field("prepare"), prepare, &new.prepare, true);
         changes.text(field("user"), user.as_ref(), new.user.as_ref(), true);
+        changes.text(field("prepare_user"), prepare_user.as_ref(), new.prepare_user.as_ref(), true);
         let variables: BTreeSet<&String> = env.keys().chain(new.env.keys()).collect();
         for variable in variables {
             let (from, to) = match (env.get(variable), new.env.get(variable)) {
@@ -200,6 +202,12 @@ window_s = 300
             ("[\"/usr/sbin/mysqld\"]", "[\"/usr/sbin/mysqld\", \"-v\"]", "process[0].command", true),
             ("prepare = [\"/usr/local/bin/init-db\"]\n", "", "process[0].prepare", true),
             ("user = \"mysql\"\n", "", "process[0].user", true),
+            (
+                "user = \"mysql\"\n",
+                "user = \"mysql\"\nprepare_user = \"root\"\n",
+                "process[0].prepare_user",
+                true,
+            ),
             ("TZ = \"UTC\"", "TZ = \"CET\"", "process[0].env.TZ", true),
             ("ready = { tcp = \"127.0.0.1:3306\" }", "", "process[0].ready", false),
             ("user = ", "stop_timeout_s = 7\nuser = ", "process[0].stop_timeout_s", false),

@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-const FIELDS: [Field; 67] = [
+const FIELDS: [Field; 68] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -29,6 +29,7 @@ const FIELDS: [Field; 67] = [
     ("process[].prepare", "a list of strings", "prepare = [\"/usr/local/bin/init-db\"]"),
     ("process[].prepare[]", "a string", "prepare = [\"/usr/local/bin/init-db\", \"/srv/db\"]"),
     ("process[].user", "a string", "user = \"mysql\""),
+    ("process[].prepare_user", "a string", "prepare_user = \"root\""),
     ("process[].env", "a table of strings", "env = { TZ = \"UTC\" }"),
     ("process[].env.", "a string", "env = { THREADS = \"4\" }"),
     ("process[].start_timeout_s", "a whole number of seconds", "start_timeout_s = 60"),

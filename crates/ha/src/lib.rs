@@ -19,6 +19,7 @@ mod shown;
 mod spec;
 mod steps;
 mod system;
+mod template;
 
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
@@ -33,3 +34,4 @@ pub use shown::HIDDEN;
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
+pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};

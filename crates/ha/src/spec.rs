@@ -100,6 +100,9 @@ pub struct Process {
     pub prepare: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// User that runs `prepare`; `user` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare_user: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// How long `prepare` and, after the start, readiness may take, each.
@@ -522,16 +525,13 @@ impl Process {
             ));
         }
         let strange = |c: char| c.is_control() || c.is_whitespace();
-        if let Some(user) = self.user.as_ref().filter(|user| {
-            user.is_empty()
-                || user.len() > USER_BYTES_MAX
-                || user.contains(strange)
-                || user.contains([':', '/'])
-        }) {
+        user_field(&format!("{field}.user"), self.user.as_ref())?;
+        user_field(&format!("{field}.prepare_user"), self.prepare_user.as_ref())?;
+        if self.prepare_user.is_some() && self.prepare.is_empty() {
             return Err(SpecError::new(
-                format!("{field}.user"),
-                format!("{user:?} is not a user name"),
-                "name a user as `getent passwd` shows it, or leave the field out for root",
+                format!("{field}.prepare_user"),
+                "there is no prepare that this user could run",
+                "remove the line, or add prepare",
             ));
         }
         let named = |name: &String| !name.is_empty() && !name.contains('=') && !name.contains(strange);
@@ -576,7 +576,20 @@ impl Process {
     }
 }
 
-fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
+fn user_field(field: &str, user: Option<&String>) -> Result<(), SpecError> {
+    let strange = |c: char| c.is_control() || c.is_whitespace() || c == ':' || c == '/';
+    let wrong = |user: &&String| user.is_empty() || user.len() > USER_BYTES_MAX || user.contains(strange);
+    match user.filter(wrong) {
+        None => Ok(()),
+        Some(user) => Err(SpecError::new(
+            field,
+            format!("{user:?} is not a user name"),
+            "name a user as `getent passwd` shows it, or leave the field out for root",
+        )),
+    }
+}
+
+pub(crate) fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
     if valid_name(name) {
         Ok(())
     } else {
@@ -714,6 +727,8 @@ preferred = "alpha"
             ("TZ = \"UTC\"", "\"T\\nZ\" = \"UTC\"", "process[0].env"),
             ("user = \"mysql\"", "user = \"my\\u0000sql\"", "process[0].user"),
             ("user = \"mysql\"", "user = \"my sql\"", "process[0].user"),
+            ("user = \"mysql\"", "prepare_user = \"my:sql\"", "process[0].prepare_user"),
+            ("prepare = [\"/usr/local/bin/init-db\"]", "prepare_user = \"root\"", "process[0].prepare_user"),
             ("127.0.0.1:3306", "127.0.0.1\\u0000:3306", "process[0].ready.tcp"),
             ("10.213.1.100/24\"", "10.213.1.100/24\"\ninterface = \"eth\\u0007\"", "vip.interface"),
             ("\"/usr/local/bin/init-db\"", "\"/usr\\u0000\"", "process[0].prepare"),

@@ -107,6 +107,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             command: vec!["/usr/bin/db".into()],
             prepare: Vec::new(),
             user: None,
+            prepare_user: None,
             env: preferred
                 .filter(|node| node % 2 == 1)
                 .map(|node| ("PREFERRED".to_owned(), node.to_string()))

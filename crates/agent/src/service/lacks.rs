@@ -62,10 +62,10 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
     }
     for (i, process) in spec.processes.iter().enumerate() {
         let field = |name: &str| format!("process[{i}].{name}");
-        if let Some(user) = &process.user
-            && !command::user_exists(user)
-        {
-            note(field("user"), format!("there is no user {user}"), "make the user there");
+        for (name, user) in [("user", &process.user), ("prepare_user", &process.prepare_user)] {
+            if let Some(user) = user.as_ref().filter(|user| !command::user_exists(user)) {
+                note(field(name), format!("there is no user {user}"), "make the user there");
+            }
         }
         let mut lacks = match runners::of(process) {
             Ok(runner) => runner.lacks(process, spec),
@@ -234,6 +234,10 @@ mod tests {
         let process = |text: &str| spec(&format!("[[process]]\nname='a'\n{text}"));
         for (text, field) in [
             ("command=['/bin/sh']\nuser='nobody-has-this'\n".to_owned(), "process[0].user"),
+            (
+                "command=['/bin/sh']\nprepare=['/bin/sh']\nprepare_user='nobody-has-this'\n".into(),
+                "process[0].prepare_user",
+            ),
             ("command=['/nonexistent/db']\n".into(), "process[0].command"),
             ("command=['no-such-program']\n".into(), "process[0].command"),
             (format!("command=['{plain}']\n"), "process[0].command"),

@@ -38,7 +38,10 @@ impl Work {
         if here.process.prepare.is_empty() {
             return Ok(());
         }
-        let plan = here.plan(&here.process.prepare)?;
+        let mut plan = here.plan(&here.process.prepare)?;
+        if here.process.prepare_user.is_some() {
+            plan.user.clone_from(&here.process.prepare_user);
+        }
         let limit = Duration::from_secs(here.process.start_timeout_s);
         self.command(process, &plan, Role::Prepare, number, limit, on_done)
     }
@@ -127,6 +130,9 @@ impl Work {
             // A command that an earlier agent began may still run. Only the answer of this one
             // counts.
             self.kill_role(process, role)?;
+            if role == Role::Prepare {
+                self.kill_forgotten(process)?;
+            }
             self.stands(step, on_done)?;
             command::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
         };
@@ -139,6 +145,18 @@ impl Work {
             let log = command::log_path(&self.dirs, &plan.name);
             format!("{error}{}", if tells { command::said(&log) } else { String::new() })
         })
+    }
+
+    /// Ends what a forgotten instance has left of a process, so that a preparation has its files for
+    /// itself (R19). A process that is noted is none of these.
+    fn kill_forgotten(&self, process: usize) -> Result<(), String> {
+        let spec = self.spec();
+        let here = self.here(&spec, process)?;
+        let noted = lock(&self.running).get(&process).cloned();
+        match noted {
+            Some(note) if here.runner.runs(&here, &note) => Ok(()),
+            _ => here.runner.kill(&here, KILL_PATIENCE),
+        }
     }
 
     fn warn_of_left(&self, result: Result<(), String>) {
