@@ -5,6 +5,7 @@
 //! for some later start, on some other node. Limits, time limits, tests and choices count from the
 //! next decision on, so they are changed in place.
 
+use crate::ocf::{Ocf, is_secret};
 use crate::probe::Probe;
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec, Vip};
 use serde::{Deserialize, Serialize};
@@ -96,6 +97,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         let Process {
             name: _,
             command,
+            ocf,
             prepare,
             user,
             prepare_user,
@@ -110,6 +112,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             probe_failures,
         } = old;
         changes.value(field("command"), command, &new.command, true);
+        ocf_changes(&field("ocf"), ocf.as_ref(), new.ocf.as_ref(), changes);
         changes.value(field("prepare"), prepare, &new.prepare, true);
         changes.text(field("user"), user.as_ref(), new.user.as_ref(), true);
         changes.text(field("prepare_user"), prepare_user.as_ref(), new.prepare_user.as_ref(), true);
@@ -132,6 +135,29 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         changes.value(field("probe_timeout_s"), probe_timeout_s, &new.probe_timeout_s, false);
         changes.value(field("probe_failures"), probe_failures, &new.probe_failures, false);
     }
+}
+
+fn ocf_changes(field: &str, old: Option<&Ocf>, new: Option<&Ocf>, changes: &mut Changes) {
+    let (Some(old), Some(new)) = (old, new) else {
+        changes.text(field, old.map(|ocf| &ocf.agent), new.map(|ocf| &ocf.agent), true);
+        return;
+    };
+    let Ocf { agent, params, monitor_interval_s, monitor_timeout_s, monitor_failures } = old;
+    changes.value(format!("{field}.agent"), agent, &new.agent, true);
+    let names: BTreeSet<&String> = params.keys().chain(new.params.keys()).collect();
+    for name in names {
+        let (from, to) = (params.get(name), new.params.get(name));
+        if is_secret(name) && from != to {
+            let said = |value: Option<&String>| if value.is_some() { "a value" } else { "not set" };
+            let to = if from.is_some() && to.is_some() { "another value" } else { said(to) };
+            changes.note(format!("{field}.params.{name}"), said(from).into(), to.into(), true);
+        } else {
+            changes.text(format!("{field}.params.{name}"), from, to, true);
+        }
+    }
+    changes.value(format!("{field}.monitor_interval_s"), monitor_interval_s, &new.monitor_interval_s, false);
+    changes.value(format!("{field}.monitor_timeout_s"), monitor_timeout_s, &new.monitor_timeout_s, false);
+    changes.value(format!("{field}.monitor_failures"), monitor_failures, &new.monitor_failures, false);
 }
 
 fn ready_words(ready: Option<&Ready>) -> String {

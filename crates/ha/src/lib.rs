@@ -13,6 +13,7 @@ mod fields;
 mod foundation;
 mod guard;
 mod machine;
+mod ocf;
 mod options;
 mod probe;
 mod shown;
@@ -25,6 +26,9 @@ pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
+pub use ocf::{
+    Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
+};
 pub use options::{MountOption, mount_options};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,

@@ -105,6 +105,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
         processes: vec![Process {
             name: "db".into(),
             command: vec!["/usr/bin/db".into()],
+            ocf: None,
             prepare: Vec::new(),
             user: None,
             prepare_user: None,

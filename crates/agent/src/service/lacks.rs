@@ -1,7 +1,8 @@
 //! Needs of a service that this node does not meet: users, programs, an interface, a file system.
 //!
 //! Guarantees
-//! - Nothing is started, mounted or changed to find out.
+//! - Nothing is mounted or changed to find out, and nothing is started but a resource agent that
+//!   describes itself.
 //! - Files on the service's own volume are not looked for: they are there only while it is mounted.
 //! - A need is told as lacking only when that was found out.
 
@@ -127,7 +128,7 @@ pub(super) fn program_lacks(
 }
 
 /// Whether `path` is on the service's own file system, of which other nodes know nothing.
-fn is_on_volume(path: &Path, spec: &ServiceSpec) -> bool {
+pub(super) fn is_on_volume(path: &Path, spec: &ServiceSpec) -> bool {
     let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
     mount.is_some_and(|mount| follow(path).starts_with(mount))
 }
