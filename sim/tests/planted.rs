@@ -798,6 +798,7 @@ fn a_node_that_no_member_has_found_at_its_addresses_does_not_vote() {
         engine_addr: "10.1.0.4:7401".into(),
         witness: false,
         nonce: 4,
+        replace: false,
     };
     assert!(state.apply(Entry { at_ms: 0, command: admit }).is_ok());
     assert_eq!(state.next_seat(|node| *node == NodeId(4)), Some(NodeId(4)));
