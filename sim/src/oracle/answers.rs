@@ -94,6 +94,30 @@ pub fn without_events(state: &State) -> State {
     }
 }
 
+/// H20: a node was removed, and the voters that live are a majority of those that remain.
+///
+/// # Errors
+/// Their numbers, when they are not.
+pub fn a_majority_lives(state: &State) -> Result<&'static str, String> {
+    let voters = state.voters();
+    let alive = voters.iter().filter(|node| state.alive(**node)).count();
+    if alive * 2 > voters.len() {
+        return Ok("H20 a removal leaves a majority");
+    }
+    Err(format!("{alive} of {} voters live after it", voters.len()))
+}
+
+/// H19: no record of a resource names a node that was removed.
+///
+/// # Errors
+/// The resource, when one does.
+pub fn nothing_names_the_removed(state: &State) -> Result<(), String> {
+    if state.removed.is_empty() {
+        return Ok(());
+    }
+    state.check()
+}
+
 /// Judges the answer to `entry`, which made `after` of `before`, both without events. Returns a
 /// name for counting it.
 ///
