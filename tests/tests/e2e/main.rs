@@ -22,6 +22,7 @@ mod limits;
 mod metrics;
 mod min_copies;
 mod modes;
+mod nodes;
 mod order;
 mod partitions;
 mod processes;
@@ -116,6 +117,10 @@ const ALONE: &[(&str, Scenario)] = &[
     ("a_resource_is_rolled_back_to_a_snapshot", snapshots::a_resource_is_rolled_back_to_a_snapshot),
     ("a_client_goes_on_with_the_next_primary", clients::a_client_goes_on_with_the_next_primary),
     ("one_client_at_a_time", clients::one_client_at_a_time),
+    (
+        "a_dead_node_is_replaced_and_told_so_when_it_returns",
+        nodes::a_dead_node_is_replaced_and_told_so_when_it_returns,
+    ),
     ("a_lab_whose_disks_are_directories", directories::a_lab_whose_disks_are_directories),
     (
         "settings_are_chosen_for_one_resource_and_for_all",
