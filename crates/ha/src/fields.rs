@@ -180,7 +180,7 @@ fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|(known, ..)| *known == path)
 }
 
-/// What a field holds.
+/// Returns the kind of value that a field holds.
 pub(crate) fn holds_of(path: &str) -> Option<&'static str> {
     field(path).map(|(_, holds, _)| *holds)
 }

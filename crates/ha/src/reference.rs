@@ -4,13 +4,13 @@
 //! - Every field of the table is on the page, with what it holds, its default and an example.
 //! - Defaults are those that the parser fills in: nobody writes them a second time.
 
-use crate::fields::{FIELDS, example_of, fields_of, holds_of, is_known};
+use crate::fields::{FIELDS, example_of, fields_of, holds_of, is_known, is_switch};
 use crate::shown::REQUIRED;
 use crate::spec::ServiceSpec;
 use std::fmt::Write;
 use toml::{Table, Value};
 
-/// What each field does. Elements of lists are described with their list.
+/// Effect of each field. Elements of lists are described with their list.
 const MEANINGS: &[(&str, &str)] = &[
     ("name", "Name of the service: 1 to 32 characters out of a-z, 0-9 and the dash."),
     ("resource", "Name of the resource whose primary runs the service."),
@@ -130,31 +130,45 @@ fn is_element(path: &str) -> bool {
     path.ends_with("[]") || path.ends_with('.')
 }
 
-/// The default of a field as the parser fills it in.
+/// Whether the table of a field is none without it.
+fn is_required(path: &str) -> bool {
+    let (table, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let required = REQUIRED.iter().any(|(of, names)| *of == table && names.contains(&name));
+    required || path == "process[].ocf.agent"
+}
+
+/// The default of a field as the parser fills it in; none for a field that may be left out and has
+/// no value then.
 fn default_of(path: &str) -> Option<String> {
-    let filled: fn(&str) -> Option<Table> = |text| Table::try_from(ServiceSpec::parse(text).ok()?).ok();
-    let ocf = "ocf = { agent = \"ocf:heartbeat:pgsql\" }";
-    let run = if path.starts_with("process[].ocf") { ocf } else { "command = [\"a\"]" };
+    let run = match path.starts_with("process[].ocf") {
+        true => "ocf = { agent = \"ocf:heartbeat:pgsql\" }",
+        false => "command = [\"a\"]",
+    };
     let least = format!(
         "name = \"a\"\nresource = \"a\"\n[mount]\npath = \"/srv/a\"\n[[process]]\nname = \"a\"\n{run}\n[vip]\naddress = \"10.0.0.7/24\"\n"
     );
-    if REQUIRED.iter().any(|(table, names)| {
-        path.rsplit_once('.').map_or(("", path), |parts| parts)
-            == (*table, path.rsplit('.').next().unwrap_or(path))
-            && names.contains(&path.rsplit('.').next().unwrap_or(path))
-    }) || matches!(path, "process[].command" | "process[].ocf.agent")
-    {
-        return None;
-    }
-    let mut value = Value::Table(filled(&least)?);
+    let filled = Table::try_from(ServiceSpec::parse(&least).ok()?).ok()?;
+    let mut value = Value::Table(filled);
     for part in path.split('.') {
         let name = part.trim_end_matches("[]");
-        value = match value.get(name)? {
-            Value::Array(list) if part.ends_with("[]") => list.first()?.clone(),
-            value => value.clone(),
+        value = match value.get(name) {
+            Some(Value::Array(list)) if part.ends_with("[]") => list.first()?.clone(),
+            Some(value) => value.clone(),
+            None => return is_switch(path).then(|| "false".into()),
         };
     }
     (!value.is_table() && !value.is_array()).then(|| value.to_string())
+}
+
+/// The column of the default.
+fn default_words(path: &str, fixed: &str) -> String {
+    match default_of(path) {
+        _ if is_required(path) => "has to be there".into(),
+        _ if path == "process[].command" => "this or `ocf`".into(),
+        Some(default) => format!("`{default}`"),
+        None if fixed.is_empty() => "not set".into(),
+        None => fixed.to_owned(),
+    }
 }
 
 /// The page.
@@ -177,10 +191,7 @@ pub fn reference_page() -> String {
         page += "| field | holds | default | what it does |\n|---|---|---|---|\n";
         for path in paths {
             let (fixed, words) = meaning(path).unwrap_or_default();
-            let default = match (default_of(path), fixed) {
-                (Some(default), _) => format!("`{default}`"),
-                (None, fixed) => fixed.to_owned(),
-            };
+            let default = default_words(path, fixed);
             let holds = holds_of(path).unwrap_or_default();
             let name = path.split_once('.').map_or(*path, |(_, name)| name);
             let example = example_of(path).unwrap_or_default();
@@ -283,7 +294,9 @@ mod tests {
             "| `start_timeout_s` | a whole number of seconds | `60` |",
             "| `ocf.monitor_interval_s` | a whole number of seconds | `10` |",
             "| `restart_limit` | a whole number | `3` |",
-            "| `path` | a string |  |",
+            "| `path` | a string | has to be there |",
+            "| `hide_files` | true or false | `false` |",
+            "| `user` | a string | not set |",
         ] {
             assert!(page.contains(line), "{line} is not in:\n{page}");
         }
