@@ -15,6 +15,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_service_that_writes_without_end_fills_no_disk", writes_without_end),
     ("troubles_a_failed_step_is_told_by_apply_itself", told_by_apply),
     ("troubles_a_process_that_does_not_answer_is_started_again", does_not_answer),
+    ("troubles_a_resource_agent_is_checked_watched_and_moved", resource_agent),
     ("troubles_a_frozen_file_system_of_a_running_service_is_told", frozen_file_system),
 ];
 
@@ -86,6 +87,44 @@ fn names_meet(lab: &Lab) -> Result<()> {
     lab.wait_running("meet", LIMIT)?;
     ensure!(all()? == before, "the restarted agent did not find them");
     remove(lab, "meet")
+}
+
+/// An agent of Debian's resource-agents, as it is.
+fn resource_agent(lab: &Lab) -> Result<()> {
+    const PROGRAM: &str = "/bin/sleep";
+    lab.create_resource("ocf", "64MiB", &NODES, &[])?;
+    let toml = |more: &str| {
+        format!(
+            "name = 'ocf'\nresource = 'ocf'\n[[process]]\nname = 'p'\nstop_timeout_s = 10\n\
+             ocf = {{ agent = 'ocf:heartbeat:anything', params = {{ binfile = '{PROGRAM}', \
+             cmdline_options = '100000', user = 'nobody', pidfile = '/run/troubles-ocf.pid'{more} }} }}\n"
+        )
+    };
+    let path = lab.dir().join("ocf.toml");
+    std::fs::write(&path, toml(", colour = 'red'"))?;
+    let refused = lab.try_cli(&["service", "apply", &path.to_string_lossy()])?;
+    ensure!(refused.code() != 0 && refused.stderr.contains("no parameter colour"), "{}", refused.stderr);
+    lab.apply_service("ocf", &toml(""))?;
+    let node = lab.wait_running("ocf", LIMIT)?;
+    let one = |node: &str| -> Result<String> {
+        let found = pids(lab, node, PROGRAM)?;
+        ensure!(found.len() == 1, "it runs as {found:?} on {node}");
+        Ok(found[0].clone())
+    };
+    let before = one(&node)?;
+    lab.shell(&node, &format!("kill -9 {before}"))?;
+    wait_for("a restart of what the agent runs", LIMIT, || {
+        ensure!(one(&node)? != before, "it was not started again");
+        Ok(())
+    })?;
+    lab.wait_running("ocf", LIMIT)?;
+    let target = NODES.into_iter().find(|other| *other != node).context("another node")?;
+    lab.cli(&["service", "move", "ocf", "--to", target])?;
+    ensure!(pids(lab, &node, PROGRAM)?.is_empty(), "it still runs on {node}");
+    one(target)?;
+    remove(lab, "ocf")?;
+    ensure!(pids(lab, target, PROGRAM)?.is_empty(), "it still runs on {target}");
+    Ok(())
 }
 
 fn does_not_answer(lab: &Lab) -> Result<()> {
