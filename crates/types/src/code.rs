@@ -279,6 +279,7 @@ codes! {
     RunDir "run-dir";
     ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md");
     ScrubRunning "scrub-running", page: Some("docs/scrub.md");
+    ServiceExists "service-exists", page: Some("docs/services.md");
     ServiceFailed "service-failed", page: Some("docs/services.md");
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
     ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
