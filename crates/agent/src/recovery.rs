@@ -121,6 +121,13 @@ pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
     };
     let era = state.cluster.as_ref().map_or(0, |cluster| cluster.era);
     let others = others_of(&state, own);
+    if others.is_empty() {
+        return Err(Problem::new(
+            Code::LastNode,
+            format!("{node} is the only node of the cluster, and has its majority"),
+            "Start the agent, and look at `mainstay status`.",
+        ));
+    }
     refuse_living(&state, (number_of(identity.cluster, era), own))?;
     let named: BTreeSet<&String> = dead.iter().collect();
     let lacking = state.begin_anew(wall_ms(), own, random_u64(), Anew::MajorityLost);

@@ -26,7 +26,8 @@ const EXIT_CODES: &str = "Exit codes:
   4    `status`, `inspect`: something needs attention
        `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
-  6    `agent`: files of its state directory are lost or damaged; a restart does not help
+  6    `agent`: files of its state directory are lost or damaged, or its node was
+       removed; a restart does not help
   75   `probe`: the server is starting up or recovering from a crash
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";
