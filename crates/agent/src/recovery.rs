@@ -1,5 +1,5 @@
-//! A cluster that begins anew on this node: after its majority is lost for good, or from a backup of
-//! its record. The agent of this node is stopped meanwhile.
+//! A cluster that begins anew on this node: after its majority is lost for good, or from a backup
+//! of its record. The agent of this node is stopped meanwhile.
 //!
 //! Guarantees
 //! - Nothing changes while another node of the cluster answers, or while the agent runs.

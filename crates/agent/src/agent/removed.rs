@@ -1,4 +1,5 @@
-//! Nodes that have left the cluster: how others refuse them, and how such a node learns it and ends.
+//! Nodes that have left the cluster: how others refuse them, and how such a node learns that and
+//! ends.
 //!
 //! Guarantees
 //! - No message of a removed node reaches the log, a lease or a proposal of a member that has taken
@@ -113,7 +114,8 @@ pub fn watch(member: &Arc<Member>, state_dir: &Path, fatal: &SyncSender<AgentErr
     });
 }
 
-/// The words of a member about a node that has no lease. `None`: this process is no member any more.
+/// The words of a member about a node that has no lease. `None`: this process is no member any
+/// more.
 fn asked(member: &Weak<Member>) -> Option<Option<Problem>> {
     let member = member.upgrade().filter(|member| !member.log.is_stopped())?;
     if member.lease.until() > boot_now() || member.is_joining() {
