@@ -2,7 +2,7 @@
 
 mod service;
 
-pub use self::service::{ServiceCommand, ServiceCreateArgs, TemplateName};
+pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};
 use crate::connect::Target;
 use crate::front::FrontArgs;
 use crate::output::fold;

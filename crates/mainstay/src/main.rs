@@ -5,6 +5,8 @@ mod advised;
 mod cli;
 mod commands;
 mod front;
+#[cfg(test)]
+mod reference_page;
 mod roles;
 mod router;
 
