@@ -167,6 +167,18 @@ const STORIES: &[Story] = &[
         a_node_without_engine_and_agent_is_silenced,
     ),
     (
+        Bug::StandstillKept,
+        "not within 7000 ms: another node than n1 is primary",
+        "a_primary_whose_engine_stands_still_hands_over",
+        a_primary_whose_engine_stands_still_hands_over,
+    ),
+    (
+        Bug::StandstillAlone,
+        "the lease of n1 ends although no other node could take over",
+        "a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still",
+        a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still,
+    ),
+    (
         Bug::ForeignMountTaken,
         "H10: ",
         "a_file_system_that_an_operator_mounted_stays",
@@ -740,6 +752,38 @@ fn a_process_whose_start_is_under_way_does_not_begin_after_the_kill() {
         late += sim.count("R19 a process was to begin while its node was silenced");
     }
     assert!(late > 0, "the guard never acted while a process was being started");
+}
+
+/// R19: the engine of the primary stands still, and its agent is well. Another node takes over
+/// within the lease and five seconds, and the service is silent before that.
+fn a_primary_whose_engine_stands_still_hands_over() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.pause_engine(p, 30_000);
+    sim.until_primary_is_not(p, 7_000);
+    sim.expect_service_gone_within_ms(p, 0);
+    let next = sim.primary().expect("one of the others");
+    sim.expect_service_on_within_ms(next, 3_000);
+    sim.read(7);
+    let _ = s;
+    sim.settle();
+}
+
+/// R19: nothing is gained if a node gives its lease up and no other one can go on.
+fn a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.power_cut(s);
+    sim.expect_iss_within_ms(&[p], 15_000);
+    let epoch = sim.epoch();
+    sim.pause_engine(p, 9_000);
+    sim.run_ms(8_900);
+    assert!(sim.lease_lasts(p), "the lease of n{p} ends although no other node could take over");
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), epoch));
+    sim.power_on(s);
+    sim.settle();
 }
 
 /// R5: the primary's engine dies, and its agent with it. Another node takes over. The node is back,

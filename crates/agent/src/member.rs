@@ -186,7 +186,8 @@ impl Member {
         let hindrances = places.hindrances.clone();
         let reach = Reach::default();
         let watched = (watched, hindrances, reach.clone());
-        let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
+        let watch =
+            crate::watch::start(identity.node, log.clone(), watched, lease.clone(), transport.clone());
         let watch = Mutex::new(Some(watch));
         Ok(Self {
             identity,

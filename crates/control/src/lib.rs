@@ -39,6 +39,7 @@ mod service;
 pub mod settings;
 pub mod snapshots;
 pub mod stalls;
+pub mod standstill;
 pub mod state;
 mod unfinished;
 
