@@ -737,18 +737,23 @@ fn a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard() {
     sim.settle();
 }
 
-/// R19: the process of the service ends, and a second later its agent starts it again. At that
-/// moment the guard acts. The new process enters its cgroup before the kill or after it.
+/// R19: the process of the service ends for the second time, and two seconds later its agent starts
+/// it again. At that moment the guard acts. The new process enters its cgroup before the kill or
+/// after it.
 fn a_process_whose_start_is_under_way_does_not_begin_after_the_kill() {
     let mut late = 0;
-    for ms in (1_002..1_040).step_by(2) {
+    for ms in (1_202..1_240).step_by(2) {
         let mut sim = Scenario::with_service();
         let [p, ..] = sim.cast();
-        sim.isolate(p);
-        sim.run_ms(5);
+        sim.service(p, ServiceFault::Dies);
+        sim.run_ms(50);
+        sim.expect_service_on_within_ms(p, 500);
+        // The lease is renewed every 200 ms, and four times more.
         sim.until_guard_acts_in_ms(p, ms);
         sim.service(p, ServiceFault::Dies);
-        sim.run_ms(ms + 100);
+        sim.run_ms(500);
+        sim.isolate(p);
+        sim.run_ms(1_700);
         late += sim.count("R19 a process was to begin while its node was silenced");
     }
     assert!(late > 0, "the guard never acted while a process was being started");

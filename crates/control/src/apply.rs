@@ -317,7 +317,7 @@ impl State {
         let name = node.name.clone();
         self.note(at_ms, Severity::Info, subject, text);
         if was_dead {
-            self.try_services_again(at_ms, id, &format!("node {name} is back"));
+            self.try_services_again(id);
         }
         // The node may hold the whole member for whose sake broken members stayed in sync.
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {

@@ -44,7 +44,7 @@ impl State {
             }
         }
         self.cancel_impossible_moves(at_ms);
-        self.try_services_again(at_ms, node, &format!("node {name} is dead"));
+        self.try_services_again(node);
         Outcome::Done
     }
 

@@ -55,6 +55,9 @@ pub const REPEAT_PROPOSAL_MS: u64 = 800;
 /// most.
 pub const RETRY_HALTED_MS: u64 = 60_000;
 pub const RETRY_HALTED_MS_MAX: u64 = 30 * 60_000;
+/// Least time between the last failure of a service and another attempt because nodes came or went,
+/// in milliseconds.
+pub const RETRY_FAILED_MS: u64 = 60_000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 pub const LEASE_UNKNOWN_MS_MAX: u64 = 500;
 
@@ -264,6 +267,8 @@ pub struct Reconciler {
     found: bool,
     /// Services that are halted and may be tried again from here: see [`Self::retry_halted`].
     halted: BTreeMap<String, Halted>,
+    /// When this process has first seen the last failures of a service.
+    failed: BTreeMap<String, (BTreeMap<NodeId, (Epoch, u32)>, Time)>,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
@@ -291,6 +296,7 @@ impl Reconciler {
             given_up: BTreeMap::new(),
             found: false,
             halted: BTreeMap::new(),
+            failed: BTreeMap::new(),
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
@@ -450,12 +456,21 @@ impl Reconciler {
                 service.revision == known.revision && !runs
             })
         });
+        self.see_failures(now, state);
         let mut due = Vec::new();
         for (name, service) in &state.services {
-            if own(name).is_none() || !service.may_be_tried_again() {
+            if own(name).is_none() {
                 continue;
             }
             let round = service.round;
+            let failed = self.failed.get(name).filter(|_| service.nodes_have_changed());
+            if failed.is_some_and(|(_, since)| now.ms_since(*since) >= RETRY_FAILED_MS) {
+                due.push(Command::RetryService { name: name.clone(), round });
+                continue;
+            }
+            if !service.may_pass() {
+                continue;
+            }
             let known = self.halted.entry(name.clone()).or_insert(Halted {
                 revision: service.revision,
                 round,
@@ -471,6 +486,20 @@ impl Reconciler {
             }
         }
         due.into_iter().for_each(|command| self.propose(now, command));
+    }
+
+    /// Notes when failures of services are seen first. Every node does so, because any may be the
+    /// next primary.
+    fn see_failures(&mut self, now: Time, state: &State) {
+        self.failed.retain(|name, _| state.services.contains_key(name));
+        for (name, service) in &state.services {
+            let failures = service.failures();
+            match self.failed.get(name) {
+                _ if failures.is_empty() => drop(self.failed.remove(name)),
+                Some((known, _)) if *known == failures => {}
+                _ => drop(self.failed.insert(name.clone(), (failures, now))),
+            }
+        }
     }
 
     /// Forgets proposals that count on no record any more. An earlier process may have proposed to

@@ -319,8 +319,8 @@ pub struct Service {
     pub deleting: bool,
     /// Why it runs nowhere, when it used up its attempts on every node that could run it.
     pub halted: Option<String>,
-    /// A node came or went shortly after the last failure: a new round is due when some time has
-    /// passed.
+    /// A node came or went after the last failure: a new round is due when some time has passed
+    /// since that failure.
     #[serde(default)]
     pub nodes_changed: bool,
     /// An operator has stopped it; see `orders.rs`.
@@ -359,21 +359,33 @@ impl Service {
     }
 
     /// Nodes on which the service used up its attempts in the current round.
-    fn failed(&self) -> impl Iterator<Item = &ServiceOnNode> {
-        self.nodes.iter().filter(|(node, _)| self.failed_on(**node)).map(|(_, on)| on)
+    fn failed(&self) -> impl Iterator<Item = (NodeId, &ServiceOnNode)> {
+        self.nodes.iter().filter(|(node, _)| self.failed_on(**node)).map(|(node, on)| (*node, on))
     }
 
-    /// Wall-clock time of the last such failure, in milliseconds since 1970.
+    /// These nodes, with what tells one such failure from another: epoch and number of failures.
     #[must_use]
-    pub fn last_failed_ms(&self) -> Option<u64> {
-        self.failed().map(|on| on.at_ms).max()
+    pub fn failures(&self) -> BTreeMap<NodeId, (Epoch, u32)> {
+        self.failed().map(|(node, on)| (node, (on.epoch, on.failures))).collect()
     }
 
-    /// Whether it is halted, and nodes have come or gone since, or its cause may pass by itself.
+    /// Whether it is halted, and its cause may pass by itself.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.halted.is_some() && self.is_wanted() && self.failed().any(|(_, on)| on.passes)
+    }
+
+    /// Whether nodes have come or gone since it failed somewhere.
+    #[must_use]
+    pub fn nodes_have_changed(&self) -> bool {
+        self.nodes_changed && self.is_wanted() && self.failed().next().is_some()
+    }
+
+    /// Whether another round may be begun for it ([`crate::state::Command::RetryService`]). The
+    /// reconciler says when.
     #[must_use]
     pub fn may_be_tried_again(&self) -> bool {
-        let passes = self.nodes_changed || self.failed().any(|on| on.passes);
-        self.halted.is_some() && self.is_wanted() && passes
+        self.may_pass() || self.nodes_have_changed()
     }
 }
 

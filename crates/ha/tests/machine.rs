@@ -303,7 +303,7 @@ fn every_failing_or_hanging_step_is_undone_and_finally_given_up() {
 fn a_flapping_process_backs_off_and_stops_with_its_reason() {
     let mut node = Node::new();
     node.start(1);
-    for expected in [ServicePhase::Starting, ServicePhase::Starting, ServicePhase::Failed] {
+    for expected in [ServicePhase::Running, ServicePhase::Starting, ServicePhase::Failed] {
         node.give(Event::ProcessExited { process: 1, status: "exit 3".into() });
         assert_eq!(node.phase(), expected);
         node.pass(60_000);
