@@ -6,6 +6,7 @@
 mod clients;
 pub mod destinations;
 mod existing;
+mod fencing;
 mod force;
 mod resources;
 mod scrubs;
@@ -90,6 +91,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/cluster/join", post(join))
         .route("/v1/cluster/settings", get(settings::of_cluster).patch(settings::change_of_cluster))
         .route("/v1/nodes", get(nodes))
+        .route("/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
         .route("/v1/resources", get(resources::list).post(resources::create))
         .route("/v1/resources/{name}", get(resources::show).delete(resources::delete))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
@@ -246,6 +248,7 @@ async fn status(AppState(agent): App) -> ApiResult<StatusView> {
                 (false, true) => "the engine of this node does not answer".to_owned(),
             },
             frontend: agent.engine.frontend(),
+            watchdog: agent.engine.watchdog(),
         };
         let Ok(member) = agent.member() else {
             return Ok(StatusView {

@@ -5,6 +5,7 @@ use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
 use crate::identity::{Identity, LogMark};
+use crate::fence::Fencer;
 use crate::lease::{self, LeaseKeeper};
 use crate::metrics::Metrics;
 use crate::own_state::mark;
@@ -57,6 +58,7 @@ pub struct Member {
     pub reach: Reach,
     /// Until it is stopped.
     watch: Mutex<Option<Watch>>,
+    fencer: Mutex<Option<Fencer>>,
     started: Instant,
 }
 
@@ -189,6 +191,8 @@ impl Member {
         let watch =
             crate::watch::start(identity.node, log.clone(), watched, lease.clone(), transport.clone());
         let watch = Mutex::new(Some(watch));
+        let fencer = crate::fence::start(identity.node, log.clone(), options.fence_command.clone());
+        let fencer = Mutex::new(Some(fencer));
         Ok(Self {
             identity,
             log,
@@ -201,6 +205,7 @@ impl Member {
             destinations_changed,
             reach,
             watch,
+            fencer,
             started: Instant::now(),
         })
     }
@@ -208,6 +213,7 @@ impl Member {
     /// Ends the threads that decide. Services and the engine go on.
     pub fn stop(&self) {
         drop(lock(&self.watch).take());
+        drop(lock(&self.fencer).take());
         self.node.send(Input::Stop);
         self.lease.stop();
         self.log.stop();

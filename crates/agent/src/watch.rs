@@ -72,7 +72,9 @@ pub fn start(
                 // The engine of a node with secondaries alone has nothing to tell here. One that
                 // owes an answer already would only delay the next look.
                 let answers = engine.silent_ms(boot_now()) < LOOK_MS_MAX;
-                status = match (serves && answers).then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
+                // Its watchdog changes, and a required one counts for more than the status.
+                let wanted = serves || engine.watchdog().is_some();
+                status = match (wanted && answers).then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
                     Some(Ok(Reply::Status(status))) => Some(status),
                     _ => None,
                 };

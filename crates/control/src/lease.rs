@@ -526,7 +526,7 @@ impl LeaseMachine {
     }
 
     fn propose_rejoin(&mut self, now: Time) {
-        let Some(generation) = self.alive_generation(self.node) else { return };
+        let Some(generation) = self.alive_generation(self.node).filter(|_| !self.gives_up) else { return };
         let suspected =
             self.reports.get(&Suspect { node: self.node, generation }).is_some_and(|by| !by.is_empty());
         let due = self.last_rejoin.is_none_or(|last| now.ms_since(last) >= self.view.lease_ms);

@@ -17,6 +17,7 @@ mod broken;
 pub mod causes;
 mod copies;
 mod failover;
+pub mod fencing;
 mod force;
 mod grow;
 pub mod handover;

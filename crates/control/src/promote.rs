@@ -34,6 +34,21 @@ impl State {
             reach!("control: a promotion by a dead node");
             return refused(Code::NodeDead, "the proposing node counts as dead", "it has to rejoin first");
         }
+        if let Some(node) = self.fence_awaited(id) {
+            let name = self.node_name(node);
+            return refused(
+                Code::NotEligible,
+                format!("node {name} was primary, and is to be switched off first"),
+                format!("see that it is off, then run `mainstay node confirm-off {name}`"),
+            );
+        }
+        if let Some(why) = self.unfit.get(&to) {
+            return refused(
+                Code::NotEligible,
+                format!("node {} is not to be primary: {why}", self.node_name(to)),
+                "choose another node, or mend that",
+            );
+        }
         if !self.eligible(resource, to) {
             reach!("control: a promotion of what is not eligible");
             return refused(

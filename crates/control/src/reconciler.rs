@@ -102,6 +102,8 @@ pub struct NodeSeen {
     pub wall_ms: u64,
     /// The node's interfaces; `None` until the agent has looked at them.
     pub links: Option<Links>,
+    /// Why this node is not to be primary, if it is not; `None` while that is not known.
+    pub unfit: Option<Option<String>>,
     /// The state is no older than any that an earlier process on this node has seen. Everything
     /// that was in the node's log when this process began has been applied or replaced.
     pub replayed: bool,
@@ -443,10 +445,12 @@ impl Reconciler {
     /// Tries a service anew that failed on every node for a cause that may have passed, at a
     /// bounded rate (R21). The primary's node sees to that.
     fn retry_halted(&mut self, now: Time, state: &State) {
+        self.see_failures(now, state);
+        let me = self.node;
         let own = |name: &String| {
             let service = state.services.get(name).filter(|service| service.is_wanted());
             let resource = service.and_then(|service| state.resource_of(service));
-            service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(self.node)))
+            service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(me)))
         };
         // Each pause is longer than the one before, until the service runs somewhere or is another
         // one.
@@ -456,7 +460,6 @@ impl Reconciler {
                 service.revision == known.revision && !runs
             })
         });
-        self.see_failures(now, state);
         let mut due = Vec::new();
         for (name, service) in &state.services {
             if own(name).is_none() {
@@ -535,6 +538,7 @@ impl Reconciler {
         Observed {
             wall_ms: seen.wall_ms,
             links: seen.links.clone(),
+            unfit: seen.unfit.clone(),
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
             room: seen.room,

@@ -465,6 +465,28 @@ impl State {
         Outcome::Done
     }
 
+    /// A node says whether it may be primary, and why not.
+    pub(crate) fn node_fitness(&mut self, at_ms: u64, node: NodeId, unfit: Option<String>) -> Outcome {
+        let unfit = unfit.map(cut);
+        if !self.nodes.contains_key(&node) || self.unfit.get(&node) == unfit.as_ref() {
+            return Outcome::Unchanged;
+        }
+        let subject = format!("node {}", self.node_name(node));
+        match unfit {
+            Some(why) => {
+                reach!("control: a node is not to be primary");
+                self.note(at_ms, Severity::Warning, subject, format!("is not to be primary: {why}"));
+                self.unfit.insert(node, why);
+            }
+            None => {
+                reach!("control: a node may be primary again");
+                self.unfit.remove(&node);
+                self.note(at_ms, Severity::Info, subject, "may be primary again");
+            }
+        }
+        Outcome::Done
+    }
+
     /// Whether the host that answers for `address` with `mac` is a node whose right to the address
     /// has ended. It is one if `mac` belongs to a node and the address is there for a service. The
     /// node that asks is primary, so no other node has a lease for that service (R19).

@@ -8,6 +8,7 @@
 //!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::fencing::Fence;
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
@@ -60,6 +61,12 @@ pub struct State {
     pub last_event: u64,
     pub last_node: u32,
     pub last_resource: u64,
+    /// Nodes that are not to be primary at this moment, and the reason, as each says of itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unfit: BTreeMap<NodeId, String>,
+    /// Nodes that are to be switched off, or were; see `fencing.rs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fences: BTreeMap<NodeId, Fence>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -432,6 +439,22 @@ pub enum Command {
     NodeLinks {
         node: NodeId,
         links: Links,
+    },
+    /// Whether a node may be primary, as it says of itself, and why not.
+    NodeFitness {
+        node: NodeId,
+        unfit: Option<String>,
+    },
+    /// How the fence command for this generation of a node ended: the node that ran it, or why it
+    /// failed.
+    Fenced {
+        node: NodeId,
+        generation: u64,
+        result: Result<String, String>,
+    },
+    /// An operator says that a node is off.
+    ConfirmOff {
+        node: NodeId,
     },
     /// A node joins: it receives the log and does not vote yet (R29); see `members.rs`. Repeated
     /// with the same nonce it answers the same node.

@@ -126,6 +126,8 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("StartsNotBarred", "a_process_whose_start_is_under_way_does_not_begin_after_the_kill"),
     ("MissingEpochIgnored", "a_left_device_is_given_up_when_an_epoch_is_missing"),
     ("NobodyOutlivesBoth", "a_node_without_engine_and_agent_is_silenced"),
+    ("FenceNotAwaited", "a_node_takes_over_only_after_the_former_primary_is_switched_off"),
+    ("WatchdogOutlastsLease", "a_watchdog_fires_before_another_node_may_serve"),
     ("StandstillKept", "a_primary_whose_engine_stands_still_hands_over"),
     ("StandstillAlone", "a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still"),
     ("AddressOrderedOnce", "an_address_that_stays_is_ordered_away_again"),

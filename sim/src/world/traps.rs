@@ -60,6 +60,9 @@ impl World {
             | Command::WithdrawNode { .. }
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
+            | Command::NodeFitness { .. }
+            | Command::Fenced { .. }
+            | Command::ConfirmOff { .. }
             | Command::RetryService { .. }
             | Command::MakeFileSystem { .. }
             | Command::Note { .. } => return None,
