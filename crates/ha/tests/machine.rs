@@ -424,6 +424,25 @@ fn a_service_whose_file_system_died_fails_at_once_on_this_node() {
 }
 
 #[test]
+fn the_first_restart_comes_at_once_and_the_pauses_double() {
+    let mut more = spec();
+    more.policy.restart_limit = 9;
+    let mut node = Node::new();
+    node.machine = Machine::new(more);
+    node.start(1);
+    let die = |node: &mut Node| node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+    die(&mut node);
+    assert_eq!(node.phase(), ServicePhase::Running, "at once");
+    for pause_ms in [2_000, 4_000, 8_000] {
+        die(&mut node);
+        node.pass(pause_ms - 1);
+        assert_ne!(node.phase(), ServicePhase::Running, "within {pause_ms} ms");
+        node.pass(1);
+        assert_eq!(node.phase(), ServicePhase::Running, "after {pause_ms} ms");
+    }
+}
+
+#[test]
 fn failures_long_ago_do_not_count() {
     let mut node = Node::new();
     node.start(1);
