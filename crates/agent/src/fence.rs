@@ -205,6 +205,49 @@ mod tests {
         assert!(missing.starts_with("cannot be started"), "{missing}");
     }
 
+    #[test]
+    fn a_fence_command_learns_what_it_is_to_do() {
+        use mainstay_control::state::{Entry, Settings};
+        let mut state = State::default();
+        let init = Proposal::InitCluster { id: 1, name: "c".into(), settings: Settings::default() };
+        let node = Proposal::AddNode {
+            name: "n1".into(),
+            agent_addr: "[fd00::7]:7400".into(),
+            engine_addr: "[fd00::7]:7401".into(),
+            voter: true,
+            witness: false,
+            nonce: 1,
+        };
+        for command in [init, node] {
+            assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+        }
+        let fence = Fence {
+            generation: 3,
+            reason: "n1 was primary".into(),
+            waiting: Default::default(),
+            failures: 1,
+            last_failure: String::new(),
+            done: None,
+        };
+        let command = prepared(Path::new("/bin/true"), &state, (NodeId(2), "n2"), (NodeId(1), &fence));
+        let variables: BTreeMap<_, _> = command
+            .get_envs()
+            .map(|(name, value)| (name.to_str().unwrap(), value.and_then(|value| value.to_str()).unwrap()))
+            .collect();
+        let expected = [
+            ("MAINSTAY_ATTEMPT", "2"),
+            ("MAINSTAY_CLUSTER", "c"),
+            ("MAINSTAY_FENCED_BY", "n2"),
+            ("MAINSTAY_GENERATION", "3"),
+            ("MAINSTAY_NODE", "n1"),
+            ("MAINSTAY_NODE_ADDRESS", "fd00::7"),
+            ("MAINSTAY_NODE_ID", "1"),
+            ("MAINSTAY_REASON", "n1 was primary"),
+            ("MAINSTAY_RESOURCES", ""),
+        ];
+        assert_eq!(variables, expected.into());
+    }
+
     /// Also what it started is killed.
     #[test]
     fn a_fence_command_that_does_not_end_is_killed() {

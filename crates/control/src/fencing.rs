@@ -27,9 +27,10 @@
 //! [`Command::Fenced`]: crate::state::Command::Fenced
 //! [`Command::ConfirmOff`]: crate::state::Command::ConfirmOff
 
+use crate::advice::Advice;
 use crate::state::{Outcome, Resource, State, cut, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Code, Fencing, NodeId, NodeStatus, ResourceId, Severity, reach};
+use mainstay_types::{Code, Fencing, NodeId, NodeStatus, Problem, ResourceId, Severity, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -65,9 +66,42 @@ impl State {
         self.fences.iter().find(|(_, fence)| awaits(fence)).map(|(node, _)| *node)
     }
 
+    /// Why no node is promoted while the fence of `node` is owed.
+    pub(crate) fn awaits_fence_of(&self, node: NodeId) -> Problem {
+        let name = self.node_name(node);
+        Problem::new(
+            Code::NotEligible,
+            format!("node {name} was primary, and is to be switched off first"),
+            format!("See that it is off, then run `mainstay node confirm-off {name}`."),
+        )
+    }
+
     /// The fences that are owed, for the leader's agent.
     pub fn fences_owed(&self) -> impl Iterator<Item = (NodeId, &Fence)> {
         self.fences.iter().filter(|(_, fence)| fence.done.is_none()).map(|(node, fence)| (*node, fence))
+    }
+
+    /// Fences that fail, and nodes that are not to be primary.
+    pub(crate) fn fencing_advice(&self) -> Vec<Advice> {
+        let failing = self.fences_owed().filter(|(_, fence)| fence.failures > 0).map(|(node, fence)| {
+            let name = self.node_name(node);
+            let severity = if fence.waiting.is_empty() { Severity::Warning } else { Severity::Critical };
+            Advice {
+                severity,
+                subject: format!("node {name}"),
+                what: format!("cannot be switched off, tried {} times: {}", fence.failures, fence.last_failure),
+                remedy: format!(
+                    "mend the fence command; if {name} is off, run `mainstay node confirm-off {name}`"
+                ),
+            }
+        });
+        let unfit = self.unfit.iter().filter(|(node, _)| self.alive(**node)).map(|(node, why)| Advice {
+            severity: Severity::Warning,
+            subject: format!("node {}", self.node_name(*node)),
+            what: format!("is not to be primary: {why}"),
+            remedy: "mend that; or start the engine there with --watchdog automatic".into(),
+        });
+        failing.chain(unfit).collect()
     }
 
     /// A node died that was primary of these resources. Returns those that wait for its fence.

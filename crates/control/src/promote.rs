@@ -35,12 +35,7 @@ impl State {
             return refused(Code::NodeDead, "the proposing node counts as dead", "it has to rejoin first");
         }
         if let Some(node) = self.fence_awaited(id) {
-            let name = self.node_name(node);
-            return refused(
-                Code::NotEligible,
-                format!("node {name} was primary, and is to be switched off first"),
-                format!("see that it is off, then run `mainstay node confirm-off {name}`"),
-            );
+            return Outcome::Refused(self.awaits_fence_of(node));
         }
         if let Some(why) = self.unfit.get(&to) {
             return refused(

@@ -9,9 +9,9 @@
 //! nodes do not serve at the same time (R10).
 //!
 //! Guarantees
-//! - A node gives its lease up [`STANDS_STILL_MS`] after its engine, or the journal of a primary,
-//!   began to stand still, and no earlier. Time in which the agent itself did not run does not
-//!   count.
+//! - A node gives its lease up when its engine, or the journal of a primary, has stood still for the
+//!   length of a lease ([`STANDS_STILL_MS`] at least, [`STANDS_STILL_MS_MAX`] at most), and no
+//!   earlier. Time in which the agent itself did not run does not count.
 //! - It does so only while it is primary of a resource that another node could take over at this
 //!   moment. A journal counts only if another such member answers meanwhile: if all of them wait,
 //!   a move would help nothing.
@@ -31,9 +31,12 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{NodeId, ResourceId, Time, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an engine or a journal stands still before its node gives its lease up. Together with
-/// the time between two looks and with the margin of the lease this is less than 5 s.
+/// Shortest and longest time for which an engine or a journal stands still before its node gives its
+/// lease up. Between them it is the length of the lease: a shorter standstill than that is what the
+/// operator has chosen to bear. The longest time, the time between two looks and the margin of the
+/// lease are less than 5 s together.
 pub const STANDS_STILL_MS: u64 = 2500;
+pub const STANDS_STILL_MS_MAX: u64 = 4000;
 /// The most that counts of the time between two looks, in milliseconds. If an agent looks more
 /// rarely, it did not run meanwhile, and an answer may be there that it has not read.
 pub const LOOK_MS_MAX: u64 = 1000;
@@ -126,8 +129,9 @@ impl Standstill {
             self.gives_up = None;
             return Some(Turn::HoldsAgain(still));
         }
+        let long_ms = state.settings.lease_ms.clamp(STANDS_STILL_MS, STANDS_STILL_MS_MAX);
         let counts = |(still, ms): &(&Still, &u64)| {
-            **ms >= STANDS_STILL_MS && helps(node, state, seen, **still) && !planted(Bug::StandstillKept)
+            **ms >= long_ms && helps(node, state, seen, **still) && !planted(Bug::StandstillKept)
         };
         let still = *self.lasted_ms.iter().find(counts)?.0;
         reach!("control: a node gives its lease up because it stands still");

@@ -19,7 +19,7 @@ use crate::ring::now;
 pub use device::Opened;
 use device::{Device, Kernel};
 use mainstay_api::engine::{WatchdogChoice, WatchdogStatus};
-use mainstay_silence::{WATCHDOG_LOOKS_MS, Watchdog, WatchdogDoes, WatchdogSees};
+use mainstay_silence::{GUARD_MARGIN_MS, WATCHDOG_LOOKS_MS, Watchdog, WatchdogDoes, WatchdogSees};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +30,10 @@ use std::time::{Duration, Instant};
 pub const DEVICE: &str = "/dev/watchdog";
 /// Pause before a device that could not be opened is tried again.
 const OPEN_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long every lease has to be too short before that is told.
+const SHORT_FOR: Duration = Duration::from_secs(3);
+const TOO_SLOW: &str = "its shortest time is longer than the lease: choose a longer lease";
 
 /// Choice of the operator.
 #[derive(Clone, Debug)]
@@ -56,6 +60,8 @@ struct State {
     identity: String,
     problem: Option<String>,
     tried: Option<Instant>,
+    /// Since when every lease was too short for the device.
+    short_since: Option<Instant>,
     ended: bool,
 }
 
@@ -77,7 +83,7 @@ impl WatchdogThread {
     ) -> io::Result<Self> {
         let off = options.choice == WatchdogChoice::Off;
         let state =
-            State { options, device: None, identity: String::new(), problem: None, tried: None, ended: false };
+            State { options, device: None, identity: String::new(), problem: None, tried: None, short_since: None, ended: false };
         let thread = Self { state: Arc::new(Mutex::new(state)) };
         if off {
             return Ok(thread);
@@ -160,9 +166,8 @@ impl State {
     fn look(&mut self, sees: WatchdogSees) {
         let at = now();
         let Some((device, watchdog)) = &mut self.device else { return };
-        // Known only while a lease was just renewed.
         let left_ms = sees.lease_until.ms_since(at);
-        let short = sees.serves && watchdog.armed().is_none() && watchdog.is_too_slow(left_ms);
+        let short = watchdog.is_too_slow(left_ms);
         let done = match watchdog.look(at, sees) {
             WatchdogDoes::Nothing => Ok(()),
             WatchdogDoes::Arm { seconds } => device.arm(seconds),
@@ -175,10 +180,19 @@ impl State {
                 self.fails(error.to_string());
             }
             Ok(()) if watchdog.armed().is_some() => self.problem = None,
-            Ok(()) if short && left_ms > 0 && !sees.ended => {
-                self.fails("its shortest time is longer than a lease; choose a longer lease".into());
-            }
             Ok(()) => {}
+        }
+        // A lease that is not renewed is short as well, and says nothing.
+        if !short {
+            self.short_since = None;
+            self.problem.take_if(|problem| problem == TOO_SLOW);
+        } else if left_ms > GUARD_MARGIN_MS {
+            let since = *self.short_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= SHORT_FOR {
+                self.fails(TOO_SLOW.into());
+            }
+        } else {
+            self.short_since = None;
         }
     }
 
