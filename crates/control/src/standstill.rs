@@ -156,8 +156,11 @@ fn led(node: NodeId, state: &State, still: Still) -> impl Iterator<Item = Vec<No
     let leads = move |resource: &&Resource| resource.record.primary == Some(node) && !resource.deleting;
     let resources = state.resources.values().filter(concerned).filter(leads);
     let others = move |resource: &Resource| -> Vec<NodeId> {
-        let candidates = state.candidates(resource).into_iter();
-        candidates.filter(|other| *other != node).collect()
+        let followers = resource.record.failover_ready.iter().map(|member| member.node);
+        let followers = followers.filter(|other| {
+            resource.record.policy.takeover() && state.lives_whole(resource, *other)
+        });
+        state.candidates(resource).into_iter().chain(followers).filter(|other| *other != node).collect()
     };
     resources.map(others).filter(|others| !others.is_empty() || planted(Bug::StandstillAlone))
 }

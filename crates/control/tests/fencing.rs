@@ -26,7 +26,8 @@ fn fenced(state: &mut State, node: NodeId, result: Result<&str, &str>) -> Outcom
 }
 
 fn events(state: &State, text: &str) -> usize {
-    state.events.iter().filter(|event| event.text.contains(text)).count()
+    let of_nodes = state.events.iter().filter(|event| event.subject.starts_with("node "));
+    of_nodes.filter(|event| event.text.contains(text)).count()
 }
 
 #[test]

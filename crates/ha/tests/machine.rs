@@ -380,10 +380,10 @@ fn a_process_that_ends_while_another_one_is_started_again_is_noticed() {
     assert_eq!(node.phase(), ServicePhase::Running);
     assert!(node.dead.is_empty());
     // Before its own start is answered.
+    node.pass(601_000);
     node.stubborn = false;
     node.hung.insert(Step::StartProcess { process: 1 });
     node.exit(1);
-    node.pass(2_500);
     assert_eq!(node.phase(), ServicePhase::Starting);
     node.hung.clear();
     node.exit(1);
