@@ -7,6 +7,7 @@ use common::{A, B, R, W, apply, die, primary, promote, ready, rejoin};
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::NodeId;
+use std::collections::BTreeSet;
 
 fn with(fencing: &str) -> State {
     let mut state = ready();
@@ -65,6 +66,8 @@ fn with_required_the_takeover_waits_until_the_node_is_switched_off() {
     assert!(problem.remedy.contains("mainstay node confirm-off a"), "{problem:?}");
     fenced(&mut state, A, Err("no such outlet"));
     assert_eq!(primary(&state), None);
+    let refusal = state.cannot_remove(A, &BTreeSet::new()).expect("it is not to be forgotten");
+    assert!(refusal.remedy.contains("mainstay node confirm-off a"), "{refusal:?}");
     fenced(&mut state, A, Ok("w"));
     assert_eq!(primary(&state), Some(B));
     rejoin(&mut state, A);
