@@ -21,6 +21,7 @@ mod steps;
 mod system;
 
 pub use change::Change;
+pub use fields::distance;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};

@@ -103,6 +103,7 @@ codes! {
     Attached "attached", page: Some("docs/attach.md");
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     BadAddress "bad-address";
+    BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md");
     BadDirectory "bad-directory", exit: exit::USAGE;
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
     BadMode "bad-mode", page: Some("docs/modes.md");
