@@ -6,6 +6,7 @@ mod service;
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
 pub use self::service::ServiceCommand;
 use crate::connect::Target;
+use crate::doctor::DoctorArgs;
 use crate::front::FrontArgs;
 use crate::output::fold;
 use crate::router::RouterArgs;
@@ -23,7 +24,7 @@ const EXIT_CODES: &str = "Exit codes:
   2    wrong command line
   3    no agent answered, no majority of the nodes can be reached, or the
        command did not end in time
-  4    `status`, `inspect`: something needs attention
+  4    `status`, `inspect`, `doctor`: something needs attention
        `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
   6    `agent`: files of its state directory are lost or damaged; a restart does not help
@@ -74,6 +75,9 @@ pub enum Command {
     /// Show what the journal and the metadata of a replica hold. The directory must not be in use
     /// by an engine: use a copy, or stop the engine first.
     Inspect(InspectArgs),
+    /// Check whether this machine can be a node: kernel, disk, ports, clock, programs. Changes
+    /// nothing. Exits with 4 if there are warnings and with 1 if something is missing.
+    Doctor(DoctorArgs),
     /// Print and check the configuration file of this node.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -86,6 +90,9 @@ pub enum Command {
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     #[command(disable_help_flag = true)]
     Lab(FrontArgs),
+    /// Write manual pages and completions, for packages.
+    #[command(hide = true, subcommand)]
+    Generate(GenerateCommand),
     /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
@@ -93,6 +100,20 @@ pub enum Command {
     /// this.
     #[command(hide = true)]
     Silencer(SilencerArgs),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum GenerateCommand {
+    /// Write a manual page for each command to a directory.
+    Man {
+        /// Directory that exists.
+        directory: PathBuf,
+    },
+    /// Write the completions of the shells to a directory: mainstay.bash, _mainstay, mainstay.fish.
+    Completions {
+        /// Directory that exists.
+        directory: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]

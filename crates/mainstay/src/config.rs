@@ -433,6 +433,18 @@ fn read(path: &Path, is_named: bool) -> Outcome<Option<File>> {
     File::parse(&text, false).map(Some).map_err(|mistakes| refused(path, &mistakes))
 }
 
+/// The value of a key in the file at the usual place, or of what `MAINSTAY_CONFIG` names.
+///
+/// # Errors
+/// When the file has a mistake.
+pub fn value(role: &str, name: &str) -> Outcome<Option<String>> {
+    let named = std::env::var_os("MAINSTAY_CONFIG").map(PathBuf::from);
+    let file = read(named.as_deref().unwrap_or(Path::new(PATH)), named.is_some())?.unwrap_or_default();
+    let found =
+        file.of(role).find(|setting| setting.name == name).and_then(|setting| setting.words.first().cloned());
+    Ok(found.and_then(|word| word.split_once('=').map(|(_, value)| value.to_owned())))
+}
+
 fn refused(path: &Path, mistakes: &[Mistake]) -> Failure {
     let first = mistakes.first().map(|mistake| mistake.remedy.clone()).unwrap_or_default();
     let all: Vec<String> = mistakes.iter().map(|mistake| format!("{}, {mistake}", path.display())).collect();

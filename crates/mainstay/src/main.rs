@@ -5,7 +5,9 @@ mod advised;
 mod cli;
 mod commands;
 mod config;
+mod doctor;
 mod front;
+mod generate;
 mod roles;
 mod router;
 
@@ -60,6 +62,8 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
         Command::Config(command) => config::run(command, output),
+        Command::Doctor(args) => doctor::run(args, output),
+        Command::Generate(command) => generate::run(&command).map(|()| 0),
         Command::Probe(args) => Ok(commands::probe::run(&args.words, output)),
         Command::Bench(_) | Command::Lab(_) => unreachable!("a front has become another program"),
     }
@@ -90,6 +94,10 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Inspect(_) if socket => {
             idle("--socket", "it reads files and asks no agent", "Leave it out.")
         }
+        Command::Doctor(_) if socket => {
+            idle("--socket", "it looks at this machine and asks no agent", "Leave it out.")
+        }
+        Command::Doctor(_) if lab => idle("--lab", "it looks at this machine", inside("doctor")),
         Command::Config(_) if socket => {
             idle("--socket", "it reads a file and asks no agent", "Leave it out.")
         }
