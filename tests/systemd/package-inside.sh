@@ -28,9 +28,9 @@ for unit in $units; do
     systemctl is-active --quiet "$unit" || fail "$unit does not run"
 done
 [ "$(systemctl show --property NotifyAccess --value mainstay-engine)" = main ] || fail "the engine says nothing to systemd"
-systemd-analyze verify $(printf '%s.service ' $units) || fail "the units are not right"
+systemd-analyze verify mainstay-engine.service mainstay-agent.service || fail "the units are not right"
 mainstay config check
-MANPAGER=cat man mainstay-agent | grep -q -- --journal-dir || fail "there is no manual page"
+man --pager=cat mainstay-agent | grep -q -- --journal-dir || fail "there is no manual page"
 bash -c '. /usr/share/bash-completion/completions/mainstay'
 
 step "doctor: its rows fit a terminal"
