@@ -105,6 +105,7 @@ codes! {
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     BadAddress "bad-address";
     BadBackup "bad-backup", page: Some("docs/nodes.md");
+    BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md");
     BadDirectory "bad-directory", exit: exit::USAGE;
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
     BadMode "bad-mode", page: Some("docs/modes.md");
