@@ -15,6 +15,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/copies-and-quorum.md",
     "docs/demo.md",
     "docs/devices.md",
+    "docs/install.md",
     "docs/journal-devices.md",
     "docs/lab.md",
     "docs/limits.md",

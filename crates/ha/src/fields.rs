@@ -224,8 +224,9 @@ fn found(text: &str) -> String {
     }
 }
 
-/// How many letters have to be changed to get from one name to the other.
-fn distance(one: &str, other: &str) -> usize {
+/// Number of letters that have to be changed to get from one name to the other.
+#[must_use]
+pub fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.chars().enumerate() {

@@ -25,6 +25,7 @@ mod system;
 mod template;
 
 pub use change::Change;
+pub use fields::distance;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use import::{ImportChoices, Imported, import};
