@@ -97,7 +97,7 @@ fn resource_agent(lab: &Lab) -> Result<()> {
         format!(
             "name = 'ocf'\nresource = 'ocf'\n[[process]]\nname = 'p'\nstop_timeout_s = 10\n\
              ocf = {{ agent = 'ocf:heartbeat:anything', params = {{ binfile = '{PROGRAM}', \
-             cmdline_options = '100000', user = 'nobody', pidfile = '/run/troubles-ocf.pid'{more} }} }}\n"
+             cmdline_options = '100000', pidfile = '/run/troubles-ocf.pid'{more} }} }}\n"
         )
     };
     let path = lab.dir().join("ocf.toml");

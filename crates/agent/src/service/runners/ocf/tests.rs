@@ -273,13 +273,15 @@ fn agents_of_debian_run_as_they_are() {
         eprintln!("skipped: the package resource-agents is not installed");
         return;
     }
-    let dummy = "ocf = { agent = 'ocf:heartbeat:Dummy' }\n";
-    let anything = "ocf = { agent = 'ocf:heartbeat:anything', params = { binfile = '/bin/sleep', cmdline_options = '1000', user = 'nobody' } }\n";
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path().display();
+    let dummy = "ocf = { agent = 'ocf:heartbeat:Dummy' }".to_owned();
+    let anything = format!(
+        "ocf = {{ agent = 'ocf:heartbeat:anything', params = {{ binfile = '/bin/sleep', \
+         cmdline_options = '1000', pidfile = '{files}/pid' }} }}"
+    );
     for (name, entry, has_process) in [("dummy", dummy, false), ("anything", anything, true)] {
-        let entry =
-            format!("env = {{ HA_RSCTMP = '/run/mainstay-test-{}-{name}' }}\n{entry}", std::process::id());
-        let files = format!("/run/mainstay-test-{}-{name}", std::process::id());
-        fs::create_dir_all(&files).unwrap();
+        let entry = format!("env = {{ HA_RSCTMP = '{files}' }}\n{entry}\n");
         let Some(lab) = Lab::of(name, &entry, tempfile::tempdir().unwrap()) else { return };
         let started = lab.started();
         let log = fs::read_to_string(lab.dirs.logs.join("p.log")).unwrap_or_default();
@@ -288,6 +290,5 @@ fn agents_of_debian_run_as_they_are() {
         OcfAgent.stop(&lab.here(), &started.note, Haste::Orderly).unwrap();
         assert!(matches!(lab.monitor(), Finding::Gone(_)), "{name}");
         assert!(!mark(&lab.here()).exists(), "{name}: its stop failed");
-        drop(fs::remove_dir_all(&files));
     }
 }
