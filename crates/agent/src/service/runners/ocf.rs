@@ -49,9 +49,9 @@ const SETTLED: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 500
 /// How long the rest of a cgroup may take to vanish after a stop.
 const REST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the `stop` after a kill may take, which only clears up.
-const CLEARING: Duration = Duration::from_secs(3);
+const CLEARING: Duration = Duration::from_secs(if cfg!(test) { 20 } else { 3 });
 /// How long an agent may take to describe itself, within the time that a node has to answer.
-const METADATA_WAIT: Duration = Duration::from_millis(600);
+const METADATA_WAIT: Duration = Duration::from_millis(if cfg!(test) { 20_000 } else { 600 });
 /// Most of a description that is read, in bytes.
 const METADATA_BYTES_MAX: u64 = 1 << 20;
 /// Directory in which Debian's agents keep state files.

@@ -66,7 +66,9 @@ impl Lab {
     }
 
     fn of(name: &str, entry: &str, dir: tempfile::TempDir) -> Option<Self> {
-        let text = format!("name='s'\nresource='db'\n[[process]]\nname='p'\nstop_timeout_s = 1\n{entry}");
+        let stop_s = if entry.contains("hangs") { 1 } else { 20 };
+        let text =
+            format!("name='s'\nresource='db'\n[[process]]\nname='p'\nstop_timeout_s = {stop_s}\n{entry}");
         let spec = ServiceSpec::parse(&text).unwrap();
         let root = format!("mainstay-test-{}-ocf-{name}", std::process::id());
         let root = cgroup2_mount().map(|mount| mount.join(root))?;
@@ -145,7 +147,7 @@ fn an_agent_starts_monitors_and_stops_in_a_cgroup_that_a_kill_reaches() {
     OcfAgent.stop(&lab.here(), &started.note, Haste::Orderly).unwrap();
     assert!(!lab.is_populated() && !mark(&lab.here()).exists());
     assert!(matches!(lab.monitor(), Finding::Gone(_)));
-    assert!(lab.read("env.stop").contains("OCF_RESKEY_CRM_meta_timeout=1000"));
+    assert!(lab.read("env.stop").contains("OCF_RESKEY_CRM_meta_timeout=20000"));
 }
 
 #[test]
@@ -174,10 +176,10 @@ fn nothing_is_left_after_a_stop_that_fails_or_hangs_or_a_kill() {
 fn a_kill_has_the_agent_clear_up_what_is_no_process() {
     let Some(lab) = Lab::new("clear", "") else { return };
     lab.started();
-    OcfAgent.kill(&lab.here(), SECOND * 8).unwrap();
+    OcfAgent.kill(&lab.here(), SECOND * 60).unwrap();
     assert!(!lab.is_populated() && lab.read("pid").is_empty() && !mark(&lab.here()).exists());
     let stops = lab.read("env.stop").len();
-    OcfAgent.kill(&lab.here(), SECOND * 8).unwrap();
+    OcfAgent.kill(&lab.here(), SECOND * 60).unwrap();
     assert_eq!(lab.read("env.stop").len(), stops, "an agent that was not started was stopped");
 }
 
@@ -262,8 +264,7 @@ fn parameters_are_compared_with_the_meta_data_of_the_agent_on_this_node() {
         let entry = entry(&format!("ocf:heartbeat:{agent}"), more);
         let Some(lab) = Lab::of("debian", &entry, tempfile::tempdir().unwrap()) else { return };
         let found = fields(&lab);
-        // A machine under load may not answer in time, and then nothing is told.
-        assert!(found == expected || found.is_empty(), "{agent}{more}: {found:?}");
+        assert_eq!(found, expected, "{agent}{more}");
     }
 }
 
