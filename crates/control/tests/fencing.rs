@@ -88,7 +88,7 @@ fn an_operator_confirms_that_a_node_is_off() {
     assert_eq!(confirm(&mut state, A), Outcome::Unchanged);
 }
 
-/// It joins only after it has silenced itself, and has everything that was acknowledged.
+/// A node joins only after it has silenced itself, and has everything that was acknowledged.
 #[test]
 fn a_node_that_comes_back_ends_the_wait_for_its_fence() {
     let mut state = with("required");

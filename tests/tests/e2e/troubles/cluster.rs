@@ -431,7 +431,7 @@ fn stuck_service(lab: &Lab) -> Result<()> {
 
 type Act = fn(&Lab, &str) -> Result<()>;
 
-/// What stands still, how it is stopped, and how it goes on.
+/// Part that stands still, how it is stopped, and how it goes on.
 const STANDSTILLS: [(&str, Act, Act); 3] = [
     (
         "its engine",
