@@ -17,6 +17,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/devices.md",
     "docs/journal-devices.md",
     "docs/lab.md",
+    "docs/fencing.md",
     "docs/limits.md",
     "docs/lost-state.md",
     "docs/metrics.md",
