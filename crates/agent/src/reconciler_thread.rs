@@ -32,6 +32,7 @@ use mainstay_control::actions::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, NodeSeen, Reconciler, ReconcilerTask, ReplicaSeen};
 use mainstay_control::state::{Command, Links};
+use mainstay_devices::supervisor;
 use mainstay_types::{
     Code, Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time,
 };
@@ -67,6 +68,8 @@ pub enum Input {
     Swept {
         service: String,
     },
+    /// The supervisor wants to hear that this thread works.
+    Alive,
     Stop,
 }
 
@@ -244,6 +247,10 @@ impl ReconcilerThread {
             }
             Input::Guarded { number, confirmed } => self.tell(Event::Guarded { number, confirmed }),
             Input::Swept { service } => self.tell(Event::Swept { name: service }),
+            Input::Alive => {
+                supervisor::alive();
+                return false;
+            }
             Input::Stop => {}
         }
         true

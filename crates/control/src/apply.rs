@@ -449,7 +449,7 @@ impl State {
             let name = self.node_name(*node);
             return fail(
                 format!("{name} has not joined yet"),
-                "wait until `mainstay node list` shows it as a voter",
+                "wait until `mainstay node list` does not show it as joining any more",
             );
         }
         if let Some(node) = spec.preferred.iter().find(|node| !nodes.contains(node)) {

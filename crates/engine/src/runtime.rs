@@ -19,6 +19,7 @@ use crate::shard::{Inbound, Parts, Shard};
 use crate::signals;
 use crate::silencer;
 use crate::watchdog::WatchdogThread;
+use mainstay_devices::supervisor;
 use mainstay_devices::users::Users;
 use mainstay_types::FrontendKind;
 use std::convert::Infallible;
@@ -137,6 +138,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         let to_shard = to_shard.clone();
         job.start(move |done| to_shard(Inbound::Snapshot(done)));
     });
+    let (to_shard, stands_alone) = (tell.clone(), options.stands_alone);
     let socket = run_dir.join("engine.sock");
     let ipc = IpcServer::start(&socket, move |message| {
         tell(match message {
@@ -167,6 +169,10 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     // devices away before their users are killed, see `mainstay_devices::users`. The process ends
     // now, and the kernel closes everything.
     let mut shard = ManuallyDrop::new(Shard::new(parts));
+    if stands_alone {
+        supervisor::ready("serves");
+        failed("cannot start a thread", supervisor::keep_asking(move || to_shard(Inbound::Alive)))?;
+    }
     let ended = shard.run();
     drop(presence);
     Ok(ended?)
@@ -177,6 +183,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
 fn end_when_told(guard: GuardEnder, watchdog: WatchdogThread) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         signals::wait();
+        supervisor::stopping();
         guard.end(END_PATIENCE);
         watchdog.end();
         thread::sleep(LAST_WORDS);

@@ -29,6 +29,7 @@ use fill_rates::FillRates;
 use mainstay_api::engine::{EngineEvent, Request};
 use mainstay_codec::nbd::Export;
 use mainstay_codec::{Envelope, Message};
+use mainstay_devices::supervisor;
 use mainstay_devices::users::Users;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +80,8 @@ pub enum Inbound {
     Fence,
     /// The engine was told to end: this node is being silenced.
     Ends,
+    /// The supervisor wants to hear that this thread works.
+    Alive,
     /// The services on a resource were killed, because its devices are about to fail.
     Killed(ResourceId),
 }
@@ -464,6 +467,7 @@ impl Shard {
                 let silenced_us = self.guard.silenced();
                 self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
             }
+            Inbound::Alive => supervisor::alive(),
             Inbound::Ends => {
                 tracing::warn!("the engine was told to end: the services of this node are silenced first");
                 let silenced_us = self.guard.silenced();

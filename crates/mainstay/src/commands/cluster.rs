@@ -14,13 +14,15 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
+    let mut told = Vec::new();
     let cluster: ClusterView = match command {
         ClusterCommand::Init { name, node, address, engine_address, lease_ms, heartbeat_ms } => {
             let _told = forming("making the cluster");
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
             let made = client.post("/v1/cluster/init", &request)?;
-            if let Some(warning) = for_one_machine(&made) {
-                output::say(&format!("warning: {warning}"));
+            match for_one_machine(&made) {
+                Some(warning) => output::say(&format!("warning: {warning}")),
+                None => told.extend(next_node(&made)),
             }
             made
         }
@@ -46,13 +48,25 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             return Ok(0);
         }
     };
-    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), table_of(cluster)))?;
+    output.result(&cluster, |cluster| {
+        let lines = [head(cluster), table_of(cluster)].into_iter().chain(told);
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
     Ok(0)
 }
 
 fn forming(doing: &str) -> GoesOn {
     GoesOn::tell(format!(
         "{doing} goes on in the agent for up to two minutes. To see the result, run `mainstay status`."
+    ))
+}
+
+/// The line that makes the next machine a node, as it can be pasted there.
+fn next_node(cluster: &ClusterView) -> Option<String> {
+    let own = cluster.nodes.iter().find(|node| node.name == cluster.this_node)?;
+    Some(format!(
+        "To add the next node, run on it:\n  mainstay cluster join --peer {} --as \"$(hostname -s)\"",
+        own.agent_address
     ))
 }
 
@@ -200,6 +214,17 @@ mod tests {
             "heartbeat_ms": 200, "nodes": [node(1, "a"), node(2, "b")]
         });
         serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn a_new_cluster_names_the_line_for_the_next_node() {
+        let mut view = answer();
+        view.nodes[0].agent_address = "192.0.2.11:7400".into();
+        let text = super::next_node(&view).unwrap();
+        assert!(
+            text.ends_with("\n  mainstay cluster join --peer 192.0.2.11:7400 --as \"$(hostname -s)\""),
+            "{text}"
+        );
     }
 
     #[test]
