@@ -377,7 +377,7 @@ impl Agent {
         now >= self.standstill_due
     }
 
-    /// What the engine tells of the journals of its primaries, if it answers.
+    /// Sets the ages of the journals of primaries, as the engine tells them if it answers.
     pub fn set_journals(&mut self, journals: Vec<JournalWait>) {
         self.journals = journals;
     }

@@ -474,7 +474,7 @@ impl Engine {
         gone.map(|peer| peer.member.node)
     }
 
-    /// What the status of the engine tells of the journals of its primaries.
+    /// Ages of the journals of primaries, as the status of the engine tells them.
     #[must_use]
     pub fn journal_waits(&self, now: Time) -> Vec<JournalWait> {
         let primaries = self.hosts.iter().filter(|(_, hosted)| hosted.role == Role::Primary);

@@ -18,6 +18,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/install.md",
     "docs/journal-devices.md",
     "docs/lab.md",
+    "docs/fencing.md",
     "docs/limits.md",
     "docs/lost-state.md",
     "docs/metrics.md",

@@ -80,12 +80,23 @@ dax() {
         truncate -s 0 "$nvdimm"
         truncate -s "$bytes" "$nvdimm"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/dax.sh --seconds 600 --memory 1536 \
-            --module virtio_pci --module virtio_blk --module xfs --module nfit --module nd_pmem --module softdog \
+            --module virtio_pci --module virtio_blk --module xfs --module nfit --module nd_pmem \
             --module ublk_drv --module fuse --module loop \
             --binary "$target/$profile/mainstay" --binary fio --binary mkfs.xfs --file tests/vm/node.sh=/node.sh \
             --qemu -machine --qemu pc,nvdimm=on --qemu -m --qemu slots=2,maxmem=4G \
             --qemu -object --qemu "memory-backend-file,id=nvdimm,share=on,mem-path=$nvdimm,size=$bytes" \
             --qemu -device --qemu nvdimm,memdev=nvdimm
+    done
+}
+
+# A machine that is reset at the end by its software watchdog. Not one of those that run by default.
+watchdog() {
+    local kernel
+    for kernel in ${VM_KERNELS:-6.12}; do
+        echo "== watchdog, kernel $kernel"
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/watchdog.sh --seconds 600 --memory 1536 \
+            --module virtio_pci --module virtio_blk --module xfs --module fuse --module loop --module softdog \
+            --binary "$target/$profile/mainstay" --binary mkfs.xfs --file tests/vm/node.sh=/node.sh
     done
 }
 
@@ -97,8 +108,9 @@ for test in $tests; do
         nbd) nbd ;;
         vhost) vhost ;;
         dax) dax ;;
+        watchdog) watchdog ;;
         *)
-            echo "vm: there is no test $test; there are: ublk, client, nbd, vhost, dax" >&2
+            echo "vm: there is no test $test; there are: ublk, client, nbd, vhost, dax, watchdog" >&2
             exit 2
             ;;
     esac

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Longest time that the command may take.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(250);
-/// Of what the command writes, so many bytes are looked at.
+/// Number of bytes of the command's output that are looked at, the last ones.
 const OUTPUT_MAX: u64 = 4096;
 
 /// Ends the thread when dropped.
@@ -58,7 +58,7 @@ pub fn check(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What has been tried for each node: its generation, when, and whether it is still under way.
+/// Last attempt for each node: its generation, when it began, and whether it has ended.
 type Tried = BTreeMap<NodeId, (u64, Instant, Arc<AtomicBool>)>;
 
 /// Starts the thread.
@@ -105,7 +105,8 @@ fn look(node: NodeId, state: &State, log: &RaftHandle, program: Option<&Path>, t
         let (log, own) = (log.clone(), own.clone());
         tracing::warn!(node = state.node_name(other), program = %program.display(), "the fence command runs");
         spawn("agent-fence", move || {
-            let result = run(command, TIME_LIMIT).map(|()| own).map_err(|why| format!("the fence command {why}"));
+            let result =
+                run(command, TIME_LIMIT).map(|()| own).map_err(|why| format!("the fence command {why}"));
             log.submit(Proposal::Fenced { node: other, generation, result });
             ends.store(true, Ordering::SeqCst);
         });

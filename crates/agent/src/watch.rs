@@ -161,7 +161,7 @@ pub fn of_engine(node: NodeId, engine: &EngineStatus) -> Vec<Stall> {
     list
 }
 
-/// What counts for giving the lease up. `status` is of this moment, or not known.
+/// Measures that count for giving the lease up. `status` is of this moment, or not known.
 fn measured(engine: &EngineLink, status: Option<&EngineStatus>) -> Measured {
     let leads = |replica: &&mainstay_api::engine::ReplicaStatus| replica.role == Role::Primary;
     let journals = status.into_iter().flat_map(|status| &status.replicas).filter(leads).map(|replica| {

@@ -404,7 +404,7 @@ pub struct WatchdogStatus {
     pub choice: WatchdogChoice,
     /// Path of the device.
     pub device: String,
-    /// As its driver says it; empty while it is not open.
+    /// Name of the device, given by its driver; empty while it is not open.
     pub identity: String,
     /// Whether it resets the machine if the engine does not feed it.
     pub armed: bool,

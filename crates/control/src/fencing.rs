@@ -1,8 +1,8 @@
 //! External fencing: a node that was primary and died is switched off by a program of the operator,
 //! and another node takes over only afterwards if the operator wants it so (R19).
 //!
-//! The end of a lease proves that a node serves nothing, as long as its clock and its guard work. An
-//! operator who wants another proof sets `fencing` for a resource: `best-effort` runs the command
+//! The end of a lease proves that a node serves nothing, as long as its clock and its guard work.
+//! An operator who wants another proof sets `fencing` for a resource: `best-effort` runs the command
 //! and waits for nothing, `required` waits until it has succeeded.
 //!
 //! Guarantees (`State::check` asserts the first one in tests)
@@ -89,7 +89,10 @@ impl State {
             Advice {
                 severity,
                 subject: format!("node {name}"),
-                what: format!("cannot be switched off, tried {} times: {}", fence.failures, fence.last_failure),
+                what: format!(
+                    "cannot be switched off, tried {} times: {}",
+                    fence.failures, fence.last_failure
+                ),
                 remedy: format!(
                     "mend the fence command; if {name} is off, run `mainstay node confirm-off {name}`"
                 ),

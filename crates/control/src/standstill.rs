@@ -9,8 +9,8 @@
 //! nodes do not serve at the same time (R10).
 //!
 //! Guarantees
-//! - A node gives its lease up when its engine, or the journal of a primary, has stood still for the
-//!   length of a lease ([`STANDS_STILL_MS`] at least, [`STANDS_STILL_MS_MAX`] at most), and no
+//! - A node gives its lease up when its engine, or the journal of a primary, has stood still for
+//!   the length of a lease ([`STANDS_STILL_MS`] at least, [`STANDS_STILL_MS_MAX`] at most), and no
 //!   earlier. Time in which the agent itself did not run does not count.
 //! - It does so only while it is primary of a resource that another node could take over at this
 //!   moment. A journal counts only if another such member answers meanwhile: if all of them wait,
@@ -31,8 +31,8 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{NodeId, ResourceId, Time, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shortest and longest time for which an engine or a journal stands still before its node gives its
-/// lease up. Between them it is the length of the lease: a shorter standstill than that is what the
+/// Shortest and longest time for which an engine or a journal stands still before its node gives
+/// its lease up. Between them it is the length of the lease: a shorter standstill than that is what the
 /// operator has chosen to bear. The longest time, the time between two looks and the margin of the
 /// lease are less than 5 s together.
 pub const STANDS_STILL_MS: u64 = 2500;
@@ -60,7 +60,7 @@ pub struct JournalWait {
     pub answering: BTreeSet<NodeId>,
 }
 
-/// What an agent measures at one moment.
+/// Measures of an agent at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Measured {
     /// For how long the engine has owed an answer, in milliseconds.
@@ -69,7 +69,7 @@ pub struct Measured {
     pub journals: Vec<JournalWait>,
 }
 
-/// What has changed with a look.
+/// Change that a look has brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     GivesUp(Still),
@@ -157,9 +157,8 @@ fn led(node: NodeId, state: &State, still: Still) -> impl Iterator<Item = Vec<No
     let resources = state.resources.values().filter(concerned).filter(leads);
     let others = move |resource: &Resource| -> Vec<NodeId> {
         let followers = resource.record.failover_ready.iter().map(|member| member.node);
-        let followers = followers.filter(|other| {
-            resource.record.policy.takeover() && state.lives_whole(resource, *other)
-        });
+        let followers = followers
+            .filter(|other| resource.record.policy.takeover() && state.lives_whole(resource, *other));
         state.candidates(resource).into_iter().chain(followers).filter(|other| *other != node).collect()
     };
     resources.map(others).filter(|others| !others.is_empty() || planted(Bug::StandstillAlone))

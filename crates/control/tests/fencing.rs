@@ -49,7 +49,8 @@ fn with_best_effort_the_takeover_waits_for_nothing() {
     assert_eq!(events(&state, "no such outlet"), 1, "once");
     assert_eq!(state.fences[&A].failures, 2);
     let list = advice(&state, &Observations { has_leader: true, ..Observations::default() });
-    let told = list.iter().find(|one| one.what.contains("tried 2 times: no such outlet")).expect("it is told");
+    let told =
+        list.iter().find(|one| one.what.contains("tried 2 times: no such outlet")).expect("it is told");
     assert!(told.remedy.contains("`mainstay node confirm-off a`"), "{told:?}");
     assert_eq!(fenced(&mut state, A, Ok("b")), Outcome::Done);
     assert_eq!((state.fences_owed().count(), events(&state, "says the fence command on b")), (0, 1));
@@ -87,7 +88,7 @@ fn an_operator_confirms_that_a_node_is_off() {
     assert_eq!(confirm(&mut state, A), Outcome::Unchanged);
 }
 
-/// It joins only after it has silenced itself, and has everything that was acknowledged.
+/// A node joins only after it has silenced itself, and has everything that was acknowledged.
 #[test]
 fn a_node_that_comes_back_ends_the_wait_for_its_fence() {
     let mut state = with("required");

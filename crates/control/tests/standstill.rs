@@ -1,5 +1,5 @@
-//! A node whose engine or journal stands still gives its lease up (R19): when, and only when another
-//! node could go on.
+//! A node whose engine or journal stands still gives its lease up (R19): when, and only when
+//! another node could go on.
 
 mod common;
 
@@ -28,7 +28,7 @@ impl Looks {
         self.core.look(self.now, A, &self.state, seen)
     }
 
-    /// What is measured stands still from now on. Returns the turn, and when it came.
+    /// Looks while `seen` stands still from now on. Returns the turn, and when it came.
     fn until_turn(&mut self, ms: u64, seen: impl Fn(u64) -> Measured) -> Option<(u64, Turn)> {
         (0..=ms / LOOK_MS).find_map(|look| {
             let after_ms = if look == 0 { 0 } else { LOOK_MS };

@@ -324,13 +324,13 @@ impl Drop for Watches<'_> {
     }
 }
 
-/// What the guard knows, for the watchdog.
+/// View of the guard, for the watchdog.
 pub struct GuardView {
     shared: Arc<GuardShared>,
 }
 
 impl GuardView {
-    /// What counts for the watchdog at this moment.
+    /// State of the guard that counts for the watchdog at this moment.
     #[must_use]
     pub fn sees(&self, at: Time) -> WatchdogSees {
         let state = self.shared.state();

@@ -30,7 +30,7 @@ const ROOM_MS: u64 = 300;
 /// Longest time that is asked for, in seconds. Some devices take no more.
 const SECONDS_MAX: u64 = 60;
 
-/// What counts at one moment.
+/// State that counts at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchdogSees {
     /// End of the lease; 0 for none.
@@ -56,10 +56,10 @@ pub enum WatchdogDoes {
     Disarm,
 }
 
-/// What the device can do.
+/// Abilities of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchdogCan {
-    /// It can be stopped again.
+    /// Whether it can be stopped again.
     pub stop: bool,
     /// Shortest and longest time, in seconds.
     pub seconds: (u32, u32),
@@ -75,7 +75,7 @@ impl WatchdogCan {
 pub struct Watchdog {
     can: WatchdogCan,
     armed: Option<u32>,
-    /// It is running and cannot be stopped.
+    /// Whether it is running and cannot be stopped.
     runs: bool,
     fed: Time,
     lease_until: Time,
@@ -155,7 +155,7 @@ impl Watchdog {
         WatchdogDoes::Arm { seconds }
     }
 
-    /// Nothing is to be guarded.
+    /// Decides while nothing is to be guarded.
     fn rest(&mut self, now: Time) -> WatchdogDoes {
         if self.runs && !self.can.stop {
             self.fed = now;

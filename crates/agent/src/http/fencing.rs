@@ -1,4 +1,4 @@
-//! What an operator says about nodes that are to be switched off (`fencing.rs` of `control`).
+//! Statements of an operator about nodes that are to be switched off (`fencing.rs` of `control`).
 
 use super::{ApiResult, App, change};
 use axum::extract::{Path, State as AppState};

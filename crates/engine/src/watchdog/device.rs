@@ -21,10 +21,10 @@ pub(super) trait Device: Send {
 /// A device that was just opened.
 pub struct Opened<D> {
     pub device: D,
-    /// As its driver says it, for example `Software Watchdog`.
+    /// Name of the device, given by its driver: for example `Software Watchdog`.
     pub identity: String,
     pub can: WatchdogCan,
-    /// It runs and could not be stopped.
+    /// Whether it runs and could not be stopped.
     pub runs: bool,
 }
 
@@ -49,7 +49,7 @@ const SET_TIMEOUT: u64 = 0xC004_5706;
 const GET_TIMEOUT: u64 = 0x8004_5707;
 const STOP: libc::c_int = 1;
 const START: libc::c_int = 2;
-/// Of `Info::options`.
+/// Flag in `Info::options`: the time can be set.
 const HAS_TIMEOUT: u32 = 0x80;
 /// Times that are tried to find the shortest one, in seconds.
 const SHORTEST: [libc::c_int; 8] = [1, 2, 3, 5, 10, 15, 30, 60];
@@ -79,9 +79,9 @@ impl Kernel {
         })?;
         let mut kernel = Self { file, has_timeout: false };
         let found = kernel.look();
-        found.map(|(identity, can, runs)| Opened { device: kernel, identity, can, runs }).map_err(|error| {
-            format!("{} is no watchdog that can be used: {error}", path.display())
-        })
+        found
+            .map(|(identity, can, runs)| Opened { device: kernel, identity, can, runs })
+            .map_err(|error| format!("{} is no watchdog that can be used: {error}", path.display()))
     }
 
     /// Returns its identity, what it can do, and whether it goes on.

@@ -361,8 +361,8 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
     assert_eq!(pause_ms, crate::reconciler::RETRY_HALTED_MS_MAX);
 }
 
-/// R21, S320: nodes come and go in a row. The service is tried again a minute after this process has
-/// seen its last failure, whatever the wall clocks of the proposers say.
+/// R21, S320: nodes come and go in a row. The service is tried again a minute after this process
+/// has seen its last failure, whatever the wall clocks of the proposers say.
 #[test]
 fn a_failed_service_is_tried_again_a_minute_after_its_failure_if_nodes_have_changed() {
     let mut lab = Lab::new();
