@@ -7,6 +7,8 @@
 //! - [`handover::Handover`] decides when the log's leader hands the lead to another voter.
 //! - [`actions::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
 //!   which order.
+//! - [`constraints::decide`] says where services run that are tied to one another, and
+//!   [`explain::explain`] why a service runs where it does.
 //! - [`advice::advice`] says in words what is wrong and what to do about it.
 
 pub mod actions;
@@ -15,7 +17,10 @@ mod apply;
 pub mod attachments;
 mod broken;
 pub mod causes;
+pub mod constraints;
 mod copies;
+pub mod cordon;
+pub mod explain;
 mod failover;
 mod force;
 mod grow;
@@ -24,6 +29,7 @@ mod history;
 mod in_sync_set;
 pub mod labels;
 pub mod lease;
+pub mod maintenance;
 pub mod members;
 mod mode;
 mod mode_b;
@@ -40,6 +46,7 @@ pub mod settings;
 pub mod snapshots;
 pub mod stalls;
 pub mod state;
+pub mod tied;
 mod unfinished;
 
 pub use state::State;

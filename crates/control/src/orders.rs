@@ -78,6 +78,7 @@ impl State {
         service.halted = None;
         service.nodes_changed = false;
         service.restart = None;
+        self.order(name);
         self.note(at_ms, Severity::Info, format!("service {name}"), text);
         Outcome::Done
     }

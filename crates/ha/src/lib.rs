@@ -14,6 +14,7 @@ mod foundation;
 mod guard;
 mod machine;
 mod options;
+mod placement;
 mod probe;
 mod shown;
 mod spec;
@@ -25,6 +26,7 @@ pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
+pub use placement::{PLACEMENT_NAMES_MAX, Placement};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,

@@ -154,5 +154,13 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "H7",
         "an operator's command takes effect once, or says why not and what to do. Checked: answers::judge, for every answer; what was asked for is so at the end: World::unfinished",
     ),
+    (
+        "H15",
+        "a service begins only where its constraints hold. Checked: World::judge_start, at the first step of every start",
+    ),
+    (
+        "H16",
+        "nothing is moved or begun by Mainstay in maintenance. Checked: answers::stay_in_place, at every entry; World::judge_start",
+    ),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

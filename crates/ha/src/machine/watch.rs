@@ -179,7 +179,9 @@ impl Machine {
         let failed = watched.failures > failures
             && (watched.failures >= limit || planted(Bug::OneProbeDecides))
             && !planted(Bug::ProbesOnlyTell);
-        if failed {
+        if failed && self.rests {
+            reach!("ha: a process that does not answer is left alone in maintenance");
+        } else if failed {
             let why = watched.words.clone().unwrap_or_default();
             let why = match watched.failures {
                 1 => why,
@@ -226,7 +228,8 @@ impl Machine {
 
     /// Returns the findings of probes of a service that runs; empty if all processes are healthy.
     pub(super) fn findings(&self) -> String {
-        let words: Vec<&str> = self.watched.values().filter_map(|watched| watched.words.as_deref()).collect();
-        words.join("; ")
+        let lost = self.losses.values().map(|(why, _)| why.as_str());
+        let found = self.watched.values().filter_map(|watched| watched.words.as_deref());
+        lost.chain(found).collect::<Vec<_>>().join("; ")
     }
 }
