@@ -318,6 +318,57 @@ impl State {
     }
 }
 
+/// An advice: severity, subject, what is the case, remedy.
+type Advised = (Severity, String, String, String);
+
+impl State {
+    /// What is in maintenance, cordoned or drained: nobody is to forget it. `wall_ms`: the wall clock.
+    pub(crate) fn advise_left_alone(&self, wall_ms: u64) -> Vec<Advised> {
+        let since = |at_ms: u64| span(wall_ms.saturating_sub(at_ms));
+        let resting = self.maintenances().map(|(scope, maintenance)| {
+            let end = match maintenance.left_ms {
+                Some((_, left_ms)) => format!("and ends by itself within {}", span(left_ms)),
+                None => "until an operator ends it".into(),
+            };
+            let what = format!(
+                "has been in maintenance for {}, {end}: Mainstay watches and does nothing by itself, and nothing fails over",
+                since(maintenance.at_ms)
+            );
+            (Severity::Info, scope.words(self), what, format!("end it with `{}`", scope.off(self)))
+        });
+        let cordoned = self.nodes.values().filter_map(|node| {
+            let cordon = node.cordon?;
+            let left = |resource: &&Resource| resource.record.primary == Some(node.id);
+            let left: Vec<&str> =
+                self.resources.values().filter(left).map(|resource| resource.name.as_str()).collect();
+            let what = match (cordon.drain, left.is_empty()) {
+                (true, true) => format!("has been drained for {}: nothing is left there", since(cordon.at_ms)),
+                (true, false) => format!(
+                    "has been drained for {}, and is still primary of {}; `mainstay explain SERVICE` says what keeps it",
+                    since(cordon.at_ms),
+                    left.join(", ")
+                ),
+                (false, _) => format!("has been cordoned for {}: nothing comes there", since(cordon.at_ms)),
+            };
+            let severity = if cordon.drain && !left.is_empty() { Severity::Warning } else { Severity::Info };
+            let remedy = format!("open it again with `mainstay node uncordon {}`", node.name);
+            Some((severity, format!("node {}", node.name), what, remedy))
+        });
+        resting.chain(cordoned).collect()
+    }
+
+    /// Why a service waits whose primary is where it should be, and what to do about it.
+    pub(crate) fn why_it_waits(&self, name: &str, service: &Service, primary: NodeId) -> Option<(String, String)> {
+        if let Some(why) = self.barred(name, primary).or_else(|| self.awaits(name).map(|bar| bar.why)) {
+            return Some((why, format!("`mainstay explain {name}` says where it could run")));
+        }
+        let scope = self.rests(name).filter(|_| !self.may_begin(name, service))?;
+        let why = format!("{} is in maintenance, and nothing is started there", scope.words(self));
+        let start = format!("`mainstay service start {name}` starts it all the same");
+        Some((why, format!("end it with `{}`; {start}", scope.off(self))))
+    }
+}
+
 /// A span of time in words, rounded to what matters.
 #[must_use]
 pub fn span(ms: u64) -> String {

@@ -34,6 +34,10 @@ use std::collections::BTreeMap;
 /// milliseconds. The limit itself is the runtime's to keep.
 const LATE_MS: u64 = 2_000;
 
+/// Said of a service whose agent was restarted in maintenance.
+const UNWALKED: &str =
+    "its mount and its address are looked at again when the maintenance ends, because the agent was restarted";
+
 /// Result of one probe of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
@@ -230,6 +234,7 @@ impl Machine {
     pub(super) fn findings(&self) -> String {
         let lost = self.losses.values().map(|(why, _)| why.as_str());
         let found = self.watched.values().filter_map(|watched| watched.words.as_deref());
-        lost.chain(found).collect::<Vec<_>>().join("; ")
+        let unwalked = self.unwalked.then_some(UNWALKED);
+        lost.chain(found).chain(unwalked).collect::<Vec<_>>().join("; ")
     }
 }
