@@ -13,6 +13,7 @@ mod fields;
 mod foundation;
 mod guard;
 mod machine;
+mod ocf;
 mod options;
 mod placement;
 mod probe;
@@ -20,11 +21,15 @@ mod shown;
 mod spec;
 mod steps;
 mod system;
+mod template;
 
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
+pub use ocf::{
+    Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
+};
 pub use options::{MountOption, mount_options};
 pub use placement::{PLACEMENT_NAMES_MAX, Placement};
 pub use probe::{
@@ -35,3 +40,4 @@ pub use shown::HIDDEN;
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
+pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};

@@ -162,5 +162,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "H16",
         "nothing is moved or begun by Mainstay in maintenance. Checked: answers::stay_in_place, at every entry; World::judge_start",
     ),
+    (
+        "H19",
+        "a removed node is named by no record, and its lease ends with what was acknowledged before. Checked: answers::nothing_names_the_removed; World::judge_removed_lease",
+    ),
+    ("H20", "a removal leaves the living voters a majority. Checked: answers::a_majority_lives"),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

@@ -7,6 +7,7 @@ pub mod events;
 pub mod inspect;
 pub mod metrics;
 mod modes;
+pub mod nodes;
 pub mod placement;
 pub mod probe;
 pub mod resource;
