@@ -575,7 +575,7 @@ pub enum Operator {
     EndMaintenance {
         resource: usize,
     },
-    /// Nothing comes any more to the node of the primary.
+    /// The node of the primary is cordoned or drained.
     Cordon {
         resource: usize,
         drain: bool,

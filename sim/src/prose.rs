@@ -2,9 +2,8 @@
 //! of the plan.
 
 use crate::plan::{
-    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, ServiceFault, Side,
-    Target,
-    Rests, Tie,
+    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, Rests, ServiceFault,
+    Side, Target, Tie,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -133,8 +132,12 @@ fn operator(operator: &Operator) -> String {
         Operator::EndMaintenance { resource } => {
             format!("ends all maintenance that s{resource} is in")
         }
-        Operator::Cordon { resource, drain: false } => format!("cordons the node of the primary of r{resource}"),
-        Operator::Cordon { resource, drain: true } => format!("drains the node of the primary of r{resource}"),
+        Operator::Cordon { resource, drain: false } => {
+            format!("cordons the node of the primary of r{resource}")
+        }
+        Operator::Cordon { resource, drain: true } => {
+            format!("drains the node of the primary of r{resource}")
+        }
         Operator::Uncordon { resource } => format!("opens all nodes again (r{resource})"),
         Operator::Tie { resource, other, tie } => {
             let how = match tie {

@@ -5,20 +5,20 @@ use crate::messages::{LogLag, Waits};
 use crate::service::lacks::Lack;
 use crate::watch;
 use mainstay_api::engine::{self, EngineStatus};
-use mainstay_api::rest::{CordonView, MaintenanceView, 
-    AttachedView, ClientView, ClusterView, DestinationView, DeviceView, EventView, EventsPage, ForceView,
-    ForcedView, GrowingView, Health, LeavingView, MoveView, NodePlace, NodeView, OriginView, PeerView,
-    ReplicaLive, ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView,
-    ServiceFailure, ServiceView, SlowView, SnapshotOnView, SnapshotView,
+use mainstay_api::rest::{
+    AttachedView, ClientView, ClusterView, CordonView, DestinationView, DeviceView, EventView, EventsPage,
+    ForceView, ForcedView, GrowingView, Health, LeavingView, MaintenanceView, MoveView, NodePlace, NodeView,
+    OriginView, PeerView, ReplicaLive, ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView,
+    ScrubsView, ServiceFailure, ServiceView, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::advice::Feed;
 use mainstay_control::labels::Notice;
+use mainstay_control::maintenance::Scope;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
-use mainstay_control::maintenance::Scope;
 use mainstay_control::state::{EventRecord, Resource, Service};
 use mainstay_types::{
     Attachment, Mode, NodeId, PeerState, Problem, ResourceId, Role, ServicePhase, SnapshotId, SnapshotOn,

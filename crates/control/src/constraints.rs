@@ -1,7 +1,7 @@
 //! Where services run that are tied to one another: with one another, or apart.
 //!
-//! [`decide`] looks at all services of a tied set together. Every node computes the same answer from
-//! the same state. A set of services that are with one another is a *group*, and has one seat.
+//! [`decide`] looks at all services of a tied set together. Every node computes the same answer
+//! from the same state. A set of services that are with one another is a *group*, and has one seat.
 //!
 //! Guarantees
 //! - No two services that are to be apart have one seat, and all seats of a group are its node
@@ -35,7 +35,7 @@ pub struct Ask {
     pub name: String,
     /// The node of its primary.
     pub at: Option<NodeId>,
-    /// It is being started there or runs.
+    /// Whether the service is being started there or runs.
     pub runs: bool,
     /// Nodes on which it can run, best first.
     pub nodes: Vec<NodeId>,
@@ -45,9 +45,9 @@ pub struct Ask {
     pub wish: Option<NodeId>,
     /// Number of the last move that an operator asked for.
     pub moved: u64,
-    /// It is not to be moved.
+    /// The service is not to be moved.
     pub fixed: bool,
-    /// It is to run. If not, it only shows those that are with it where it is.
+    /// The service is to run. If not, it only shows those that are with it where it is.
     pub wanted: bool,
     /// The service that it is with, by its place in the list.
     pub with: Option<usize>,
@@ -57,7 +57,7 @@ pub struct Ask {
 
 #[derive(Debug)]
 struct Group {
-    /// Those that are to run.
+    /// Members that are to run.
     members: Vec<usize>,
     /// Nodes that it could have, best first, each with the number of members that cannot run there.
     nodes: Vec<(NodeId, usize)>,
@@ -173,10 +173,15 @@ fn decide_counted(asks: &[Ask]) -> (Vec<Option<NodeId>>, usize) {
     };
     let mut trees: Vec<(usize, Vec<usize>)> = trees.into_iter().collect();
     trees.sort_by_key(precedence);
-    let place_of: BTreeMap<usize, usize> =
-        trees.iter().enumerate().flat_map(|(group, (_, members))| members.iter().map(move |of| (*of, group))).collect();
+    let place_of: BTreeMap<usize, usize> = trees
+        .iter()
+        .enumerate()
+        .flat_map(|(group, (_, members))| members.iter().map(move |of| (*of, group)))
+        .collect();
     let mut apart: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); trees.len()];
-    for (ask, other) in asks.iter().enumerate().flat_map(|(n, ask)| ask.apart.iter().map(move |other| (n, *other))) {
+    for (ask, other) in
+        asks.iter().enumerate().flat_map(|(n, ask)| ask.apart.iter().map(move |other| (n, *other)))
+    {
         // What one file says binds both.
         if let (Some(one), Some(two)) = (place_of.get(&ask), place_of.get(&other))
             && one != two
@@ -185,8 +190,11 @@ fn decide_counted(asks: &[Ask]) -> (Vec<Option<NodeId>>, usize) {
             apart[*two].insert(*one);
         }
     }
-    let groups: Vec<Group> =
-        trees.into_iter().zip(apart).map(|((top, members), apart)| group_of(asks, top, members, apart)).collect();
+    let groups: Vec<Group> = trees
+        .into_iter()
+        .zip(apart)
+        .map(|((top, members), apart)| group_of(asks, top, members, apart))
+        .collect();
     let mut seats = Seats { groups: &groups, at: vec![None; groups.len()], steps: 0 };
     for (n, group) in groups.iter().enumerate() {
         if let Some(node) = group.keeps
@@ -378,7 +386,8 @@ mod tests {
             let placed = one.at.is_some_and(|at| one.nodes.contains(&at)) && one.want == one.at;
             !one.wanted || placed && one.wish.is_none() && asks[top].at == one.at
         });
-        let apart = |n: usize, other: usize| !asks[other].wanted || seats[n].is_none() || seats[n] != seats[other];
+        let apart =
+            |n: usize, other: usize| !asks[other].wanted || seats[n].is_none() || seats[n] != seats[other];
         settled && asks.iter().enumerate().all(|(n, one)| one.apart.iter().all(|other| apart(n, *other)))
     }
 
@@ -394,7 +403,8 @@ mod tests {
             assert!(steps <= bound, "{steps} steps, {bound} allowed: {asks:?}");
             if is_content(&asks) {
                 content += 1;
-                let there: Vec<Option<NodeId>> = asks.iter().map(|one| one.at.filter(|_| one.wanted)).collect();
+                let there: Vec<Option<NodeId>> =
+                    asks.iter().map(|one| one.at.filter(|_| one.wanted)).collect();
                 assert_eq!(seats, there, "moved without gain: {asks:?}");
             }
             // Carry it out, again and again: it has to come to rest.

@@ -3,9 +3,9 @@
 //! Guarantees
 //! - No service and no primary comes to a cordoned node, or to one in maintenance. Those that are
 //!   there stay.
-//! - A node that is drained is cordoned, and its primaries leave it, one after another. The next one
-//!   leaves when the service of the one before runs elsewhere or has failed there. A primary without
-//!   another node stays, and status says why.
+//! - A node that is drained is cordoned, and its primaries leave it, one after another. The next
+//!   one leaves when the service of the one before runs elsewhere or has failed there. A primary
+//!   without another node stays, and status says why.
 //! - A drain is a state and no command under way: it goes on whatever ends meanwhile.
 
 use crate::state::{Outcome, Resource, State, refused};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct Cordon {
     /// Wall clock of the order, for display.
     pub at_ms: u64,
-    /// What is there leaves.
+    /// Primaries that are there leave.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
 }

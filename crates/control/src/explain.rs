@@ -72,7 +72,10 @@ impl State {
             }
             let its = self.resource_of(of)?;
             if member != name && !self.may_come(its, node) {
-                return Some(format!("{member} goes with it, and resource {} is not in sync there", its.name));
+                return Some(format!(
+                    "{member} goes with it, and resource {} is not in sync there",
+                    its.name
+                ));
             }
         }
         if !self.is_tied(name) || !service.is_wanted() {
@@ -98,7 +101,9 @@ impl State {
         let group = self.group(name);
         let mut rivals = group.iter().flat_map(|member| self.apart_from(member)).filter(|other| rival(other));
         Some(match rivals.next() {
-            Some(other) => format!("it is to be apart from {other}, which runs there and could run nowhere else"),
+            Some(other) => {
+                format!("it is to be apart from {other}, which runs there and could run nowhere else")
+            }
             None => "another service that it is tied to could not run any more".into(),
         })
     }
@@ -127,11 +132,17 @@ impl State {
             let why = match why.or(lacking) {
                 Some(why) => why,
                 None if chosen => self.here(name, service, node, primary == Some(node)),
-                None => match candidates.iter().filter(|other| Some(**other) != target).position(|to| *to == node) {
-                    Some(0) => "could run there, and is next".into(),
-                    Some(at) => format!("could run there, and comes after {at} other{}", if at == 1 { "" } else { "s" }),
-                    None => "could run there once it has caught up".into(),
-                },
+                None => {
+                    match candidates.iter().filter(|other| Some(**other) != target).position(|to| *to == node)
+                    {
+                        Some(0) => "could run there, and is next".into(),
+                        Some(at) => format!(
+                            "could run there, and comes after {at} other{}",
+                            if at == 1 { "" } else { "s" }
+                        ),
+                        None => "could run there once it has caught up".into(),
+                    }
+                }
             };
             Fit { node, chosen, can, why }
         });
@@ -150,13 +161,16 @@ impl State {
             let place = seat(with).or_else(|| self.resource_of(other)?.record.primary);
             if place != Some(node) {
                 return Some(match place {
-                    Some(place) => format!("it is to run with {with}, whose place is on {}", self.node_name(place)),
+                    Some(place) => {
+                        format!("it is to run with {with}, whose place is on {}", self.node_name(place))
+                    }
                     None => format!("it is to run with {with}, which has no place now"),
                 });
             }
         }
         let group = self.group(name);
-        let mut rivals = group.iter().flat_map(|member| self.apart_from(member)).filter(|other| seat(other) == Some(node));
+        let mut rivals =
+            group.iter().flat_map(|member| self.apart_from(member)).filter(|other| seat(other) == Some(node));
         rivals.next().map(|rival| format!("apart from {rival}, which has its place there"))
     }
 

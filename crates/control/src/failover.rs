@@ -109,9 +109,9 @@ impl State {
         let mut others = self.candidates(resource).into_iter().filter(|candidate| Some(*candidate) != old);
         let first = others.next();
         // A service that is tied to others goes where it can run with them.
-        let seat = self.tied_seat(resource).filter(|seat| {
-            Some(*seat) == first || others.any(|other| other == *seat)
-        });
+        let seat = self
+            .tied_seat(resource)
+            .filter(|seat| Some(*seat) == first || others.any(|other| other == *seat));
         let target = seat.or(first);
         if planted(Bug::WitnessPromoted) && target.is_none() {
             let witness = self.nodes.keys().copied().find(|node| self.alive(*node) && Some(*node) != old);

@@ -37,7 +37,7 @@ pub const MAINTENANCE_MS: std::ops::RangeInclusive<u64> = 1000..=90 * 24 * 3_600
 /// How much time may pass until the rest of it is recorded, in milliseconds.
 pub const COUNT_MS: u64 = 60_000;
 
-/// What is in maintenance.
+/// The scope of a maintenance.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "kebab-case")]
 pub enum Scope {
@@ -168,7 +168,7 @@ impl State {
         Outcome::Done
     }
 
-    /// So much of a maintenance is left.
+    /// Notes how much of a maintenance is left.
     pub(crate) fn maintenance_counted(
         &mut self,
         at_ms: u64,
@@ -199,7 +199,7 @@ impl State {
         self.nodes.values().find(|node| node.voter && self.alive(node.id)).map(|node| node.id)
     }
 
-    /// What keeps Mainstay's hands off a service, if anything does.
+    /// The maintenance that keeps Mainstay's hands off a service, if any does.
     #[must_use]
     pub fn rests(&self, name: &str) -> Option<Scope> {
         if self.maintenance.is_some() {
@@ -228,8 +228,8 @@ impl State {
         self.nodes.get(&node).filter(|node| node.maintenance.is_some()).map(|node| node.id)
     }
 
-    /// What keeps the primary of a resource where it is, if anything does. The services of a group
-    /// are held together.
+    /// The maintenance that keeps the primary of a resource where it is, if any does. The services
+    /// of a group are held together.
     #[must_use]
     pub fn held(&self, resource: &Resource) -> Option<Scope> {
         if resource.record.epoch.0 == 0 {
@@ -322,7 +322,8 @@ impl State {
 type Advised = (Severity, String, String, String);
 
 impl State {
-    /// What is in maintenance, cordoned or drained: nobody is to forget it. `wall_ms`: the wall clock.
+    /// Says what is in maintenance, cordoned or drained, so that no operator forgets it. `wall_ms`:
+    /// the wall clock.
     pub(crate) fn advise_left_alone(&self, wall_ms: u64) -> Vec<Advised> {
         let since = |at_ms: u64| span(wall_ms.saturating_sub(at_ms));
         let resting = self.maintenances().map(|(scope, maintenance)| {
@@ -358,7 +359,12 @@ impl State {
     }
 
     /// Why a service waits whose primary is where it should be, and what to do about it.
-    pub(crate) fn why_it_waits(&self, name: &str, service: &Service, primary: NodeId) -> Option<(String, String)> {
+    pub(crate) fn why_it_waits(
+        &self,
+        name: &str,
+        service: &Service,
+        primary: NodeId,
+    ) -> Option<(String, String)> {
         if let Some(why) = self.barred(name, primary).or_else(|| self.awaits(name).map(|bar| bar.why)) {
             return Some((why, format!("`mainstay explain {name}` says where it could run")));
         }

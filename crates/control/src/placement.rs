@@ -1,8 +1,9 @@
 //! Which node should be primary of a resource. Every node computes the same answer from the same
 //! state.
 //!
-//! In order of weight: maintenance holds a primary where it is (`maintenance.rs`); services that are
-//! tied to others are placed with them (`tied.rs`); all others go where [`State::target_alone`] says.
+//! In order of weight: maintenance holds a primary where it is (`maintenance.rs`); services that
+//! are tied to others are placed with them (`tied.rs`); all others go where
+//! [`State::target_alone`] says.
 
 use crate::state::{Resource, Service, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -95,9 +96,8 @@ impl State {
         let candidates = self.candidates(resource);
         // A service that an operator has stopped moves nothing, unless an operator moves it.
         let runs = service.filter(|service| service.stopped.is_none());
-        let failed = |node: NodeId| {
-            runs.is_some_and(|service| service.failed_on(node) || self.avoids(service, node))
-        };
+        let failed =
+            |node: NodeId| runs.is_some_and(|service| service.failed_on(node) || self.avoids(service, node));
         // The replica can leave only when it is not primary any more. If the service fails at the
         // new place, any other node will do.
         if let Some(to) = resource.record.primary.and_then(|primary| resource.moving.get(&primary))
@@ -128,9 +128,10 @@ impl State {
         }
         if let Some(service) = runs
             && service.spec.policy.failback
-            && let Some(better) = candidates.iter().copied().find(|to| {
-                !failed(*to) && self.preference(service, *to) < self.preference(service, primary)
-            })
+            && let Some(better) = candidates
+                .iter()
+                .copied()
+                .find(|to| !failed(*to) && self.preference(service, *to) < self.preference(service, primary))
         {
             reach!("control: the service prefers a node");
             return Some(better);

@@ -481,8 +481,8 @@ impl Reconciler {
         due.into_iter().for_each(|command| self.propose(now, command));
     }
 
-    /// Counts how much is left of each maintenance that ends by itself, if this node is the one that
-    /// counts; see `maintenance.rs`.
+    /// Counts how much is left of each maintenance that ends by itself, if this node is the one
+    /// that counts; see `maintenance.rs`.
     fn count_maintenance(&mut self, now: Time, state: &State) {
         if state.counts() != Some(self.node) || !self.lease.seen_valid {
             self.counted.clear();

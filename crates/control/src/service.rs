@@ -252,7 +252,11 @@ impl State {
         if let Some(why) = self.refuses_move(name, to) {
             reach!("control: a move that a constraint or a closed node forbids");
             let remedy = format!("see `mainstay explain {name}`");
-            return refused(Code::NotEligible, format!("service {name} is not moved to {to_name}: {why}"), remedy);
+            return refused(
+                Code::NotEligible,
+                format!("service {name} is not moved to {to_name}: {why}"),
+                remedy,
+            );
         }
         reach!("control: a service is moved");
         let moved = self.revision + 1;

@@ -199,8 +199,8 @@ pub struct Resource {
     pub gone: BTreeSet<NodeId>,
     /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
     pub failure: Option<String>,
-    /// The node whose primary ended in maintenance. It alone may lead until the maintenance ends; see
-    /// `maintenance.rs`.
+    /// The node whose primary ended in maintenance. It alone may lead until the maintenance ends;
+    /// see `maintenance.rs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<NodeId>,
     /// The version of the record on which a node offered an empty replica in place of the last
@@ -367,8 +367,8 @@ pub struct Service {
     /// See `maintenance.rs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<Maintenance>,
-    /// The round in which an operator wants it started although it is in maintenance. Cleared when it
-    /// was tried.
+    /// The round in which an operator wants it started although it is in maintenance. Cleared when
+    /// it was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<u64>,
     /// Number of the last move that an operator asked for; 0 if there was none.
@@ -769,7 +769,8 @@ pub enum Command {
         number: u64,
         left_ms: u64,
     },
-    /// Nothing comes to the node any more, or it does again. `drain`: what is there leaves.
+    /// A node that nothing comes to any more, or something does again. `drain`: what is there
+    /// leaves.
     SetCordon {
         node: NodeId,
         on: bool,

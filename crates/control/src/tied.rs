@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A reason why a service does not run on a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bar {
-    /// As the end of a sentence: "it does not run there, because …".
+    /// The end of a sentence: "it does not run there, because …".
     pub why: String,
     /// An operator's order to another service is the reason.
     pub ordered: bool,
@@ -65,7 +65,8 @@ impl State {
                 continue;
             }
             let with = self.placement(&name).and_then(|of| of.with.clone());
-            let followers = self.services.iter().filter(|(_, of)| of.spec.placement.with.as_ref() == Some(&name));
+            let followers =
+                self.services.iter().filter(|(_, of)| of.spec.placement.with.as_ref() == Some(&name));
             next.extend(with.into_iter().chain(followers.map(|(other, _)| other.clone())));
             if apart {
                 next.extend(self.apart_from(&name).into_iter().map(str::to_owned));
@@ -104,11 +105,10 @@ impl State {
     /// The seats of all services that are tied to this one, by name.
     pub(crate) fn seats(&self, name: &str) -> BTreeMap<String, Option<NodeId>> {
         let names = self.joined(name, true);
-        let places: BTreeMap<&str, usize> = names.iter().enumerate().map(|(n, name)| (name.as_str(), n)).collect();
-        let asks: Vec<Ask> = names
-            .iter()
-            .filter_map(|name| Some(self.ask(name, self.services.get(name)?, &places)))
-            .collect();
+        let places: BTreeMap<&str, usize> =
+            names.iter().enumerate().map(|(n, name)| (name.as_str(), n)).collect();
+        let asks: Vec<Ask> =
+            names.iter().filter_map(|name| Some(self.ask(name, self.services.get(name)?, &places))).collect();
         let seats = decide(&asks);
         names.iter().cloned().zip(seats).collect()
     }
@@ -153,7 +153,10 @@ impl State {
         if seats.get(name).copied().flatten() == Some(node) {
             return None;
         }
-        let rival = self.apart_from(name).into_iter().find(|rival| seats.get(*rival).copied().flatten() == Some(node));
+        let rival = self
+            .apart_from(name)
+            .into_iter()
+            .find(|rival| seats.get(*rival).copied().flatten() == Some(node));
         Some(match rival {
             Some(rival) => format!("it is to be apart from {rival}, which has its place there"),
             None => "its place is on another node, with the services that it is tied to".into(),
@@ -166,7 +169,8 @@ impl State {
     pub fn awaits(&self, name: &str) -> Option<Bar> {
         let service = self.services.get(name)?;
         service.spec.placement.after.iter().find_map(|of| {
-            let bar = |why: &str, ordered| Some(Bar { why: format!("it comes after {of}, which {why}"), ordered });
+            let bar =
+                |why: &str, ordered| Some(Bar { why: format!("it comes after {of}, which {why}"), ordered });
             let Some(other) = self.services.get(of) else { return bar("does not exist", true) };
             if other.deleting {
                 return bar("is being deleted", true);
@@ -197,7 +201,8 @@ impl State {
 
     /// Whether all that comes after a service is silent, so that the service may stop.
     pub(crate) fn followers_are_silent(&self, name: &str, node: NodeId, observed: &Observed) -> bool {
-        let followers = self.services.iter().filter(|(_, of)| of.spec.placement.after.iter().any(|of| of == name));
+        let followers =
+            self.services.iter().filter(|(_, of)| of.spec.placement.after.iter().any(|of| of == name));
         let silent = |(follower, of): (&String, &Service)| {
             let here = observed.services.get(follower).is_none_or(|seen| seen.phase.is_silent());
             let there = of.nodes.iter().filter(|(on, _)| **on != node && self.alive(**on));
@@ -220,7 +225,8 @@ impl State {
         let placement = &spec.placement;
         let named = [("after", &placement.after), ("apart", &placement.apart)];
         let with = placement.with.iter().map(|name| ("with", name));
-        let services = named.into_iter().flat_map(|(field, names)| names.iter().map(move |name| (field, name)));
+        let services =
+            named.into_iter().flat_map(|(field, names)| names.iter().map(move |name| (field, name)));
         for (field, name) in services.chain(with) {
             if self.placement(name).is_none() {
                 return Some(refused(
@@ -267,7 +273,8 @@ impl State {
             other.map(|other| (one.clone(), other.to_owned()))
         });
         if let Some((one, other)) = within {
-            let message = format!("{one} and {other} would have to be on one node and apart from one another");
+            let message =
+                format!("{one} and {other} would have to be on one node and apart from one another");
             return refuse("apart", message, "remove one of `with` and `apart`");
         }
         let can = |name: &String| -> BTreeSet<NodeId> {

@@ -147,7 +147,7 @@ fn a_maintenance_is_begun_and_ended_once_and_keeps_when_it_began() {
     assert_eq!(code(apply(&mut nodes.state, maintenance(unknown, true, None))), Code::UnknownNode);
 }
 
-/// What the reconciler of a node proposes about maintenances when it looks at everything.
+/// Returns what the reconciler of a node proposes about maintenances when it looks at everything.
 fn counted(reconciler: &mut Reconciler, nodes: &Nodes, now: Time) -> Vec<u64> {
     reconciler.handle(now, &nodes.state, Event::Lease(now.plus_ms(5_000)));
     reconciler.reconcile(now, &nodes.state, &NodeSeen::default());
@@ -222,6 +222,7 @@ fn a_drained_node_loses_its_primaries_if_they_have_somewhere_to_go() {
     assert!(apply(&mut nodes.state, cordon(B, true, true)).is_ok());
     nodes.tell();
     assert_eq!(nodes.runs_on(), vec![B]);
-    let why: Vec<String> = nodes.state.explain("db", &BTreeMap::new()).into_iter().map(|fit| fit.why).collect();
+    let why: Vec<String> =
+        nodes.state.explain("db", &BTreeMap::new()).into_iter().map(|fit| fit.why).collect();
     assert!(why[0].starts_with("it is drained (`mainstay node uncordon a`"), "{why:?}");
 }

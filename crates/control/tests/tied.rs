@@ -18,8 +18,10 @@ fn cluster_of_three() -> Nodes {
     let mut nodes = Nodes::new(with_resource());
     for name in ["app", "web"] {
         let volumes = vec![1 << 20];
-        let spec = ResourceSpec { volumes, journal_bytes: 16 << 20, replicas: vec![A, B], preferred: vec![A] };
-        let create = Command::CreateResource { name: name.into(), spec, choices: Choices::default(), origin: None };
+        let spec =
+            ResourceSpec { volumes, journal_bytes: 16 << 20, replicas: vec![A, B], preferred: vec![A] };
+        let create =
+            Command::CreateResource { name: name.into(), spec, choices: Choices::default(), origin: None };
         assert!(apply(&mut nodes.state, create).is_ok());
     }
     nodes.tell();
@@ -104,7 +106,8 @@ fn a_service_starts_after_another_one_and_stops_before_it() {
         for node in [A, B] {
             for action in mainstay_control::actions::plan(node, &nodes.state, &nodes.observed[&node]) {
                 nodes.act(node, action);
-                let stops = nodes.observed[&A].services.get("db").is_none_or(|of| of.phase != ServicePhase::Running);
+                let stops =
+                    nodes.observed[&A].services.get("db").is_none_or(|of| of.phase != ServicePhase::Running);
                 assert!(!stops || nodes.places("app").is_empty(), "db stops before app");
             }
         }
@@ -133,7 +136,10 @@ fn what_rests_takes_along_what_depends_on_it() {
     place(&mut nodes, "app", "[placement]\nafter=['db']\n");
     place(&mut nodes, "web", "[placement]\nwith='app'\n");
     let of_db = Scope::Service { name: "db".into() };
-    assert!(apply(&mut nodes.state, Command::SetMaintenance { scope: of_db.clone(), on: true, for_ms: None }).is_ok());
+    assert!(
+        apply(&mut nodes.state, Command::SetMaintenance { scope: of_db.clone(), on: true, for_ms: None })
+            .is_ok()
+    );
     for name in ["db", "app", "web"] {
         assert_eq!(nodes.state.rests(name), Some(of_db.clone()), "{name}");
     }
@@ -200,7 +206,10 @@ fn the_reasons_name_what_keeps_a_service_from_each_node() {
     assert_eq!(fits.len(), 3);
     assert!(fits[0].chosen && fits[0].why.starts_with("lacks: process[0].user"), "{fits:?}");
     assert_eq!(fits[2].why, "it holds no replica of resource db");
-    assert_eq!(why(&nodes, "app"), ["apart from db, which has its place there", "runs there", "it holds no replica of resource app"]);
+    assert_eq!(
+        why(&nodes, "app"),
+        ["apart from db, which has its place there", "runs there", "it holds no replica of resource app"]
+    );
     nodes.power_cut(B);
     assert!(die(&mut nodes.state, B).is_ok());
     assert_eq!(why(&nodes, "db")[1], "it is dead");

@@ -134,11 +134,17 @@ mod tests {
 
     #[test]
     fn a_preferred_node_is_a_name_or_a_list_and_survives_json_and_toml() {
-        for (text, names) in [("'n1'", vec!["n1"]), ("['n1']", vec!["n1"]), ("['n2', 'n1']", vec!["n2", "n1"])] {
+        for (text, names) in
+            [("'n1'", vec!["n1"]), ("['n1']", vec!["n1"]), ("['n2', 'n1']", vec!["n2", "n1"])]
+        {
             let spec = parsed(&format!("[policy]\npreferred = {text}\nfailback = true\n")).unwrap();
             assert_eq!(spec.policy.preferred, names);
             let json = serde_json::to_string(&spec).unwrap();
-            assert_eq!(json.contains("\"preferred\":\"n1\""), names == ["n1"], "as earlier releases wrote it: {json}");
+            assert_eq!(
+                json.contains("\"preferred\":\"n1\""),
+                names == ["n1"],
+                "as earlier releases wrote it: {json}"
+            );
             assert_eq!(serde_json::from_str::<ServiceSpec>(&json).unwrap(), spec);
             assert_eq!(ServiceSpec::parse(&spec.to_toml().unwrap()).unwrap(), spec);
         }

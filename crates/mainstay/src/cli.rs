@@ -328,7 +328,8 @@ pub struct MaintenanceArgs {
     /// End the maintenance.
     #[arg(long, group = "wish")]
     pub off: bool,
-    /// End the maintenance by itself after this time, for example 2h. Default: it lasts until --off.
+    /// End the maintenance by itself after this time, for example 2h. Default: it lasts until
+    /// --off.
     #[arg(long = "for", requires = "on", value_name = "TIME", value_parser = duration::parse_with_unit)]
     pub for_ms: Option<u64>,
 }
@@ -370,8 +371,8 @@ pub enum NodeCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Begin or end the maintenance of a node. Mainstay then moves, starts, restarts and stops nothing
-    /// there by itself, and what is there DOES NOT FAIL OVER. It goes on watching.
+    /// Begin or end the maintenance of a node. Mainstay then moves, starts, restarts and stops
+    /// nothing there by itself, and what is there DOES NOT FAIL OVER. It goes on watching.
     Maintenance {
         /// Name of the node.
         name: String,

@@ -51,8 +51,8 @@ pub(super) fn stop_service(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-/// Begins a maintenance, and ends it after a while in most cases. A node dies meanwhile, or a process
-/// of the service does.
+/// Begins a maintenance, and ends it after a while in most cases. An agent or a process of the
+/// service dies meanwhile, or the operator moves the service.
 pub(super) fn maintain(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some(resource) = with_service(draw, random) else { return };
     let rests = [Rests::Service, Rests::Node, Rests::Cluster][random.below(3) as usize];

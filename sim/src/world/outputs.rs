@@ -346,7 +346,10 @@ impl World {
         let state = machine.agent.as_ref()?.state();
         let placement = &state.services.get(name)?.spec.placement;
         let known = |other: &&String| state.services.get(*other).is_some_and(|other| !other.deleting);
-        let theirs = state.services.iter().filter(|(_, of)| !of.deleting && of.spec.placement.apart.iter().any(|of| of == name));
+        let theirs = state
+            .services
+            .iter()
+            .filter(|(_, of)| !of.deleting && of.spec.placement.apart.iter().any(|of| of == name));
         let mut rivals = placement.apart.iter().filter(known).chain(theirs.map(|(other, _)| other));
         if let Some(rival) = rivals.find(|rival| !machine.services.presence(rival).is_silent()) {
             return Some(format!("{rival} is there, which it is to be apart from"));

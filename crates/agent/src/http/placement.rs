@@ -62,7 +62,9 @@ pub async fn cordon(
         let node = find_node(view, &name)?;
         let message = match (on, drain) {
             (false, _) => format!("services and primaries may come to {name} again"),
-            (true, false) => format!("no service and no primary comes to {name} any more; those that are there stay"),
+            (true, false) => {
+                format!("no service and no primary comes to {name} any more; those that are there stay")
+            }
             (true, true) => format!("services and primaries leave {name}, one after another"),
         };
         Ok((Command::SetCordon { node, on, drain: drain && on }, message))

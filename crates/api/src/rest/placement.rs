@@ -20,7 +20,8 @@ pub struct MaintenanceView {
     pub of: String,
     /// Wall clock of the order, in milliseconds since 1970.
     pub since_ms: u64,
-    /// How much is left, in milliseconds, as it was last recorded; none if it does not end by itself.
+    /// How much is left, in milliseconds, as it was last recorded; none if it does not end by
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
     /// The command that ends it.

@@ -58,7 +58,7 @@ pub struct ServiceApplied {
     /// asked, one text each.
     pub warnings: Vec<String>,
     pub dry_run: bool,
-    /// Of a dry run: where the service would run, and why not elsewhere.
+    /// Each node, and whether the service would run there, in the answer to a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<FitView>,
 }

@@ -369,7 +369,8 @@ impl Nodes {
                 for (name, of) in seen {
                     let Some(known) = self.state.services.get(&name) else { continue };
                     let told = known.nodes.get(&node);
-                    if told.is_some_and(|on| (on.phase, on.epoch, on.round) == (of.phase, of.epoch, of.round)) {
+                    if told.is_some_and(|on| (on.phase, on.epoch, on.round) == (of.phase, of.epoch, of.round))
+                    {
                         continue;
                     }
                     let command = Command::ServiceStatus {

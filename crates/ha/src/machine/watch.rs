@@ -35,9 +35,8 @@ use std::collections::BTreeMap;
 /// milliseconds. The limit itself is the runtime's to keep.
 const LATE_MS: u64 = 2_000;
 
-/// Said of a service whose agent was restarted in maintenance.
-const UNWALKED: &str =
-    "its mount and its address are looked at again when the maintenance ends, because the agent was restarted";
+/// Words about a service whose agent was restarted in maintenance.
+const UNWALKED: &str = "its mount and its address are looked at again when the maintenance ends, because the agent was restarted";
 
 /// Result of one probe of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -49,7 +49,11 @@ fn all_that_stands_on_what_was_lost_is_made_anew_after_the_maintenance() {
     let mut node = resting();
     exit(&mut node, 1);
     node.give(Event::Lost { step: Step::Mount, why: "it is gone".into(), mendable: true });
-    assert!(detail(&node).starts_with("'mount /srv/db' does not hold any more: it is gone; "), "{}", detail(&node));
+    assert!(
+        detail(&node).starts_with("'mount /srv/db' does not hold any more: it is gone; "),
+        "{}",
+        detail(&node)
+    );
     assert!(node.undone().is_empty());
     rest(&mut node, false);
     node.pass(5_000);
@@ -104,7 +108,11 @@ fn a_service_between_two_attempts_makes_no_further_attempt_in_maintenance() {
     node.log.clear();
     node.pass(600_000);
     assert!(runs(&node.log).is_empty(), "{:?}", node.log);
-    assert!(detail(&node).ends_with("the next attempt waits for the end of the maintenance"), "{}", detail(&node));
+    assert!(
+        detail(&node).ends_with("the next attempt waits for the end of the maintenance"),
+        "{}",
+        detail(&node)
+    );
     rest(&mut node, false);
     node.pass(60_000);
     assert_eq!(node.phase(), ServicePhase::Running);

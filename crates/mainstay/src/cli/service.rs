@@ -122,8 +122,8 @@ pub enum ServiceCommand {
         #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
         lines: usize,
     },
-    /// Begin or end the maintenance of a service. Mainstay then moves, starts, restarts and stops it
-    /// only when you say so, and it DOES NOT FAIL OVER. Mainstay goes on watching it.
+    /// Begin or end the maintenance of a service. Mainstay then moves, starts, restarts and stops
+    /// it only when you say so, and it DOES NOT FAIL OVER. Mainstay goes on watching it.
     Maintenance {
         /// Name of the service.
         name: String,

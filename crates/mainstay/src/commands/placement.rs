@@ -85,7 +85,8 @@ fn stuck(left: &[String], name: &str, client: &Client) -> Outcome<Vec<String>> {
             }
             None => {
                 let view: ResourceView = client.get(&format!("/v1/resources/{resource}"))?;
-                let in_sync = |replica: &&mainstay_api::rest::ReplicaView| replica.node != name && replica.in_sync;
+                let in_sync =
+                    |replica: &&mainstay_api::rest::ReplicaView| replica.node != name && replica.in_sync;
                 if view.replicas.iter().any(|replica| in_sync(&replica)) {
                     continue;
                 }

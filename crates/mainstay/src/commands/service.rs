@@ -328,8 +328,8 @@ fn relocate(
             let remedy = format!("Mend the cause on {to} and move the service again.");
             Some(Failure::new(Code::ServiceFailed, message, remedy))
         };
-        // The pause as a client sees it: from the first answer that it runs nowhere to the first one
-        // that it runs there.
+        // The pause as a client sees it: from the first answer that it runs nowhere to the first
+        // one that it runs there.
         let pause: std::cell::Cell<Option<Instant>> = std::cell::Cell::new(None);
         let lasted = std::cell::Cell::new(None);
         let timed = |now: &ServiceView| {
@@ -343,8 +343,10 @@ fn relocate(
             arrived(now)
         };
         let now = await_service(name, &format!("run on {to}"), wait, client, timed, given_up)?;
-        let waits = accepted.message.split_once("; ").map(|(_, waits)| format!("; {waits}")).unwrap_or_default();
-        let lasted = lasted.get().map(|pause| format!(", after a pause of about {:.1} s", pause.as_secs_f64()));
+        let waits =
+            accepted.message.split_once("; ").map(|(_, waits)| format!("; {waits}")).unwrap_or_default();
+        let lasted =
+            lasted.get().map(|pause| format!(", after a pause of about {:.1} s", pause.as_secs_f64()));
         accepted.message = match now.stopped_ms {
             None => format!("service {name} runs on {to}{}{waits}", lasted.unwrap_or_default()),
             Some(_) => format!("the resource of service {name} is on {to}; the service stays stopped"),

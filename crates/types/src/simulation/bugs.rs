@@ -354,7 +354,7 @@ bugs! {
     FailureForgotten("R21"),
     /// A failover starts a service that an operator has stopped.
     FailoverStartsStopped("R21"),
-    /// What a service loses in maintenance is mended all the same.
+    /// A loss of a service in maintenance is mended all the same.
     MaintenanceMends("R21"),
     /// A restarted agent starts what has died in maintenance.
     MaintenanceForgotten("R21"),
