@@ -131,7 +131,8 @@ impl State {
                 reach!("control: a service is made");
                 let name = spec.name.clone();
                 let service = Service::new(spec);
-                self.services.insert(name, service);
+                self.services.insert(name.clone(), service);
+                self.order(&name);
                 self.note(at_ms, Severity::Info, subject, "created");
             }
         }

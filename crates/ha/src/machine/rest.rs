@@ -14,7 +14,7 @@
 //!   service whose agent was restarted meanwhile is walked over from its first step, as after any
 //!   restart.
 
-use super::{Machine, Mode};
+use super::{Machine, Mode, Then};
 use crate::steps::{Step, step_words};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Time, reach};
@@ -36,10 +36,14 @@ impl Machine {
             _ if rests => {
                 reach!("ha: a maintenance begins");
             }
-            Mode::BackingOff { .. } => {
+            Mode::BackingOff { from } => {
                 reach!("ha: attempts go on after a maintenance");
-                self.losses.clear();
-                self.deadline = Some(now.plus_ms(self.backoff_ms()));
+                let top = from.checked_sub(1);
+                match (std::mem::take(&mut self.losses).into_keys().next(), top) {
+                    // What stands on a loss is made anew with it.
+                    (Some(at), Some(top)) => return self.backward(top, at, Then::Retry, 0, now),
+                    _ => self.deadline = Some(now.plus_ms(self.backoff_ms())),
+                }
             }
             Mode::Running => self.make_up(now),
             _ => self.losses.clear(),

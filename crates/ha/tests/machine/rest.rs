@@ -117,3 +117,30 @@ fn a_service_between_two_attempts_makes_no_further_attempt_in_maintenance() {
     node.pass(60_000);
     assert_eq!(node.phase(), ServicePhase::Running);
 }
+
+#[test]
+fn a_process_that_ends_between_two_attempts_is_restarted_after_the_maintenance() {
+    let mut node = Node::new();
+    node.start(1);
+    exit(&mut node, 1);
+    assert_eq!(node.phase(), ServicePhase::Starting);
+    rest(&mut node, true);
+    exit(&mut node, 0);
+    node.log.clear();
+    rest(&mut node, false);
+    node.pass(60_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert!(runs(&node.log).contains(&FIRST) && node.dead.is_empty(), "{:?}", node.log);
+}
+
+#[test]
+fn what_an_operator_restarts_in_maintenance_is_not_restarted_again_afterwards() {
+    let mut node = resting();
+    exit(&mut node, 1);
+    node.give(Event::Restart { number: 1, process: None });
+    assert_eq!((node.phase(), detail(&node)), (ServicePhase::Running, ""));
+    node.log.clear();
+    rest(&mut node, false);
+    node.pass(5_000);
+    assert!(runs(&node.log).is_empty(), "{:?}", node.log);
+}
