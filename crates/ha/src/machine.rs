@@ -682,7 +682,7 @@ impl Machine {
             Mode::Stopped | Mode::Failed | Mode::Running => {}
             Mode::Killing => self.retry_kill(now),
             // The next attempt waits for the end of the maintenance.
-            Mode::BackingOff { .. } if self.rests => {}
+            Mode::BackingOff { .. } if self.rests && !planted(Bug::MaintenanceMends) => {}
             Mode::BackingOff { from } => {
                 reach!("ha: another attempt after a pause");
                 self.go_on_from(from, now);
