@@ -12,6 +12,7 @@ pub mod engine_feed;
 pub mod engine_link;
 pub mod error;
 mod extents;
+pub mod fence;
 pub mod held;
 pub mod http;
 pub mod identity;
@@ -37,6 +38,7 @@ pub mod watch;
 
 use agent::{Agent, Started};
 use error::AgentError;
+use mainstay_devices::supervisor;
 use mainstay_pool::journals::Journals;
 use std::fs;
 use std::io;
@@ -66,6 +68,8 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
+    /// Program that switches a node off; see [`fence`].
+    pub fence_command: Option<PathBuf>,
 }
 
 /// Name of the API's socket in the run directory.
@@ -81,7 +85,10 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     let started = Agent::start(options)?;
     serve(started.agent.clone())?;
     tracing::info!(address = %started.address, "the agent is up");
-    let Started { fatal, .. } = started;
+    supervisor::ready("serves");
+    let Started { agent, fatal, .. } = started;
+    let asked = supervisor::keep_asking(move || agent.say_alive());
+    asked.map_err(|error| AgentError::Fatal(format!("a thread cannot be started: {error}")))?;
     Err(fatal.recv().unwrap_or_else(|_| AgentError::Fatal("all threads ended".to_owned())))
 }
 

@@ -36,6 +36,13 @@ impl State {
         if record.replica(node).is_none() {
             return Some("its replica is not made yet".into());
         }
+        if let Some(why) = self.unfit.get(&node) {
+            return Some(format!("it is not to be primary: {why}"));
+        }
+        if let Some(fenced) = self.fence_awaited(resource.id) {
+            let name = self.node_name(fenced);
+            return Some(format!("{name} is to be switched off first (`mainstay node confirm-off {name}`)"));
+        }
         if !self.may_come(resource, node) {
             let name = &resource.name;
             return Some(format!("not in sync (`mainstay resource status {name}` says how far it is)"));

@@ -23,9 +23,13 @@ impl State {
             .filter(|resource| !resource.deleting && resource.record.iss_member(node).is_some())
             .map(|resource| resource.id)
             .collect();
+        let leads = |id: &ResourceId| {
+            self.resources.get(id).is_some_and(|resource| resource.record.primary == Some(node))
+        };
+        let led: Vec<ResourceId> = affected.iter().copied().filter(leads).collect();
+        let waiting = self.owe_fence(at_ms, node, &led);
         for id in affected {
-            let was_primary =
-                self.resources.get(&id).is_some_and(|resource| resource.record.primary == Some(node));
+            let was_primary = led.contains(&id);
             let held = self.resources.get(&id).is_some_and(|resource| self.stays_put(resource));
             if was_primary && held {
                 // Without a primary nothing is written, so the node lacks nothing when it is back.
@@ -33,7 +37,12 @@ impl State {
             } else {
                 self.leave_iss(at_ms, id, node, &format!("{name} is dead"));
             }
-            if was_primary {
+            if was_primary && waiting.contains(&id) {
+                self.wait_for_fence(at_ms, id, node);
+                if let Some(resource) = self.resources.get_mut(&id).filter(|_| held) {
+                    resource.waits_for = Some(node);
+                }
+            } else if was_primary {
                 reach!("control: a primary dies");
                 self.replace_primary(at_ms, id, &format!("{name} is dead"));
             }
@@ -50,7 +59,7 @@ impl State {
             }
         }
         self.cancel_impossible_moves(at_ms);
-        self.try_services_again(at_ms, node, &format!("node {name} is dead"));
+        self.try_services_again(node);
         Outcome::Done
     }
 

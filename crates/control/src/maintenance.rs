@@ -274,7 +274,8 @@ impl State {
     pub(crate) fn hold_primary(&mut self, at_ms: u64, resource: &Resource, scope: &Scope, why: &str) {
         reach!("control: a resource in maintenance has no primary");
         let id = resource.id;
-        let waits_for = resource.record.primary.filter(|node| resource.record.iss_member(*node).is_some());
+        let last = resource.record.primary.or(resource.waits_for);
+        let waits_for = last.filter(|node| resource.record.iss_member(*node).is_some());
         let end = format!("`{}` ends the maintenance of {}", scope.off(self), scope.words(self));
         let text = match waits_for {
             Some(node) => format!(
