@@ -127,10 +127,7 @@ impl State {
         let fits = self.nodes.keys().copied().map(|node| {
             let lacking = lacks.get(&node).filter(|lacks| !lacks.is_empty());
             let lacking = lacking.map(|lacks| format!("lacks: {}", lacks.join("; ")));
-            let barred = || match &tied {
-                Some(seats) => self.tie_of(name, seats, node),
-                None => None,
-            };
+            let barred = || tied.as_ref().and_then(|seats| self.tie_of(name, seats, node));
             let closed = || self.closed(node).filter(|_| primary != Some(node));
             let unable = self.unable(resource, node).or_else(|| self.forbidden(service, node));
             let why = unable.or_else(closed).or_else(barred);
