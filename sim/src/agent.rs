@@ -53,6 +53,12 @@ impl Durable {
         self.stored.remove(&resource);
     }
 
+    /// Whether the agent has noted that a service is in maintenance.
+    #[must_use]
+    pub fn rests(&self, service: &str) -> bool {
+        self.services.get(service).is_some_and(SavedService::rests)
+    }
+
     /// A suspicion has reached the disk. [`In::SuspectPersisted`] does this too. Call it alone for
     /// an agent that ends in between.
     pub fn suspect(&mut self, suspect: Suspect) {

@@ -550,7 +550,14 @@ impl Consensus {
 
     fn apply(&mut self, entry: &Arc<Entry>) -> Outcome {
         let stopped = answers::stopped(&self.state);
+        let rests = self.state.maintenances().next().is_some() && !answers::is_operators(&entry.command);
+        let before = rests.then(|| self.state.clone());
         let outcome = self.apply_judged(entry);
+        if let Some(before) = before {
+            let judged = answers::stay_in_place(&before, &self.state);
+            let outcome = outcome.clone();
+            self.answers.push_back(OperatorAnswer { entry: entry.clone(), outcome, rule: "H16", judged });
+        }
         let judged = answers::stay_stopped(&stopped, &entry.command, &self.state);
         if judged.is_err() {
             let outcome = outcome.clone();

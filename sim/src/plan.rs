@@ -299,6 +299,9 @@ pub enum Proposed {
     ServiceGone,
     MoveService,
     StopService,
+    SetMaintenance,
+    MaintenanceCounted,
+    SetCordon,
     StartService,
     RestartService,
     ServiceRestarted,
@@ -521,6 +524,22 @@ pub enum ServiceFault {
     Well,
 }
 
+/// The scope of a maintenance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rests {
+    Service,
+    Node,
+    Cluster,
+}
+
+/// How one service is tied to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tie {
+    After,
+    With,
+    Apart,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operator {
     /// The service of resource number n is to run on another replica's node; the number chooses
@@ -544,6 +563,31 @@ pub enum Operator {
     },
     StartService {
         resource: usize,
+    },
+    /// A service, the node of its primary, or the cluster is in maintenance until the operator ends
+    /// it, or for this time.
+    Maintain {
+        resource: usize,
+        rests: Rests,
+        for_ms: u64,
+    },
+    /// Every maintenance that the service is in ends.
+    EndMaintenance {
+        resource: usize,
+    },
+    /// The node of the primary is cordoned or drained.
+    Cordon {
+        resource: usize,
+        drain: bool,
+    },
+    Uncordon {
+        resource: usize,
+    },
+    /// The service is tied to that of another resource, until it is applied again.
+    Tie {
+        resource: usize,
+        other: usize,
+        tie: Tie,
     },
     /// The service is restarted where it runs: its last process, or all.
     RestartService {
@@ -667,6 +711,11 @@ impl Operator {
             | Self::ApplyService { resource, .. }
             | Self::DeleteService { resource }
             | Self::StopService { resource }
+            | Self::Maintain { resource, .. }
+            | Self::EndMaintenance { resource }
+            | Self::Cordon { resource, .. }
+            | Self::Uncordon { resource }
+            | Self::Tie { resource, .. }
             | Self::StartService { resource }
             | Self::RestartService { resource, .. }
             | Self::CreateResource { resource }

@@ -2,8 +2,8 @@
 //! of the plan.
 
 use crate::plan::{
-    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, ServiceFault, Side,
-    Target,
+    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, Rests, ServiceFault,
+    Side, Target, Tie,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -120,6 +120,33 @@ fn operator(operator: &Operator) -> String {
         }
         Operator::DeleteService { resource } => format!("deletes s{resource}"),
         Operator::StopService { resource } => format!("stops s{resource}"),
+        Operator::Maintain { resource, rests, for_ms } => {
+            let what = match rests {
+                Rests::Service => format!("s{resource}"),
+                Rests::Node => format!("the node of the primary of r{resource}"),
+                Rests::Cluster => "the cluster".to_owned(),
+            };
+            let end = if for_ms == 0 { String::new() } else { format!(" for {for_ms} ms") };
+            format!("begins the maintenance of {what}{end}")
+        }
+        Operator::EndMaintenance { resource } => {
+            format!("ends all maintenance that s{resource} is in")
+        }
+        Operator::Cordon { resource, drain: false } => {
+            format!("cordons the node of the primary of r{resource}")
+        }
+        Operator::Cordon { resource, drain: true } => {
+            format!("drains the node of the primary of r{resource}")
+        }
+        Operator::Uncordon { resource } => format!("opens all nodes again (r{resource})"),
+        Operator::Tie { resource, other, tie } => {
+            let how = match tie {
+                Tie::After => "after",
+                Tie::With => "with",
+                Tie::Apart => "apart from",
+            };
+            format!("has s{resource} run {how} s{other}")
+        }
         Operator::StartService { resource } => format!("starts s{resource}"),
         Operator::RestartService { resource, last: false } => format!("restarts s{resource}"),
         Operator::RestartService { resource, last: true } => {
@@ -347,6 +374,9 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::DeleteService => "the deletion of its service is proposed",
         Proposed::ServiceGone => "its service is said to be gone",
         Proposed::MoveService => "the move of its service is proposed",
+        Proposed::SetMaintenance => "a maintenance is proposed to begin or end",
+        Proposed::MaintenanceCounted => "what is left of a maintenance is recorded",
+        Proposed::SetCordon => "a node is proposed to be cordoned, or open again",
         Proposed::StopService => "the stop of its service is proposed",
         Proposed::StartService => "the start of its service is proposed",
         Proposed::RestartService => "a restart of its service is proposed",

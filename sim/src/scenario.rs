@@ -14,7 +14,7 @@
 mod moments;
 
 use crate::plan::{Action, Away, ClientOp, DiskFault, Fault, Operator};
-use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
+use crate::plan::{Plan, ResourceShape, Rests, ServiceFault, Shape, Target, Tie};
 use crate::world::{World, resource_id};
 use mainstay_control::state::Command;
 use mainstay_replica::PeerStatus;
@@ -581,6 +581,23 @@ impl Scenario {
     /// The operator stops the service, starts it, or restarts it where it runs.
     pub fn stop_service(&mut self) {
         self.world.act(Action::Operator(Operator::StopService { resource: 0 }));
+    }
+
+    /// The operator begins a maintenance without an end.
+    pub fn maintain(&mut self, rests: Rests) {
+        self.world.act(Action::Operator(Operator::Maintain { resource: 0, rests, for_ms: 0 }));
+        self.until("something is in maintenance", 5000, |world| {
+            world.state().maintenances().next().is_some()
+        });
+    }
+
+    pub fn end_maintenance(&mut self) {
+        self.world.act(Action::Operator(Operator::EndMaintenance { resource: 0 }));
+    }
+
+    /// The operator ties the service of one resource to that of another one.
+    pub fn tie(&mut self, resource: usize, other: usize, tie: Tie) {
+        self.world.act(Action::Operator(Operator::Tie { resource, other, tie }));
     }
 
     pub fn start_service(&mut self) {

@@ -617,6 +617,11 @@ mod tests {
             "ApplyService",
             "DeleteService",
             "StopService",
+            "Maintain",
+            "EndMaintenance",
+            "Cordon",
+            "Uncordon",
+            "Tie",
             "StartService",
             "RestartService",
             "CreateResource",
@@ -682,6 +687,7 @@ mod tests {
         let of_scrubs = [Proposed::SetScrub, Proposed::BeginScrub, Proposed::ScrubEnded];
         let of_services = [
             Proposed::StopService,
+            Proposed::SetMaintenance,
             Proposed::StartService,
             Proposed::RestartService,
             Proposed::ServiceRestarted,

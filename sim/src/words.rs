@@ -2,6 +2,7 @@
 //! and makes words only for lines that are kept.
 
 use mainstay_codec::{Envelope, Message, Reject};
+use mainstay_control::maintenance::Scope;
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{
     BLOCK_BYTES, DataState, Epoch, Index, IssChange, Key, NodeId, Range, ResourceId, Role, ServicePhase,
@@ -210,6 +211,19 @@ pub fn command(command: &Command) -> String {
         Command::ServiceGone { name } => format!("note that {name} is gone"),
         Command::MoveService { name, to } => format!("move {name} to {to}"),
         Command::StopService { name } => format!("stop {name}"),
+        Command::SetMaintenance { scope, on: true, for_ms } => {
+            let end = for_ms.map(|ms| format!(" for {ms} ms")).unwrap_or_default();
+            format!("begin the maintenance of {}{end}", self::scope(scope))
+        }
+        Command::SetMaintenance { scope, on: false, .. } => {
+            format!("end the maintenance of {}", self::scope(scope))
+        }
+        Command::MaintenanceCounted { scope, left_ms, .. } => {
+            format!("note that {left_ms} ms of the maintenance of {} are left", self::scope(scope))
+        }
+        Command::SetCordon { node, on: false, .. } => format!("open {node} again"),
+        Command::SetCordon { node, drain: false, .. } => format!("cordon {node}"),
+        Command::SetCordon { node, drain: true, .. } => format!("drain {node}"),
         Command::StartService { name } => format!("start {name}"),
         Command::RestartService { name, process: None } => format!("restart {name}"),
         Command::RestartService { name, process: Some(process) } => {
@@ -367,6 +381,14 @@ fn reject(reject: Reject) -> String {
 #[must_use]
 pub fn blocks(first: u64, end: u64) -> String {
     if end == first + 1 { format!("block {first}") } else { format!("blocks {first} to {}", end.max(1) - 1) }
+}
+
+fn scope(scope: &Scope) -> String {
+    match scope {
+        Scope::Cluster => "the cluster".into(),
+        Scope::Node { node } => node.to_string(),
+        Scope::Service { name } => name.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -260,6 +260,8 @@ pub(crate) struct Machine {
     pub(crate) aside: BTreeMap<ResourceId, (Disk, Incarnation)>,
     /// Replicas whose directories were put back, and of which the agent has not heard.
     pub(crate) put_back: BTreeSet<ResourceId>,
+    /// Services of which a start or restart is under way that was allowed when it began.
+    pub(crate) climbing: BTreeSet<String>,
     /// Last entry that each replica held, durable and committed, as far as its node may know. See
     /// `agent/src/held.rs`, which knows it a second later.
     pub(crate) held: BTreeMap<ResourceId, (Incarnation, Index)>,
@@ -445,6 +447,7 @@ impl World {
                     moved: BTreeSet::new(),
                     aside: BTreeMap::new(),
                     put_back: BTreeSet::new(),
+                    climbing: BTreeSet::new(),
                     held: BTreeMap::new(),
                     making: BTreeSet::new(),
                     paces: BTreeMap::new(),

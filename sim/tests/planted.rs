@@ -12,7 +12,7 @@ use mainstay_sim::agent::initial_state;
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
 use mainstay_sim::plan::{
-    ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Proposed, ServiceFault, Shape,
+    ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Proposed, Rests, ServiceFault, Shape, Tie,
 };
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
@@ -215,6 +215,30 @@ const STORIES: &[Story] = &[
         "H10: ",
         "a_file_system_that_an_operator_mounted_stays",
         a_file_system_that_an_operator_mounted_stays,
+    ),
+    (
+        Bug::MaintenanceFailsOver,
+        "H16: ",
+        "a_primary_in_maintenance_that_dies_leads_again_where_it_was",
+        a_primary_in_maintenance_that_dies_leads_again_where_it_was,
+    ),
+    (
+        Bug::MaintenanceMends,
+        "H16: ",
+        "a_process_that_dies_in_maintenance_is_left_alone",
+        a_process_that_dies_in_maintenance_is_left_alone,
+    ),
+    (
+        Bug::MaintenanceForgotten,
+        "H16: ",
+        "an_agent_that_is_restarted_in_maintenance_starts_nothing",
+        an_agent_that_is_restarted_in_maintenance_starts_nothing,
+    ),
+    (
+        Bug::ApartIgnored,
+        "H15: ",
+        "services_that_are_apart_do_not_meet_on_the_last_node",
+        services_that_are_apart_do_not_meet_on_the_last_node,
     ),
     (
         Bug::ProbesOnlyTell,
@@ -579,6 +603,63 @@ fn a_process_waits_for_its_file_system() {
     sim.service(p, ServiceFault::Dies);
     sim.run_ms(50);
     sim.expect_service_on_within_ms(p, 15_000);
+    sim.settle();
+}
+
+/// The node of a service in maintenance loses its power. Nothing takes over, and the service runs
+/// again when the maintenance ends.
+fn a_primary_in_maintenance_that_dies_leads_again_where_it_was() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.maintain(Rests::Service);
+    sim.power_cut(p);
+    sim.run_ms(10_000);
+    sim.power_on(p);
+    sim.run_ms(10_000);
+    sim.expect_service_gone_within_ms(p, 0);
+    sim.end_maintenance();
+    sim.expect_service_on_within_ms(p, 15_000);
+    sim.settle();
+}
+
+fn a_process_that_dies_in_maintenance_is_left_alone() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.maintain(Rests::Cluster);
+    sim.run_ms(3_000);
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(20_000);
+    sim.end_maintenance();
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.settle();
+}
+
+/// The process ends while no agent runs. The next agent knows of the maintenance.
+fn an_agent_that_is_restarted_in_maintenance_starts_nothing() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.maintain(Rests::Node);
+    sim.run_ms(3_000);
+    sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 300 });
+    sim.run_ms(50);
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(20_000);
+    sim.end_maintenance();
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.settle();
+}
+
+/// Two services that are to be apart are left with one node that can run them. One of them waits.
+fn services_that_are_apart_do_not_meet_on_the_last_node() {
+    let mut shape = Shape::small(3, 2, true);
+    shape.resources.push(shape.resources[0].clone());
+    let mut sim = Scenario::new(shape, 1);
+    sim.run_ms(10_000);
+    sim.tie(1, 0, Tie::Apart);
+    sim.run_ms(15_000);
+    sim.power_cut(1);
+    sim.run_ms(20_000);
+    sim.power_on(1);
     sim.settle();
 }
 

@@ -9,6 +9,7 @@ mod existing;
 mod fencing;
 mod force;
 mod nodes;
+mod placement;
 mod resources;
 mod scrubs;
 mod service_check;
@@ -42,6 +43,7 @@ use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::Command;
+use mainstay_ha::ServiceSpec;
 use mainstay_types::{Code, NodeId, Problem, ServicePhase};
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
 use serde::Deserialize;
@@ -116,6 +118,11 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services", get(list_services).put(services::apply))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
+        .route("/v1/services/{name}/explain", get(placement::explain))
+        .route("/v1/services/{name}/maintenance", put(placement::maintain_service))
+        .route("/v1/nodes/{name}/maintenance", put(placement::maintain_node))
+        .route("/v1/nodes/{name}/cordon", put(placement::cordon))
+        .route("/v1/cluster/maintenance", put(placement::maintain_cluster))
         .route("/v1/services/{name}/wanted", put(service_orders::set_wanted))
         .route("/v1/services/{name}/restart", post(service_orders::restart))
         .route("/v1/services/{name}/file", get(service_looks::file))
@@ -466,6 +473,23 @@ async fn delete_service(
     Ok(deleted)
 }
 
+/// Refuses a move to a node that says that it lacks something which the service needs.
+fn refuse_lacking(
+    agent: &Arc<Agent>,
+    view: &View,
+    spec: &ServiceSpec,
+    to: NodeId,
+    doing: &str,
+) -> Result<(), Problem> {
+    let member = agent.member()?;
+    let lacks = agent.ask_lacks(&member, view, &[to], spec);
+    let Some(lack) = lacks.get(&to).and_then(|lacks| lacks.first()) else { return Ok(()) };
+    let node = view.state.node_name(to);
+    let message = format!("{doing}: node {node} lacks what it needs: {}: {}", lack.field, lack.problem);
+    let remedy = format!("{} on {node}; `--force` moves it all the same.", lack.remedy);
+    Err(Problem::new(Code::NotEligible, message, remedy))
+}
+
 async fn move_service(
     AppState(agent): App,
     Path(name): Path<String>,
@@ -506,13 +530,17 @@ async fn move_service(
                 refusal
             })?;
         }
+        if let (Some(service), false) = (service, request.force) {
+            refuse_lacking(&asked, view, &service.spec, to, &format!("service {name} is not moved"))?;
+        }
+        let waits = view.state.order_waits(&name);
         let is_there = resource.is_some_and(|resource| resource.record.primary == Some(to));
         let is_stopped = service.is_some_and(|service| service.stopped.is_some());
         let stays = if is_stopped { ", and stays stopped" } else { "" };
         let message = if is_there {
-            format!("service {name} is on {} already: its failures are cleared", request.to)
+            format!("service {name} is on {} already: its failures are cleared{waits}", request.to)
         } else {
-            format!("service {name} moves to {}{stays}", request.to)
+            format!("service {name} moves to {}{stays}{waits}", request.to)
         };
         Ok((Command::MoveService { name, to }, message))
     })

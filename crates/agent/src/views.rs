@@ -6,14 +6,15 @@ use crate::service::lacks::Lack;
 use crate::watch;
 use mainstay_api::engine::{self, EngineStatus};
 use mainstay_api::rest::{
-    AttachedView, ClientView, ClusterView, DestinationView, DeviceView, EventView, EventsPage, ForceView,
-    ForcedView, GrowingView, Health, LeavingView, MoveView, NodePlace, NodeView, OriginView, PeerView,
-    ReplicaLive, ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView,
-    ServiceFailure, ServiceView, SlowView, SnapshotOnView, SnapshotView,
+    AttachedView, ClientView, ClusterView, CordonView, DestinationView, DeviceView, EventView, EventsPage,
+    ForceView, ForcedView, GrowingView, Health, LeavingView, MaintenanceView, MoveView, NodePlace, NodeView,
+    OriginView, PeerView, ReplicaLive, ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView,
+    ScrubsView, ServiceFailure, ServiceView, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::advice::Feed;
 use mainstay_control::labels::Notice;
+use mainstay_control::maintenance::Scope;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
@@ -103,6 +104,7 @@ pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> Clu
         heartbeat_ms: state.settings.heartbeat_ms,
         as_of_ms: connections.age_ms,
         joining_ms: None,
+        maintenance: maintenance(state, &Scope::Cluster),
         nodes: nodes(state, connections, live),
     }
 }
@@ -127,6 +129,17 @@ pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<N
             pool_free_bytes: live.pools.get(&node.id).copied(),
             log_lag_ms: live.log_lag(node.id).map(|lag| lag.ms),
             log_lag_entries: live.log_lag(node.id).map_or(0, |lag| lag.entries),
+            maintenance: maintenance(state, &Scope::Node { node: node.id }),
+            cordon: node.cordon.map(|cordon| CordonView {
+                since_ms: cordon.at_ms,
+                drain: cordon.drain,
+                primaries: state
+                    .resources
+                    .values()
+                    .filter(|resource| resource.record.primary == Some(node.id))
+                    .map(|resource| resource.name.clone())
+                    .collect(),
+            }),
         })
         .collect();
     views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -442,6 +455,23 @@ pub fn services(state: &State) -> Vec<ServiceView> {
     state.services.iter().map(|(name, one)| service(state, name, one)).collect()
 }
 
+/// The maintenance of exactly this scope.
+fn maintenance(state: &State, scope: &Scope) -> Option<MaintenanceView> {
+    let known = state.maintenance_of(scope)?;
+    Some(MaintenanceView {
+        of: scope.words(state),
+        since_ms: known.at_ms,
+        left_ms: known.left_ms.map(|(_, left_ms)| left_ms),
+        end: scope.off(state),
+    })
+}
+
+/// The maintenance because of which a service is left alone.
+#[must_use]
+pub fn maintenance_of_service(state: &State, name: &str) -> Option<MaintenanceView> {
+    maintenance(state, &state.rests(name)?)
+}
+
 #[must_use]
 pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
     let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
@@ -480,6 +510,7 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         advice: service.halted.iter().chain(finding).cloned().collect(),
         stopped_ms: service.stopped.map(|stopped| stopped.at_ms),
         restarting: service.restart.is_some(),
+        maintenance: maintenance_of_service(state, name),
         hindrances: Vec::new(),
     }
 }
@@ -618,6 +649,8 @@ mod tests {
             voters_seen: 0,
             nonce: 0,
             links: Links::default(),
+            maintenance: None,
+            cordon: None,
         }
     }
 

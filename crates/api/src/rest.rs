@@ -46,6 +46,9 @@
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
 //! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
 //! | `PUT /v1/services/{name}/wanted` | [`ServiceWanted`] | [`Accepted`] |
+//! | `GET /v1/services/{name}/explain` | | [`ServiceExplained`] |
+//! | `PUT /v1/services/{name}/maintenance`, `/v1/nodes/{name}/maintenance`, `/v1/cluster/maintenance` | [`MaintenanceSet`] | [`Accepted`] |
+//! | `PUT /v1/nodes/{name}/cordon` | [`CordonSet`] | [`Accepted`] |
 //! | `POST /v1/services/{name}/restart` | [`ServiceRestart`] | [`Accepted`] |
 //! | `GET /v1/services/{name}/file` | | [`ServiceFile`] |
 //! | `GET /v1/services/{name}/logs?process=P&node=N&lines=L`, or `?process=P&after=A` | | [`ServiceLogs`] |
@@ -58,6 +61,7 @@
 
 mod destinations;
 mod nodes;
+mod placement;
 mod scrubs;
 mod services;
 mod settings;
@@ -69,6 +73,7 @@ pub use mainstay_types::{
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
 pub use nodes::*;
+pub use placement::*;
 pub use scrubs::*;
 use serde::{Deserialize, Serialize};
 pub use services::*;
@@ -157,6 +162,8 @@ pub struct ClusterView {
     /// nothing once it has received that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joining_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceView>,
     pub nodes: Vec<NodeView>,
 }
 
@@ -189,6 +196,10 @@ pub struct NodeView {
     /// Entries of that log that the node lacks; 0 while `log_lag_ms` is `None`.
     #[serde(default)]
     pub log_lag_entries: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<CordonView>,
 }
 
 /// A new resource. Sizes are multiples of 4096.

@@ -322,6 +322,10 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
             }
             // The service was told already.
             ServicePhase::Killing => {}
+            // What comes after it stops first, as long as its primary is here.
+            _ if waits_for_followers(node, state, name, observed) => {
+                reach!("control: plan: a service stops after those that come after it");
+            }
             _ => actions.push(Action::StopService { name: name.clone(), reason: reason.into() }),
         }
     }
@@ -728,6 +732,15 @@ fn stop_service(
     }
 }
 
+/// Whether a service that is to stop waits until those that come after it are silent. It does not
+/// when its primary is elsewhere: then it must be silent at once (R19).
+fn waits_for_followers(node: NodeId, state: &State, name: &str, observed: &Observed) -> bool {
+    let resource = state.services.get(name).and_then(|service| state.resource_of(service));
+    resource.is_some_and(|resource| resource.record.primary == Some(node))
+        && observed.lease_valid
+        && !state.followers_are_silent(name, node, observed)
+}
+
 fn propose_promote(by: NodeId, resource: &Resource, to: NodeId, reason: &str) -> Action {
     Action::Propose(Command::Promote {
         resource: resource.id,
@@ -832,6 +845,13 @@ fn plan_primary(
     let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));
     let target = state.target(id).unwrap_or(node);
     if target != node || spent {
+        if let Some((name, _)) = service.filter(|_| !spent)
+            && seen.is_some_and(|seen| !seen.phase.is_silent())
+            && waits_for_followers(node, state, name, observed)
+        {
+            reach!("control: plan: a service moves after those that come after it have stopped");
+            return;
+        }
         let reason = if spent { "the lease had ended" } else { "the service moves" };
         stop_service(state, id, observed, reason, actions);
         if service_silent(state, id, observed) {
@@ -844,6 +864,17 @@ fn plan_primary(
     let serves = replica.role == Role::Primary && replica.devices_ready;
     if !(serves || planted(Bug::ServiceBeforeEpochStart)) || service.failed_on(node) {
         reach!("control: plan: a service cannot start yet");
+        return;
+    }
+    let (barred, awaits) = (state.barred(name, node), state.awaits(name));
+    if barred.is_some() || awaits.is_some() || !state.rivals_are_silent(name, observed) {
+        reach!("control: plan: a service waits for a constraint");
+        let rests = state.rests(name).is_some();
+        let goes_on = |bar: &crate::tied::Bar| rests && !bar.ordered;
+        let reason = barred.filter(|_| !rests).or(awaits.filter(|bar| !goes_on(bar)).map(|bar| bar.why));
+        if let Some(reason) = reason.filter(|_| !waits_for_followers(node, state, name, observed)) {
+            stop_service(state, id, observed, &reason, actions);
+        }
         return;
     }
     if replica.copies != Copies::Enough {
@@ -880,6 +911,14 @@ fn plan_primary(
             && seen.epoch == record.epoch
             && seen.round < service.round
     });
+    if start && !state.may_begin(name, service) {
+        reach!("control: plan: a service in maintenance is not started");
+        if seen.is_some_and(|seen| seen.epoch != record.epoch) {
+            // The devices of the earlier epoch are gone.
+            stop_service(state, id, observed, "the primary's epoch changed", actions);
+        }
+        return;
+    }
     if start && given_up {
         reach!("control: plan: a node that may have given its role up starts no service");
         stop_service(state, id, observed, "the node may have given its role up", actions);
@@ -893,20 +932,27 @@ fn plan_primary(
         actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });
         return;
     }
-    plan_restart(name, service, record.epoch, seen, actions);
+    plan_restart((node, state), name, service, record.epoch, observed, actions);
 }
 
 /// An operator wants a service restarted that runs in this epoch, or that was restarted in it.
 fn plan_restart(
+    (node, state): (NodeId, &State),
     name: &str,
     service: &Service,
     epoch: Epoch,
-    seen: Option<&ServiceObserved>,
+    observed: &Observed,
     actions: &mut Vec<Action>,
 ) {
+    let seen = observed.services.get(name);
     let runs = |seen: &&ServiceObserved| seen.phase == ServicePhase::Running && seen.epoch == epoch;
     let (Some(restart), Some(seen)) = (&service.restart, seen.filter(runs)) else { return };
-    let (name, number) = (name.to_owned(), restart.number);
+    let number = restart.number;
+    if seen.restarted < number && !state.followers_are_silent(name, node, observed) {
+        reach!("control: plan: a restart waits for those that come after it");
+        return;
+    }
+    let name = name.to_owned();
     if seen.restarted >= number {
         reach!("control: plan: a restart is done");
         actions.push(Action::Propose(Command::ServiceRestarted { name, number }));

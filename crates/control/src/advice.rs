@@ -162,6 +162,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         };
         add(Severity::Warning, "cluster".into(), what, remedy);
     }
+    for (severity, subject, what, remedy) in state.advise_left_alone(observations.wall_ms) {
+        add(severity, subject, what, remedy);
+    }
     for resource in state.resources.values() {
         let none = BTreeSet::new();
         let full = observations.full.get(&resource.id).unwrap_or(&none);
@@ -215,9 +218,16 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     Severity::Warning,
                     subject.clone(),
                     format!("runs on {node_name}, but {}", on.detail),
-                    format!(
-                        "Mainstay restarts a process that does not answer; if this lasts, run `mainstay service logs {name}`"
-                    ),
+                    match state.rests(name) {
+                        Some(scope) => format!(
+                            "{} is in maintenance, so nothing is done about it until `{}`",
+                            scope.words(state),
+                            scope.off(state)
+                        ),
+                        None => format!(
+                            "Mainstay restarts a process that does not answer; if this lasts, run `mainstay service logs {name}`"
+                        ),
+                    },
                 );
             }
         }
@@ -228,7 +238,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             |node: &NodeId| service.nodes.get(node).is_some_and(|on| on.phase == ServicePhase::BackingOff);
         if let Some(primary) = primary.filter(|node| !runs && !waits(node)) {
             let (mut what, mut remedy) = not_running(state, name, service, primary);
-            if let Some(cause) = told.of_service(state, service, primary) {
+            if let Some((why, then)) = state.why_it_waits(name, service, primary) {
+                (what, remedy) = (format!("does not run: {why}"), then);
+            } else if let Some(cause) = told.of_service(state, service, primary) {
                 what += &format!(", because {cause}");
                 remedy.clear();
             }

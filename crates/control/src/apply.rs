@@ -157,6 +157,11 @@ impl State {
             Command::StepDown { resource, version, node, reason } => {
                 self.step_down(at_ms, resource, version, node, &reason)
             }
+            Command::SetMaintenance { scope, on, for_ms } => self.set_maintenance(at_ms, scope, on, for_ms),
+            Command::MaintenanceCounted { scope, number, left_ms } => {
+                self.maintenance_counted(at_ms, &scope, number, left_ms)
+            }
+            Command::SetCordon { node, on, drain } => self.set_cordon(at_ms, node, on, drain),
             Command::ApplyService { spec } => self.apply_service(at_ms, spec),
             Command::DeleteService { name } => self.delete_service(at_ms, &name),
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
@@ -282,6 +287,8 @@ impl State {
             voters_seen: self.voters_version,
             nonce,
             links: Links::default(),
+            maintenance: None,
+            cordon: None,
         };
         self.nodes.insert(id, node);
         let text = if witness { "joined the cluster as a witness" } else { "joined the cluster" };
@@ -384,6 +391,7 @@ impl State {
             deleting: false,
             gone: BTreeSet::new(),
             failure: None,
+            waits_for: None,
             refused: None,
             broken: BTreeMap::new(),
             moving: BTreeMap::new(),

@@ -203,7 +203,7 @@ impl State {
     fn say_missing_replicas(&mut self, at_ms: u64, id: ResourceId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
         let record = &resource.record;
-        if record.primary.is_some() || record.epoch.0 == 0 || !self.candidates(resource).is_empty() {
+        if record.primary.is_some() || record.epoch.0 == 0 || !self.able(resource).is_empty() {
             return;
         }
         let text = self.no_takeover_text(resource, why);

@@ -30,9 +30,18 @@ impl State {
         let waiting = self.owe_fence(at_ms, node, &led);
         for id in affected {
             let was_primary = led.contains(&id);
-            self.leave_iss(at_ms, id, node, &format!("{name} is dead"));
+            let held = self.resources.get(&id).is_some_and(|resource| self.stays_put(resource));
+            if was_primary && held {
+                // Without a primary nothing is written, so the node lacks nothing when it is back.
+                reach!("control: a primary in maintenance dies and stays in sync");
+            } else {
+                self.leave_iss(at_ms, id, node, &format!("{name} is dead"));
+            }
             if was_primary && waiting.contains(&id) {
                 self.wait_for_fence(at_ms, id, node);
+                if let Some(resource) = self.resources.get_mut(&id).filter(|_| held) {
+                    resource.waits_for = Some(node);
+                }
             } else if was_primary {
                 reach!("control: a primary dies");
                 self.replace_primary(at_ms, id, &format!("{name} is dead"));
@@ -101,8 +110,18 @@ impl State {
     /// present primary is dead or silent.
     pub(crate) fn replace_primary(&mut self, at_ms: u64, id: ResourceId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
+        if let Some(scope) = self.held(resource).filter(|_| self.stays_put(resource)) {
+            let resource = resource.clone();
+            return self.hold_primary(at_ms, &resource, &scope, why);
+        }
         let old = resource.record.primary;
-        let target = self.candidates(resource).into_iter().find(|candidate| Some(*candidate) != old);
+        let mut others = self.candidates(resource).into_iter().filter(|candidate| Some(*candidate) != old);
+        let first = others.next();
+        // A service that is tied to others goes where it can run with them.
+        let seat = self
+            .tied_seat(resource)
+            .filter(|seat| Some(*seat) == first || others.any(|other| other == *seat));
+        let target = seat.or(first);
         if planted(Bug::WitnessPromoted) && target.is_none() {
             let witness = self.nodes.keys().copied().find(|node| self.alive(*node) && Some(*node) != old);
             return witness.map_or((), |to| self.set_primary(at_ms, id, to, why));

@@ -82,7 +82,7 @@ impl State {
                 "move the service instead: that loses nothing",
             ));
         }
-        if !self.candidates(resource).is_empty() {
+        if !self.able(resource).is_empty() {
             return Some(Problem::new(
                 Code::NotNeeded,
                 format!("{} has every acknowledged write and can be primary", members()),

@@ -7,6 +7,8 @@
 //! - [`handover::Handover`] decides when the log's leader hands the lead to another voter.
 //! - [`actions::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
 //!   which order.
+//! - [`constraints::decide`] says where services run that are tied to one another, and
+//!   [`explain::explain`] why a service runs where it does.
 //! - [`advice::advice`] says in words what is wrong and what to do about it.
 
 pub mod actions;
@@ -15,8 +17,11 @@ mod apply;
 pub mod attachments;
 mod broken;
 pub mod causes;
+pub mod constraints;
 mod copies;
+pub mod cordon;
 pub mod era;
+pub mod explain;
 mod failover;
 pub mod fencing;
 mod force;
@@ -26,6 +31,7 @@ mod history;
 mod in_sync_set;
 pub mod labels;
 pub mod lease;
+pub mod maintenance;
 pub mod members;
 mod mode;
 mod mode_b;
@@ -45,6 +51,7 @@ pub mod snapshots;
 pub mod stalls;
 pub mod standstill;
 pub mod state;
+pub mod tied;
 mod unfinished;
 pub mod votes;
 

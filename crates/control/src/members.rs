@@ -331,6 +331,8 @@ impl State {
             voters_seen: self.voters_version,
             nonce,
             links: Links::default(),
+            maintenance: None,
+            cordon: None,
         };
         self.nodes.insert(id, node);
         self.note(

@@ -55,7 +55,7 @@ impl State {
         if let Some((_, service)) = self.service_of(resource.id) {
             joining_for_move.extend(service.desired_node);
             let policy = &service.spec.policy;
-            let preferred = policy.preferred.as_deref().filter(|_| policy.failback);
+            let preferred = policy.preferred.first().filter(|_| policy.failback);
             joining_for_move.extend(preferred.and_then(|name| self.node_by_name(name)).map(|node| node.id));
             // R21: a service that has failed on the primary goes to another node.
             if record.primary.is_some_and(|primary| service.failed_on(primary)) {
@@ -102,7 +102,7 @@ impl State {
             && record.primary.is_none()
             && self.fence_awaited(resource.id).is_none()
             && !resource.deleting;
-        if !due || self.a_member_lives_whole(resource, None) {
+        if !due || self.stays_put(resource) || self.a_member_lives_whole(resource, None) {
             return None;
         }
         let preferred = |member: &&Member| {

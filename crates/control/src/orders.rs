@@ -63,21 +63,26 @@ impl State {
     }
 
     pub(crate) fn start_service(&mut self, at_ms: u64, name: &str) -> Outcome {
+        let rests = self.rests(name).is_some();
         let found = self.services.get_mut(name).filter(|service| !service.deleting);
         let Some(service) = found else { return unknown_service(name) };
-        if service.stopped.is_none() && !service.has_failures() {
+        // What is down in maintenance is started by an operator alone.
+        let is_down = rests && service.nodes.values().all(|on| on.phase.is_silent());
+        if service.stopped.is_none() && !service.has_failures() && !is_down {
             reach!("control: a service is started that is wanted already");
             return Outcome::Unchanged;
         }
         reach!("control: an operator starts a service");
         let text = match service.stopped.take() {
             Some(_) => "an operator starts it",
+            None if is_down => "an operator starts it in maintenance",
             None => "an operator clears its failures",
         };
         service.round += 1;
         service.halted = None;
         service.nodes_changed = false;
         service.restart = None;
+        self.order(name);
         self.note(at_ms, Severity::Info, format!("service {name}"), text);
         Outcome::Done
     }

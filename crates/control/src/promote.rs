@@ -60,6 +60,14 @@ impl State {
                 "wait for the nodes, or bring them up",
             );
         }
+        if let Some(scope) = self.moves_in_maintenance(resource, to) {
+            reach!("control: a promotion that would move what is in maintenance");
+            return refused(
+                Code::InMaintenance,
+                format!("{} is in maintenance, and nothing is moved there", scope.words(self)),
+                format!("end it with `{}`", scope.off(self)),
+            );
+        }
         reach!("control: promote");
         self.set_primary(at_ms, id, to, reason);
         Outcome::Done
@@ -94,7 +102,7 @@ impl State {
             record.iss.extend(member);
             record.iss.sort_unstable();
         }
-        (resource.failure, resource.refused) = (None, None);
+        (resource.failure, resource.refused, resource.waits_for) = (None, None, None);
         let subject = format!("resource {}", resource.name);
         let text = format!("{name}{IS_PRIMARY}{}: {reason}", record.epoch.0);
         let resource_name = resource.name.clone();

@@ -32,6 +32,7 @@ mod services;
 
 use crate::actions::{Action, Observed, Unusable, gives_up, plan};
 use crate::attachments::ClientSeen;
+use crate::maintenance::COUNT_MS;
 use crate::state::{Command, Links, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, Report, ServiceSpec};
@@ -269,6 +270,9 @@ pub struct Reconciler {
     found: bool,
     /// Services that are halted and may be tried again from here: see [`Self::retry_halted`].
     halted: BTreeMap<String, Halted>,
+    /// Maintenances whose time this node counts, by number: when it began, and how much was left
+    /// then.
+    counted: BTreeMap<u64, (Time, u64)>,
     /// When this process has first seen the last failures of a service.
     failed: BTreeMap<String, (BTreeMap<NodeId, (Epoch, u32)>, Time)>,
     services: Services,
@@ -298,6 +302,7 @@ impl Reconciler {
             given_up: BTreeMap::new(),
             found: false,
             halted: BTreeMap::new(),
+            counted: BTreeMap::new(),
             failed: BTreeMap::new(),
             services: Services::new(adopted, now),
             starts: Vec::new(),
@@ -430,7 +435,9 @@ impl Reconciler {
         }
         self.refresh_given_up(state, seen.replayed);
         self.retry_halted(now, state);
+        self.count_maintenance(now, state);
         let sweeps = self.services.sweep(state);
+        self.services.rest(state, now);
         self.services.tick(now);
         let mut starts = Vec::new();
         for action in plan(self.node, state, &self.observe(seen)) {
@@ -449,6 +456,7 @@ impl Reconciler {
         let me = self.node;
         let own = |name: &String| {
             let service = state.services.get(name).filter(|service| service.is_wanted());
+            let service = service.filter(|_| state.rests(name).is_none());
             let resource = service.and_then(|service| state.resource_of(service));
             service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(me)))
         };
@@ -488,6 +496,29 @@ impl Reconciler {
                 due.push(Command::RetryService { name: name.clone(), round });
             }
         }
+        due.into_iter().for_each(|command| self.propose(now, command));
+    }
+
+    /// Counts how much is left of each maintenance that ends by itself, if this node is the one
+    /// that counts; see `maintenance.rs`.
+    fn count_maintenance(&mut self, now: Time, state: &State) {
+        if state.counts() != Some(self.node) || !self.lease.seen_valid {
+            self.counted.clear();
+            return;
+        }
+        let mut due = Vec::new();
+        let mut known = BTreeMap::new();
+        for (scope, maintenance) in state.maintenances() {
+            let Some((_, left_ms)) = maintenance.left_ms else { continue };
+            let number = maintenance.number;
+            let (since, left_then) = self.counted.get(&number).copied().unwrap_or((now, left_ms));
+            known.insert(number, (since, left_then));
+            let left_now = left_then.saturating_sub(now.ms_since(since));
+            if left_now == 0 || left_ms.saturating_sub(left_now) >= COUNT_MS {
+                due.push(Command::MaintenanceCounted { scope, number, left_ms: left_now });
+            }
+        }
+        self.counted = known;
         due.into_iter().for_each(|command| self.propose(now, command));
     }
 

@@ -4,7 +4,6 @@ use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, hos
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, Epoch, MacAddress, NodeId, Problem, ServicePhase, Severity, reach};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Report of a node about a service; see [`crate::state::Command::ServiceStatus`].
@@ -53,16 +52,18 @@ impl State {
                 "put the processes into one service, or use another resource",
             );
         }
-        if let Some(preferred) = &spec.policy.preferred
-            && !self.node_by_name(preferred).is_some_and(|node| resource.spec.replicas.contains(&node.id))
-        {
+        let holds = |name: &String| {
+            self.node_by_name(name).is_some_and(|node| resource.spec.replicas.contains(&node.id))
+        };
+        if let Some(preferred) = spec.policy.preferred.iter().find(|name| !holds(name)) {
             return refused(
                 Code::BadPreferred,
                 format!("policy.preferred: resource {} has no replica on {preferred}", spec.resource),
                 format!("name a node that has one; see `mainstay resource status {}`", spec.resource),
             );
         }
-        if let Some(refusal) = self.taken(&spec).or_else(|| self.of_a_node(&spec)) {
+        let refusal = self.taken(&spec).or_else(|| self.of_a_node(&spec));
+        if let Some(refusal) = refusal.or_else(|| self.refuse_placement(&spec)) {
             return refusal;
         }
         let subject = format!("service {}", spec.name);
@@ -103,13 +104,16 @@ impl State {
                 } else if service.spec.needs_restart(&spec) {
                     service.revision += 1;
                     service.restart = None;
+                    service.changed_round = service.round;
                     let then = if service.stopped.is_some() { "stays stopped" } else { "starts again" };
                     format!("changed, {then}: {}", changed.join(", "))
                 } else {
                     format!("changed in place: {}", changed.join(", "))
                 };
                 service.edition += u64::from(service.spec != spec);
+                let name = spec.name.clone();
                 service.spec = spec;
+                self.order(&name);
                 self.note(at_ms, Severity::Info, subject, text);
             }
             None => {
@@ -122,20 +126,9 @@ impl State {
                 }
                 reach!("control: a service is made");
                 let name = spec.name.clone();
-                let service = Service {
-                    spec,
-                    revision: 1,
-                    edition: 1,
-                    round: 1,
-                    desired_node: None,
-                    nodes: BTreeMap::new(),
-                    deleting: false,
-                    halted: None,
-                    nodes_changed: false,
-                    stopped: None,
-                    restart: None,
-                };
-                self.services.insert(name, service);
+                let service = Service::new(spec);
+                self.services.insert(name.clone(), service);
+                self.order(&name);
                 self.note(at_ms, Severity::Info, subject, "created");
             }
         }
@@ -202,6 +195,9 @@ impl State {
     }
 
     pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {
+        if let Some(refusal) = self.refuse_named(name) {
+            return refusal;
+        }
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
         if service.deleting {
             return Outcome::Unchanged;
@@ -250,12 +246,33 @@ impl State {
             };
             return refused(Code::NotEligible, format!("node {to_name} is not alive and in sync"), remedy);
         }
-        let there = resource.record.primary == Some(to);
-        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
-        service.round += 1;
-        service.halted = None;
+        if let Some(why) = self.refuses_move(name, to) {
+            reach!("control: a move that a constraint or a closed node forbids");
+            let remedy = format!("see `mainstay explain {name}`");
+            return refused(
+                Code::NotEligible,
+                format!("service {name} is not moved to {to_name}: {why}"),
+                remedy,
+            );
+        }
         reach!("control: a service is moved");
-        service.desired_node = (!there).then_some(to);
+        let moved = self.revision + 1;
+        for member in self.group(name) {
+            let there = self
+                .services
+                .get(&member)
+                .and_then(|service| self.resource_of(service))
+                .is_none_or(|resource| resource.record.primary == Some(to));
+            let Some(service) = self.services.get_mut(&member) else { continue };
+            if member != name && !service.is_wanted() {
+                continue;
+            }
+            service.round += 1;
+            service.halted = None;
+            service.moved = moved;
+            service.desired_node = (!there).then_some(to);
+            self.order(&member);
+        }
         self.note(at_ms, Severity::Info, format!("service {name}"), format!("is to run on {to_name}"));
         Outcome::Done
     }
@@ -343,6 +360,9 @@ impl State {
             ServicePhase::Starting | ServicePhase::Stopping => None,
         };
         service.nodes.insert(node, on);
+        // It was tried as an operator had ordered.
+        let tried = [ServicePhase::Running, ServicePhase::Failed, ServicePhase::BackingOff].contains(&phase);
+        service.ordered = service.ordered.filter(|ordered| !(tried && *ordered <= round));
         if phase == ServicePhase::Running {
             service.halted = None;
         }
@@ -507,7 +527,7 @@ impl State {
                 self.services
                     .get(name)
                     .and_then(|service| self.resource_of(service))
-                    .is_none_or(|resource| !self.may_come(resource, *to))
+                    .is_none_or(|resource| !self.may_come(resource, *to) || self.closed(*to).is_some())
             })
             .collect();
         for (name, to) in cancelled {
@@ -516,8 +536,9 @@ impl State {
                 service.desired_node = None;
             }
             let text = format!(
-                "the move to {} is given up: it is not alive and in sync any more",
-                self.node_name(to)
+                "the move to {} is given up: {}",
+                self.node_name(to),
+                self.closed(to).unwrap_or_else(|| "it is not alive and in sync any more".into())
             );
             self.note(at_ms, Severity::Warning, format!("service {name}"), text);
         }

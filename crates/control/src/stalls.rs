@@ -300,6 +300,8 @@ mod tests {
                 voters_seen: 0,
                 nonce: 0,
                 links: Links::default(),
+                maintenance: None,
+                cordon: None,
             };
             state.nodes.insert(node.id, node);
         }

@@ -8,6 +8,8 @@
 //!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::cordon::Cordon;
+use crate::maintenance::{Maintenance, Scope};
 use crate::fencing::Fence;
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
@@ -50,6 +52,9 @@ pub struct State {
     /// Settings of resources that have no choice of their own; see `settings.rs`.
     #[serde(default, skip_serializing_if = "Choices::is_empty")]
     pub choices: Choices,
+    /// The whole cluster is in maintenance; see `maintenance.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<Maintenance>,
     pub nodes: BTreeMap<NodeId, Node>,
     pub resources: BTreeMap<ResourceId, Resource>,
     /// By name.
@@ -137,6 +142,12 @@ pub struct Node {
     pub nonce: u64,
     #[serde(default)]
     pub links: Links,
+    /// See `maintenance.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<Maintenance>,
+    /// See `cordon.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<Cordon>,
 }
 
 /// The network of a node, as far as other nodes have to know it.
@@ -195,6 +206,10 @@ pub struct Resource {
     pub gone: BTreeSet<NodeId>,
     /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
     pub failure: Option<String>,
+    /// The node whose primary ended in maintenance. It alone may lead until the maintenance ends;
+    /// see `maintenance.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<NodeId>,
     /// The version of the record on which a node offered an empty replica in place of the last
     /// complete copy, and was refused. The node does not ask again on the same version.
     #[serde(default)]
@@ -356,9 +371,44 @@ pub struct Service {
     /// An operator wants it restarted in place; see `orders.rs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+    /// See `maintenance.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<Maintenance>,
+    /// The round in which an operator wants it started although it is in maintenance. Cleared when
+    /// it was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<u64>,
+    /// Number of the last move that an operator asked for; 0 if there was none.
+    #[serde(default)]
+    pub moved: u64,
+    /// The round since which its present specification counts for what is started.
+    #[serde(default)]
+    pub changed_round: u64,
 }
 
 impl Service {
+    /// A service that was never started.
+    #[must_use]
+    pub fn new(spec: ServiceSpec) -> Self {
+        Self {
+            spec,
+            revision: 1,
+            edition: 1,
+            round: 1,
+            desired_node: None,
+            nodes: BTreeMap::new(),
+            deleting: false,
+            halted: None,
+            nodes_changed: false,
+            stopped: None,
+            restart: None,
+            maintenance: None,
+            ordered: None,
+            moved: 0,
+            changed_round: 0,
+        }
+    }
+
     /// Whether there are failures that the operator can clear.
     #[must_use]
     pub fn has_failures(&self) -> bool {
@@ -740,6 +790,26 @@ pub enum Command {
         version: ConfigVersion,
         node: NodeId,
         reason: String,
+    },
+    /// Begins, changes or ends a maintenance.
+    SetMaintenance {
+        scope: Scope,
+        on: bool,
+        /// The maintenance ends by itself after this time.
+        for_ms: Option<u64>,
+    },
+    /// Proposed by the node that counts: so much of this maintenance is left.
+    MaintenanceCounted {
+        scope: Scope,
+        number: u64,
+        left_ms: u64,
+    },
+    /// A node that nothing comes to any more, or something does again. `drain`: what is there
+    /// leaves.
+    SetCordon {
+        node: NodeId,
+        on: bool,
+        drain: bool,
     },
     /// Creates or changes a service, and clears its failures. The answer is [`Outcome::Unchanged`]
     /// if there is nothing to change and nothing to clear.

@@ -108,7 +108,7 @@ fn neither_a_changed_file_nor_a_move_starts_a_stopped_service() {
 fn a_stopped_service_does_not_go_back_to_its_preferred_node() {
     let mut nodes = running();
     let mut spec = db_service();
-    (spec.policy.preferred, spec.policy.failback) = (Some("b".into()), true);
+    (spec.policy.preferred, spec.policy.failback) = (vec!["b".into()], true);
     apply(&mut nodes.state, stop());
     apply(&mut nodes.state, Command::ApplyService { spec });
     nodes.settle();

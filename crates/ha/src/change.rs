@@ -6,6 +6,7 @@
 //! next decision on, so they are changed in place.
 
 use crate::ocf::{Ocf, is_secret};
+use crate::placement::Placement;
 use crate::probe::Probe;
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec, Vip};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,11 @@ impl Changes {
         self.note(field, format!("{from:?}"), format!("{to:?}"), restarts);
     }
 
+    fn names(&mut self, field: &str, from: &[String], to: &[String]) {
+        let shown = |names: &[String]| if names.is_empty() { "not set".into() } else { names.join(", ") };
+        self.note(field, shown(from), shown(to), false);
+    }
+
     fn text(&mut self, field: impl Into<String>, from: Option<&String>, to: Option<&String>, restarts: bool) {
         self.note(field, shown(from), shown(to), restarts);
     }
@@ -53,13 +59,14 @@ impl ServiceSpec {
     /// of environment variables are not shown: they may be secret (R24).
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<Change> {
-        let Self { name, resource, mount, processes, vip, policy } = self;
+        let Self { name, resource, mount, processes, vip, placement, policy } = self;
         let mut changes = Changes::default();
         changes.value("name", name, &new.name, true);
         changes.value("resource", resource, &new.resource, true);
         mount_changes(mount.as_ref(), new.mount.as_ref(), &mut changes);
         process_changes(processes, &new.processes, &mut changes);
         vip_changes(vip.as_ref(), new.vip.as_ref(), &mut changes);
+        placement_changes(placement, &new.placement, &mut changes);
         policy_changes(policy, &new.policy, &mut changes);
         changes.0
     }
@@ -185,11 +192,20 @@ fn vip_changes(old: Option<&Vip>, new: Option<&Vip>, changes: &mut Changes) {
     changes.text("vip.interface", interface.as_ref(), new.interface.as_ref(), true);
 }
 
+/// A constraint counts from the next decision on. The decision may be that the service moves.
+fn placement_changes(old: &Placement, new: &Placement, changes: &mut Changes) {
+    let Placement { after, with, apart, avoid } = old;
+    changes.names("placement.after", after, &new.after);
+    changes.text("placement.with", with.as_ref(), new.with.as_ref(), false);
+    changes.names("placement.apart", apart, &new.apart);
+    changes.names("placement.avoid", avoid, &new.avoid);
+}
+
 fn policy_changes(old: &Policy, new: &Policy, changes: &mut Changes) {
     let Policy { restart_limit, window_s, preferred, failback } = old;
     changes.value("policy.restart_limit", restart_limit, &new.restart_limit, false);
     changes.value("policy.window_s", window_s, &new.window_s, false);
-    changes.text("policy.preferred", preferred.as_ref(), new.preferred.as_ref(), false);
+    changes.names("policy.preferred", preferred, &new.preferred);
     changes.value("policy.failback", failback, &new.failback, false);
 }
 

@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-pub(crate) const FIELDS: [Field; 75] = [
+pub(crate) const FIELDS: [Field; 84] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -129,10 +129,19 @@ pub(crate) const FIELDS: [Field; 75] = [
     ("vip", "a table", "[vip]"),
     ("vip.address", "a string", "address = \"10.0.0.7/24\""),
     ("vip.interface", "a string", "interface = \"eth0\""),
+    ("placement", "a table", "[placement]"),
+    ("placement.after", "a list of names of services", "after = [\"storage\"]"),
+    ("placement.after[]", "the name of a service, as a string", "after = [\"storage\"]"),
+    ("placement.with", "the name of a service, as a string", "with = \"storage\""),
+    ("placement.apart", "a list of names of services", "apart = [\"db-2\"]"),
+    ("placement.apart[]", "the name of a service, as a string", "apart = [\"db-2\"]"),
+    ("placement.avoid", "a list of names of nodes", "avoid = [\"n3\"]"),
+    ("placement.avoid[]", "the name of a node, as a string", "avoid = [\"n3\"]"),
     ("policy", "a table", "[policy]"),
     ("policy.restart_limit", "a whole number", "restart_limit = 3"),
     ("policy.window_s", "a whole number of seconds", "window_s = 600"),
-    ("policy.preferred", "the name of a node, as a string", "preferred = \"n1\""),
+    ("policy.preferred", "the name of a node, or a list of such names", "preferred = [\"n1\", \"n2\"]"),
+    ("policy.preferred[]", "the name of a node, as a string", "preferred = [\"n1\", \"n2\"]"),
     ("policy.failback", "true or false", "failback = false"),
 ];
 

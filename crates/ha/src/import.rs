@@ -663,7 +663,10 @@ on-quorum-loss = "shutdown"
         assert_eq!(spec.processes[1].ocf.as_ref().unwrap().params["cmdline_options"], "-x \"1 2\"");
         let vip = spec.vip.unwrap();
         assert_eq!((&*vip.address, vip.interface.as_deref()), ("10.0.0.7/20", Some("eth1")));
-        assert_eq!((spec.policy.preferred.as_deref(), spec.policy.failback), (Some("alpha"), false));
+        assert_eq!(
+            (spec.policy.preferred.first().map(String::as_str), spec.policy.failback),
+            (Some("alpha"), false)
+        );
         let said = format!("{:?} {:?}", imported.mapped, imported.left_out);
         for word in [
             "log",

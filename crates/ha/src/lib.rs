@@ -16,6 +16,7 @@ mod import;
 mod machine;
 mod ocf;
 mod options;
+mod placement;
 mod probe;
 mod reference;
 mod shown;
@@ -34,6 +35,7 @@ pub use ocf::{
     Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
 };
 pub use options::{MountOption, mount_options};
+pub use placement::{PLACEMENT_NAMES_MAX, Placement};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,

@@ -22,6 +22,7 @@
 //!   attempt are one failure with the first (R21).
 //! - A process with a probe is asked again and again from its readiness until its undo.
 //!   `machine/watch.rs` says what the answers mean (R28).
+//! - In maintenance ([`Machine::rest`]) the machine mends nothing: see `machine/rest.rs`.
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). If
 //!   another host holds the address, the machine waits for it with everything else started, and
 //!   counts no failure.
@@ -38,6 +39,7 @@ mod amend;
 mod kill;
 mod loss;
 mod report;
+mod rest;
 mod restart;
 mod undo;
 mod watch;
@@ -221,6 +223,9 @@ pub struct Saved {
     /// See [`Machine::restarted`].
     #[serde(default)]
     restarted: u64,
+    /// See [`Machine::rest`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    rests: bool,
 }
 
 impl Saved {
@@ -228,6 +233,12 @@ impl Saved {
     #[must_use]
     pub fn is_silent(&self) -> bool {
         matches!(self.mode, Mode::Stopped | Mode::Failed)
+    }
+
+    /// Whether the service was in maintenance then.
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.rests
     }
 }
 
@@ -258,6 +269,12 @@ pub struct Machine {
     /// Reason of the last failure, kept also when the service runs again.
     last_failure: String,
     restarted: u64,
+    /// The service is in maintenance.
+    rests: bool,
+    /// Losses that were noticed in maintenance, by step, and whether a new attempt here may help.
+    losses: BTreeMap<usize, (String, bool)>,
+    /// An agent was restarted in maintenance. Its successor has not walked over the steps yet.
+    unwalked: bool,
     probe: Probe,
     /// A stranger has the address: why it is not taken.
     address_held: Option<String>,
@@ -297,6 +314,9 @@ impl Machine {
             passes: false,
             last_failure: String::new(),
             restarted: 0,
+            rests: false,
+            losses: BTreeMap::new(),
+            unwalked: false,
             probe: Probe::NotAsked,
             address_held: None,
             adopt_below: 0,
@@ -327,6 +347,7 @@ impl Machine {
         machine.passes = saved.passes;
         machine.last_failure = saved.last_failure;
         machine.restarted = saved.restarted;
+        machine.rests = saved.rests;
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
@@ -343,6 +364,13 @@ impl Machine {
                 reach!("ha: a start is adopted after a restart");
                 machine.adopt_below = at;
                 machine.forward(0, now);
+            }
+            Mode::Running if machine.rests && !planted(Bug::MaintenanceForgotten) => {
+                // To walk over the steps would start a process that has died.
+                reach!("ha: a running service in maintenance is adopted after a restart");
+                machine.mode = Mode::Running;
+                machine.unwalked = true;
+                machine.report();
             }
             Mode::Running => {
                 reach!("ha: a running service is adopted after a restart");
@@ -445,6 +473,10 @@ impl Machine {
 
     pub fn handle(&mut self, now: Time, event: Event) {
         match event {
+            Event::ProcessExited { process, status } if self.notes_losses() => {
+                self.note_exit(process, &status);
+            }
+            Event::Lost { step, why, mendable } if self.notes_losses() => self.note_loss(step, why, mendable),
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
             Event::Restart { number, process } => self.on_restart(number, process, now),
@@ -508,6 +540,8 @@ impl Machine {
             self.failures.clear();
         }
         reach!("ha: a start begins");
+        self.losses.clear();
+        self.unwalked = false;
         self.epoch = epoch;
         self.round = round;
         self.began = now;
@@ -647,6 +681,8 @@ impl Machine {
         match self.mode {
             Mode::Stopped | Mode::Failed | Mode::Running => {}
             Mode::Killing => self.retry_kill(now),
+            // The next attempt waits for the end of the maintenance.
+            Mode::BackingOff { .. } if self.rests && !planted(Bug::MaintenanceMends) => {}
             Mode::BackingOff { from } => {
                 reach!("ha: another attempt after a pause");
                 self.go_on_from(from, now);

@@ -91,14 +91,28 @@ const MEANINGS: &[(&str, &str)] = &[
         "vip.interface",
         "Interface that gets the address. Without it, the one with an address in the same network.",
     ),
+    (
+        "placement",
+        "Other services and nodes that the place of the service depends on. [placement.md](placement.md) has more.",
+    ),
+    (
+        "placement.after",
+        "Services that have to run for this one to run. It starts after them and stops before them.",
+    ),
+    ("placement.with", "Service on whose node this one runs."),
+    ("placement.apart", "Services that never run on the node of this one."),
+    ("placement.avoid", "Nodes on which the service never runs."),
     ("policy", "What happens when the service fails."),
     (
         "policy.restart_limit",
         "Restarts that one node may try within `window_s` before the service goes to another node. 0 to 100.",
     ),
     ("policy.window_s", "See `restart_limit`. 1 to 86400."),
-    ("policy.preferred", "Node that is chosen first."),
-    ("policy.failback", "Go back to the preferred node when it is in sync again. It needs `preferred`."),
+    ("policy.preferred", "Nodes that are chosen first, best first. One name needs no list."),
+    (
+        "policy.failback",
+        "Go to a better one of the preferred nodes when it is in sync. It needs `preferred`.",
+    ),
 ];
 
 /// Fields of the probes of databases, which mean the same for each of them.
@@ -255,7 +269,7 @@ mod tests {
             _ => lines.push(own.to_owned()),
         }
         // A service has to run something.
-        if plain.is_empty() || plain == "policy" {
+        if plain.is_empty() || plain == "policy" || plain == "placement" {
             lines.extend([example("mount").to_owned(), example("mount.path").to_owned()]);
         }
         lines.join("\n")

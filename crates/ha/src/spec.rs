@@ -7,6 +7,7 @@
 use crate::fields;
 use crate::ocf::Ocf;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
+use crate::placement::{Placement, name_or_names, names_field};
 use crate::probe::Probe;
 use crate::system::system_directory;
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,8 @@ pub struct ServiceSpec {
     pub processes: Vec<Process>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vip: Option<Vip>,
+    #[serde(default, skip_serializing_if = "Placement::is_empty")]
+    pub placement: Placement,
     #[serde(default)]
     pub policy: Policy,
 }
@@ -168,10 +171,10 @@ pub struct Policy {
     pub restart_limit: u32,
     #[serde(default = "default_window_s")]
     pub window_s: u64,
-    /// Name of the node that is chosen first when there is a choice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preferred: Option<String>,
-    /// Go back to `preferred` as soon as it is in sync again.
+    /// Names of the nodes that are chosen first when there is a choice, best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "name_or_names")]
+    pub preferred: Vec<String>,
+    /// Go to a node that is preferred to the present one as soon as it is in sync.
     #[serde(default)]
     pub failback: bool,
 }
@@ -181,7 +184,7 @@ impl Default for Policy {
         Self {
             restart_limit: default_restart_limit(),
             window_s: default_window_s(),
-            preferred: None,
+            preferred: Vec::new(),
             failback: false,
         }
     }
@@ -422,16 +425,15 @@ impl ServiceSpec {
         if self.policy.window_s == 0 || self.policy.window_s > 86_400 {
             return Err(SpecError::new("policy.window_s", "out of range", "use 1 to 86400"));
         }
-        if let Some(node) = &self.policy.preferred {
-            name_field("policy.preferred", node)?;
-        } else if self.policy.failback {
+        names_field("policy.preferred", &self.policy.preferred)?;
+        if self.policy.preferred.is_empty() && self.policy.failback {
             return Err(SpecError::new(
                 "policy.failback",
                 "there is no node to go back to",
                 "name it in policy.preferred",
             ));
         }
-        Ok(())
+        self.placement.validate(&self.name)
     }
 }
 

@@ -55,7 +55,7 @@ pub enum Command {
     /// Make, join and look at a cluster.
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Look at the nodes.
+    /// Look at the nodes, and empty them for work on them.
     #[command(subcommand)]
     Node(NodeCommand),
     /// Create, look at, compare and delete resources.
@@ -67,6 +67,11 @@ pub enum Command {
     /// Apply, look at, move and delete services.
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Say on which node a service runs, and why not on each other one.
+    Explain {
+        /// Name of the service.
+        name: String,
+    },
     /// Show what happened in the cluster.
     Events(EventsArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
@@ -227,6 +232,27 @@ pub enum ClusterCommand {
     },
     /// Show the settings that resources without a choice of their own have.
     Settings,
+    /// Begin or end the maintenance of the whole cluster. Mainstay then moves, starts, restarts and
+    /// stops nothing by itself, and NOTHING FAILS OVER. It goes on watching.
+    Maintenance {
+        #[command(flatten)]
+        set: MaintenanceArgs,
+    },
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+#[command(group = ArgGroup::new("wish").required(true))]
+pub struct MaintenanceArgs {
+    /// Begin the maintenance, or change when it ends.
+    #[arg(long, group = "wish")]
+    pub on: bool,
+    /// End the maintenance.
+    #[arg(long, group = "wish")]
+    pub off: bool,
+    /// End the maintenance by itself after this time, for example 2h. Default: it lasts until
+    /// --off.
+    #[arg(long = "for", requires = "on", value_name = "TIME", value_parser = duration::parse_with_unit)]
+    pub for_ms: Option<u64>,
 }
 
 #[derive(Args, Debug)]
@@ -248,6 +274,32 @@ pub struct InspectArgs {
 pub enum NodeCommand {
     /// List the nodes.
     List,
+    /// Let no service and no primary come to a node. Those that are there stay.
+    Cordon {
+        /// Name of the node.
+        name: String,
+    },
+    /// Let services and primaries come to a node again. Also ends a drain.
+    Uncordon {
+        /// Name of the node.
+        name: String,
+    },
+    /// Move all services and primaries away from a node, one after another, and wait. Nothing comes
+    /// back until `mainstay node uncordon`. Exits with 4 if something stays there.
+    Drain {
+        /// Name of the node.
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Begin or end the maintenance of a node. Mainstay then moves, starts, restarts and stops
+    /// nothing there by itself, and what is there DOES NOT FAIL OVER. It goes on watching.
+    Maintenance {
+        /// Name of the node.
+        name: String,
+        #[command(flatten)]
+        set: MaintenanceArgs,
+    },
     /// Say that a node is off, where the fence command cannot. Other nodes then take over what
     /// waits for that. If the node is not off, two nodes may serve at the same time.
     ConfirmOff {

@@ -66,6 +66,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Snapshot(command) => commands::snapshot::run(command, &connect()?, output),
         Command::Service(command) => commands::service::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
+        Command::Explain { name } => commands::placement::explain(&name, &connect()?, output),
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),

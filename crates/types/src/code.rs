@@ -111,6 +111,7 @@ codes! {
     BadMode "bad-mode", page: Some("docs/modes.md");
     BadMountPath "bad-mount-path", page: Some("docs/services.md");
     BadName "bad-name";
+    BadPlacement "bad-placement", page: Some("docs/placement.md");
     BadPreferred "bad-preferred", page: Some("docs/services.md");
     BadRequest "bad-request";
     BadResource "bad-resource";
@@ -159,6 +160,7 @@ codes! {
     Http "http";
     IdentityElsewhere "identity-elsewhere", page: Some("docs/cluster.md");
     IdentityInUse "identity-in-use", page: Some("docs/cluster.md");
+    InMaintenance "in-maintenance", page: Some("docs/maintenance.md");
     InUse "in-use";
     InspectInUse "inspect-in-use";
     InspectOpen "inspect-open";
@@ -285,6 +287,7 @@ codes! {
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
     ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
     ServiceNotRunning "service-not-running", exit: exit::UNREACHABLE, page: Some("docs/services.md");
+    ServiceInUse "service-in-use", page: Some("docs/placement.md");
     ServiceStopped "service-stopped", page: Some("docs/services.md");
     Shrink "shrink", page: Some("docs/volumes.md");
     SilencerEnded "silencer-ended";

@@ -5,7 +5,7 @@ use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
-use mainstay_ha::{Mount, Probe, Process, ServiceSpec, Vip};
+use mainstay_ha::{Mount, Placement, Probe, Process, ServiceSpec, Vip};
 use mainstay_types::settings::Changes;
 use mainstay_types::{BLOCK_BYTES, BackgroundLimits, Choices, JOURNAL_BYTES_MIN, Key, NodeId, Policy};
 
@@ -128,8 +128,9 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             restart_limit: 2,
             window_s: 60,
             failback: preferred.is_some(),
-            preferred: preferred.map(|node| format!("n{node}")),
+            preferred: preferred.map(|node| format!("n{node}")).into_iter().collect(),
         },
+        placement: Placement::default(),
         name,
     }
 }

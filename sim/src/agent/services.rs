@@ -20,6 +20,12 @@ pub struct SavedService {
     running: BTreeSet<usize>,
 }
 
+impl SavedService {
+    pub(super) fn rests(&self) -> bool {
+        self.saved.rests()
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Run(Step),

@@ -39,10 +39,13 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::ApplyService { .. }
         | Command::DeleteService { .. }
         | Command::StopService { .. }
+        | Command::SetMaintenance { .. }
+        | Command::SetCordon { .. }
         | Command::StartService { .. }
         | Command::RestartService { .. }
         | Command::MoveService { .. } => true,
         Command::InitCluster { .. }
+        | Command::MaintenanceCounted { .. }
         | Command::AdmitNode { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
@@ -84,6 +87,7 @@ pub fn without_events(state: &State) -> State {
         cluster: state.cluster.clone(),
         settings: state.settings,
         choices: state.choices.clone(),
+        maintenance: state.maintenance.clone(),
         nodes: state.nodes.clone(),
         resources: state.resources.clone(),
         services: state.services.clone(),
@@ -193,6 +197,27 @@ pub fn stay_stopped(
     }
 }
 
+/// H16: the command moves nothing that is in maintenance, unless an operator has asked for it.
+/// `before`: the state before a command that is no operator's.
+///
+/// # Errors
+/// The resource that it moves.
+pub fn stay_in_place(before: &State, after: &State) -> Result<&'static str, String> {
+    if before.maintenances().next().is_none() {
+        return Ok("nothing is in maintenance");
+    }
+    for (id, old) in before.resources.iter().filter(|(_, old)| before.held(old).is_some()) {
+        let service = before.service_of(*id).map(|(_, service)| service);
+        let ordered = service.and_then(|service| service.desired_node);
+        let may_be = [old.record.primary, old.waits_for, ordered];
+        let now = after.resources.get(id).and_then(|new| new.record.primary);
+        if let Some(to) = now.filter(|to| !may_be.contains(&Some(*to))) {
+            return Err(format!("{} is in maintenance, and {to} becomes its primary", old.name));
+        }
+    }
+    Ok("H16 what is in maintenance stays")
+}
+
 /// R17: two resources with replicas on one node are never scrubbed by schedule at once.
 ///
 /// # Errors
@@ -213,8 +238,12 @@ pub fn scrubs_are_apart(state: &State) -> Result<&'static str, String> {
 fn comparable(mut state: State) -> State {
     state.events.clear();
     (state.revision, state.last_event) = (0, 0);
+    let of_nodes = state.nodes.values_mut().filter_map(|node| node.maintenance.as_mut());
+    of_nodes.chain(&mut state.maintenance).for_each(|maintenance| maintenance.number = 0);
     for service in state.services.values_mut() {
-        (service.round, service.halted) = (0, None);
+        (service.round, service.halted, service.ordered) = (0, None, None);
+        (service.moved, service.changed_round) = (0, 0);
+        service.maintenance.iter_mut().for_each(|maintenance| maintenance.number = 0);
         service.restart.iter_mut().for_each(|restart| restart.number = 0);
     }
     state
@@ -303,6 +332,11 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
                 && rounds(after, &spec.name) == rounds(before, &spec.name) + fresh
         }
         Command::DeleteService { name } => after.services.get(name).is_none_or(|known| known.deleting),
+        Command::SetMaintenance { scope, on, .. } => after.maintenance_of(scope).is_some() == *on,
+        Command::SetCordon { node, on, drain } => {
+            let wanted = on.then_some(*drain);
+            after.nodes.get(node).is_some_and(|known| known.cordon.map(|cordon| cordon.drain) == wanted)
+        }
         Command::StopService { name } => {
             after.services.get(name).is_some_and(|known| known.stopped.is_some())
         }

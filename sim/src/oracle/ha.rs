@@ -23,6 +23,10 @@
 //!   takes it away (R22). The world checks this rule.
 //! - H14: a service that an operator has stopped is started by an operator alone (R21).
 //!   `answers.rs` checks that at every entry of the log, and the world at the end.
+//! - H15: a service begins only where its constraints hold, by the state of its node: apart from
+//!   others, with another, on no node that it avoids, and after others. The world checks this rule.
+//! - H16: in maintenance nothing is moved or begun, unless an operator has ordered it. `answers.rs`
+//!   checks the moves at every entry of the log, and the world each step of a start.
 //! - H11: no process of a service sees its device fail, because it is killed before (R19). A device
 //!   that ends with its engine is the one exception. The world checks this rule.
 //!

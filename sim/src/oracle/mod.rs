@@ -155,6 +155,14 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "an operator's command takes effect once, or says why not and what to do. Checked: answers::judge, for every answer; what was asked for is so at the end: World::unfinished",
     ),
     (
+        "H15",
+        "a service begins only where its constraints hold. Checked: World::judge_start, at the first step of every start",
+    ),
+    (
+        "H16",
+        "nothing is moved or begun by Mainstay in maintenance. Checked: answers::stay_in_place, at every entry; World::judge_start",
+    ),
+    (
         "H19",
         "a removed node is named by no record, and its lease ends with what was acknowledged before. Checked: answers::nothing_names_the_removed; World::judge_removed_lease",
     ),

@@ -1,6 +1,6 @@
 //! Acts of operators during the storm of faults.
 
-use crate::plan::{Deed, Fault, Moment, Operator, Proposed, Side, Target};
+use crate::plan::{Deed, Fault, Moment, Operator, Proposed, Rests, ServiceFault, Side, Target, Tie};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 use mainstay_types::ScrubRepair;
@@ -48,6 +48,50 @@ pub(super) fn stop_service(draw: &mut Draw, random: &mut Random, at: u64) {
             false => (again, Proposed::StartService),
         };
         draw.fault(at, at_proposal(random, resource, what));
+    }
+}
+
+/// Begins a maintenance, and ends it after a while in most cases. An agent or a process of the
+/// service dies meanwhile, or the operator moves the service.
+pub(super) fn maintain(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some(resource) = with_service(draw, random) else { return };
+    let rests = [Rests::Service, Rests::Node, Rests::Cluster][random.below(3) as usize];
+    let for_ms = if random.coin() { spread(random, 1000, 16_000) } else { 0 };
+    draw.operator(at, Operator::Maintain { resource, rests, for_ms });
+    let during = at + spread(random, 1, 4000);
+    match random.below(4) {
+        0 => draw.fault(during, at_proposal(random, resource, Proposed::SetMaintenance)),
+        1 => draw.operator(during, Operator::Move { resource, pick: random.below(4) }),
+        2 => {
+            let target = Target::Primary(resource);
+            draw.fault(during, Fault::Service { target, resource, fault: ServiceFault::Dies });
+        }
+        _ => {
+            let target = Target::Primary(resource);
+            draw.fault(during, Fault::KillAgent { target, restart_after_ms: spread(random, 1, 4000) });
+        }
+    }
+    if for_ms == 0 && random.permille(800) {
+        draw.operator(at + spread(random, 1000, 20_000), Operator::EndMaintenance { resource });
+    }
+}
+
+/// Cordons or drains a node, and opens it after a while.
+pub(super) fn cordon(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    draw.operator(at, Operator::Cordon { resource, drain: random.coin() });
+    draw.operator(at + spread(random, 500, 16_000), Operator::Uncordon { resource });
+}
+
+/// Ties a service to another one, and has it applied without that later.
+pub(super) fn tie(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some(resource) = with_service(draw, random) else { return };
+    let Some(other) = with_service(draw, random).filter(|other| *other != resource) else { return };
+    let tie = [Tie::After, Tie::With, Tie::Apart][random.below(3) as usize];
+    draw.operator(at, Operator::Tie { resource, other, tie });
+    if random.permille(600) {
+        let again = at + spread(random, 1000, 20_000);
+        draw.operator(again, Operator::ApplyService { resource, prefer: None });
     }
 }
 

@@ -186,6 +186,13 @@ impl World {
         let durable = machine.durable.clone();
         machine.find_replicas();
         machine.agent = Some(Agent::new(node, durable, session, machine.boot, now, log, state));
+        // What the agent adopts it may walk over, unless it knows of a maintenance.
+        let adopts =
+            |name: &String| !machine.services.presence(name).is_silent() && !machine.durable.rests(name);
+        let names =
+            machine.agent.as_ref().map(|agent| agent.state().services.keys().cloned().collect::<Vec<_>>());
+        let adopted: Vec<String> = names.unwrap_or_default().into_iter().filter(adopts).collect();
+        machine.climbing = adopted.into_iter().collect();
         let boot = machine.agent_process.boot;
         self.note(Some(node), Part::Agent, &[1, boot, log.applied], || {
             format!("agent starts, with the log up to entry {}", log.applied)

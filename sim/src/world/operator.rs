@@ -5,9 +5,10 @@ use super::{What, World, resource_id, service_resource};
 use crate::agent;
 use crate::consensus::OperatorAnswer;
 use crate::engine::EngineIn;
-use crate::plan::{Operator, Shape};
+use crate::plan::{Operator, Rests, Shape, Tie};
 use crate::trace::Part;
 use crate::words;
+use mainstay_control::maintenance::Scope;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::{BEFORE_COPY, Snapshot};
 use mainstay_control::state::{Command, Outcome};
@@ -112,6 +113,26 @@ impl World {
                 self.trace.count("F51 operator stops a service");
                 self.wanted[resource].stopped = true;
             }
+            Operator::Maintain { rests, for_ms, .. } => self.maintain(resource, rests, for_ms),
+            Operator::EndMaintenance { .. } => {
+                self.trace.count("F51 operator ends maintenance");
+                if let Some(command) = self.maintenance_left(resource) {
+                    self.submit(command);
+                }
+            }
+            Operator::Cordon { drain, .. } => {
+                let known = self.state().resources.get(&resource_id(resource));
+                if let Some(node) = known.and_then(|known| known.record.primary) {
+                    self.trace.count("F51 operator cordons or drains a node");
+                    self.submit(Command::SetCordon { node, on: true, drain });
+                }
+            }
+            Operator::Uncordon { .. } => {
+                if let Some(command) = self.cordon_left() {
+                    self.submit(command);
+                }
+            }
+            Operator::Tie { other, tie, .. } if service => self.tie(resource, other, tie),
             Operator::StartService { .. } if service => {
                 self.trace.count("F51 operator starts a service");
                 self.wanted[resource].stopped = false;
@@ -165,11 +186,70 @@ impl World {
             | Operator::ApplyService { .. }
             | Operator::DeleteService { .. }
             | Operator::StopService { .. }
+            | Operator::Tie { .. }
             | Operator::StartService { .. }
             | Operator::RestartService { .. }
             | Operator::JoinAgain { .. } => {}
         }
         self.operate(resource);
+    }
+
+    fn maintain(&mut self, resource: usize, rests: Rests, for_ms: u64) {
+        let id = resource_id(resource);
+        let primary = self.state().resources.get(&id).and_then(|known| known.record.primary);
+        let scope = match rests {
+            Rests::Cluster => Scope::Cluster,
+            Rests::Service => Scope::Service { name: Self::service_name(id) },
+            Rests::Node => match primary {
+                Some(node) => Scope::Node { node },
+                None => return,
+            },
+        };
+        self.trace.count("F51 operator begins maintenance");
+        let for_ms = (for_ms > 0).then_some(for_ms.max(1000));
+        self.submit(Command::SetMaintenance { scope, on: true, for_ms });
+    }
+
+    /// The command that ends a maintenance that keeps Mainstay's hands off a service.
+    fn maintenance_left(&self, resource: usize) -> Option<Command> {
+        let state = self.state();
+        let of_service = state.rests(&Self::service_name(resource_id(resource)));
+        let any = || state.maintenances().next().map(|(scope, _)| scope);
+        let scope = if self.healed { of_service.or_else(any) } else { of_service }?;
+        Some(Command::SetMaintenance { scope, on: false, for_ms: None })
+    }
+
+    fn cordon_left(&self) -> Option<Command> {
+        let node = self.state().nodes.values().find(|node| node.cordon.is_some())?.id;
+        Some(Command::SetCordon { node, on: false, drain: false })
+    }
+
+    fn tie(&mut self, resource: usize, other: usize, tie: Tie) {
+        if resource == other || self.wanted[resource].resource != Existence::Yes {
+            return;
+        }
+        self.trace.count("F51 operator ties services");
+        self.wanted[resource].service = true;
+        let mut spec = agent::service(resource, None);
+        let other = Self::service_name(resource_id(other));
+        match tie {
+            Tie::After => spec.placement.after.push(other),
+            Tie::With => spec.placement.with = Some(other),
+            Tie::Apart => spec.placement.apart.push(other),
+        }
+        self.wanted[resource].prefer = None;
+        self.submit(Command::ApplyService { spec });
+    }
+
+    /// The wish of an operator who goes home: nothing stays in maintenance, cordoned or tied.
+    fn tidy(&self, resource: usize) -> Option<Command> {
+        if !self.healed {
+            return None;
+        }
+        let service = self.state().services.get(&Self::service_name(resource_id(resource)));
+        let tied = service.is_some_and(|service| !service.deleting && !service.spec.placement.is_empty());
+        let untie = || tied.then(|| Command::ApplyService { spec: agent::service(resource, None) });
+        self.maintenance_left(resource).or_else(|| self.cordon_left()).or_else(untie)
     }
 
     /// Asks to remove, add or move a replica. `from` chooses the replica that goes, `to` the other
@@ -359,6 +439,10 @@ impl World {
         let service = self.state().services.get(&name).map(|service| service.deleting);
         let stopped = self.state().services.get(&name).is_some_and(|service| service.stopped.is_some());
         let attached = known.is_some_and(|known| known.record.attached.is_some());
+        if let Some(command) = self.tidy(resource) {
+            self.submit(command);
+            return true;
+        }
         let command = match wanted.resource {
             Existence::Gone if attached => Command::DetachResource { resource: id },
             Existence::Gone if exists && service.is_none() && !deleting => {

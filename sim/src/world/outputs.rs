@@ -12,6 +12,7 @@ use crate::words;
 use bytes::Bytes;
 use mainstay_control::reconciler::job::StepAnswer;
 use mainstay_control::state::Command;
+use mainstay_ha::{Effect, Step};
 use mainstay_host::DeviceAnswer;
 use mainstay_replica::Op;
 use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, Time, VolumeId};
@@ -288,6 +289,8 @@ impl World {
                 });
                 let machine = self.machine(node);
                 let footing = Footing { device_ok, barred: machine.silencer.barred != Time(0) };
+                self.judge_start(node, &name, &effect);
+                let machine = self.machine(node);
                 let (delay, id) = machine.services.start(&name, &effect, footing);
                 self.oracle.step(node, resource, &effect);
                 self.presence_changed(node);
@@ -297,6 +300,76 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Judges a step of a start by the state that its node has applied.
+    ///
+    /// - H15: a service begins only where no service is left that it is apart from, where it is not
+    ///   avoided, where the service is that it runs with, and while those run that it comes after.
+    /// - H16: in maintenance no step begins, unless an operator has ordered it, or it is a part of
+    ///   what began before.
+    fn judge_start(&mut self, node: NodeId, name: &str, effect: &Effect) {
+        let machine = &self.machines[&node];
+        let presence = machine.services.presence(name);
+        let step = match effect {
+            Effect::Run { step: Step::ProbeAddress | Step::CheckReady { .. }, .. } => return,
+            Effect::Run { step, .. } => *step,
+            Effect::Undo { .. } | Effect::Kill { .. } => {
+                self.machine(node).climbing.remove(name);
+                return;
+            }
+            _ => return,
+        };
+        let complete = presence.mounted && presence.running && presence.address;
+        let Some(state) = machine.agent.as_ref().map(agent::Agent::state) else { return };
+        let Some(service) = state.services.get(name) else { return };
+        let ordered = service.ordered == Some(service.round) || service.restart.is_some();
+        let allowed = state.rests(name).is_none() || ordered;
+        let begun = machine.climbing.contains(name) && !complete;
+        let bent = (presence.is_silent() && step == Step::Mount).then(|| self.bent(node, name)).flatten();
+        if state.maintenances().next().is_some() {
+            self.trace.count("H16 steps while something is in maintenance");
+        }
+        if !allowed && !begun {
+            let why = format!("{node} begins a step of {name}, which is in maintenance: {step:?}");
+            self.wrong("H16", why);
+        } else if allowed {
+            self.machine(node).climbing.insert(name.to_owned());
+        }
+        if let Some(why) = bent {
+            self.wrong("H15", format!("{name} begins on {node}, and {why}"));
+        }
+    }
+
+    /// Returns the constraint that a service breaks that begins on a node now.
+    fn bent(&self, node: NodeId, name: &str) -> Option<String> {
+        let machine = &self.machines[&node];
+        let state = machine.agent.as_ref()?.state();
+        let placement = &state.services.get(name)?.spec.placement;
+        let known = |other: &&String| state.services.get(*other).is_some_and(|other| !other.deleting);
+        let theirs = state
+            .services
+            .iter()
+            .filter(|(_, of)| !of.deleting && of.spec.placement.apart.iter().any(|of| of == name));
+        let mut rivals = placement.apart.iter().filter(known).chain(theirs.map(|(other, _)| other));
+        if let Some(rival) = rivals.find(|rival| !machine.services.presence(rival).is_silent()) {
+            return Some(format!("{rival} is there, which it is to be apart from"));
+        }
+        let primary = |other: &String| {
+            state.resource_of(state.services.get(other)?).and_then(|resource| resource.record.primary)
+        };
+        if let Some(with) = placement.with.as_ref().filter(|with| primary(with) != Some(node)) {
+            return Some(format!("{with} is not there, which it is to run with"));
+        }
+        if placement.avoid.contains(&state.node_name(node)) {
+            return Some("it is never to run there".into());
+        }
+        let runs = |other: &&String| {
+            let on = primary(other).and_then(|at| state.services.get(*other)?.nodes.get(&at));
+            on.is_some_and(|on| on.phase == mainstay_types::ServicePhase::Running)
+        };
+        let missing = placement.after.iter().find(|other| !runs(other))?;
+        Some(format!("{missing} does not run, which it comes after"))
     }
 
     /// Judges reports of an agent on its own services and on the lives of other nodes. Each must be

@@ -13,7 +13,7 @@ pub async fn set_wanted(
     let (asked, service) = (agent.clone(), name.clone());
     let changed = change(agent.clone(), move |view| {
         if run {
-            let message = format!("service {name} is to run");
+            let message = format!("service {name} is to run{}", view.state.order_waits(&name));
             return Ok((Command::StartService { name }, message));
         }
         let known = view.state.services.get(&name);
@@ -22,7 +22,8 @@ pub async fn set_wanted(
             let or = format!("To stop it all the same, run `mainstay service stop {name} --force`.");
             users::refuse_held(&asked, view, &name, &doing, &or)?;
         }
-        let message = format!("service {name} is being stopped, and stays stopped");
+        let waits = view.state.order_waits(&name);
+        let message = format!("service {name} is being stopped, and stays stopped{waits}");
         Ok((Command::StopService { name }, message))
     })
     .await?;

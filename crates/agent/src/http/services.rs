@@ -46,6 +46,10 @@ pub async fn apply(
             _ if restarts => ServiceEffect::Restarted,
             _ => ServiceEffect::ChangedInPlace,
         };
+        let places = match request.dry_run {
+            true => super::placement::fits(&agent, &member, &view, &trial, &spec),
+            false => Vec::new(),
+        };
         let service = if request.dry_run {
             service_view(if before.is_some() { &view } else { &trial }, &name)?
         } else {
@@ -56,7 +60,7 @@ pub async fn apply(
             service_view(&member.log.view(), &name)?
         };
         let changes = changes.into_iter().map(shown).collect();
-        Ok(ServiceApplied { service, effect, changes, warnings, dry_run: request.dry_run })
+        Ok(ServiceApplied { service, effect, changes, warnings, dry_run: request.dry_run, places })
     })
     .await
 }

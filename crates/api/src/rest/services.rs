@@ -1,6 +1,6 @@
 //! Services: what is asked of them, and what they are.
 
-use super::{EventView, ServicePhase};
+use super::{EventView, FitView, MaintenanceView, ServicePhase};
 use serde::{Deserialize, Serialize};
 
 /// A service file (TOML). Applying the same file again changes nothing, unless there are failures
@@ -58,6 +58,9 @@ pub struct ServiceApplied {
     /// asked, one text each.
     pub warnings: Vec<String>,
     pub dry_run: bool,
+    /// Each node, and whether the service would run there, in the answer to a dry run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<FitView>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,6 +100,9 @@ pub struct ServiceView {
     /// An operator wants the service restarted, and that is not done yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restarting: bool,
+    /// The maintenance because of which Mainstay leaves the service alone, its own or another's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceView>,
     /// Hindrances of a service that runs and is of no use, as its node has just measured them, with
     /// their age and what to do. Not in the answers to changes, and not in `GET /v1/services`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

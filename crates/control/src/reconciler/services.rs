@@ -101,6 +101,13 @@ impl Services {
         }
     }
 
+    /// Tells each machine whether its service is in maintenance.
+    pub fn rest(&mut self, state: &State, now: Time) {
+        for (name, Held { machine, .. }) in &mut self.held {
+            machine.rest(state.rests(name).is_some(), now);
+        }
+    }
+
     pub fn observe(&self) -> BTreeMap<String, ServiceObserved> {
         let seen = |Held { machine, revision, edition, resource, .. }: &Held| ServiceObserved {
             phase: machine.phase(),

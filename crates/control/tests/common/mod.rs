@@ -297,7 +297,8 @@ impl Nodes {
                 }
             }
             Action::Demote { resource } => {
-                let silent = observed.services.values().all(|service| service.phase.is_silent());
+                let mut on_it = observed.services.values().filter(|service| service.resource == resource);
+                let silent = on_it.all(|service| service.phase.is_silent());
                 assert!(silent, "demoted under a service (R19)");
                 observed.replicas.get_mut(&resource).unwrap().role = Role::Secondary;
             }
@@ -352,8 +353,51 @@ impl Nodes {
         self.observed.iter().filter(|(_, observed)| runs(observed)).map(|(node, _)| *node).collect()
     }
 
+    /// The nodes on which something of this service is.
+    pub fn places(&self, name: &str) -> Vec<NodeId> {
+        let runs = |observed: &Observed| observed.services.get(name).is_some_and(|of| !of.phase.is_silent());
+        self.observed.iter().filter(|(_, observed)| runs(observed)).map(|(node, _)| *node).collect()
+    }
+
+    /// Tells the cluster what each node sees of its services, and lets the nodes act on that.
+    pub fn tell(&mut self) {
+        for _ in 0..8 {
+            self.settle();
+            let before = self.state.clone();
+            for node in [A, B, W] {
+                let seen = self.observed[&node].services.clone();
+                for (name, of) in seen {
+                    let Some(known) = self.state.services.get(&name) else { continue };
+                    let told = known.nodes.get(&node);
+                    if told.is_some_and(|on| (on.phase, on.epoch, on.round) == (of.phase, of.epoch, of.round))
+                    {
+                        continue;
+                    }
+                    let command = Command::ServiceStatus {
+                        name,
+                        node,
+                        phase: of.phase,
+                        epoch: of.epoch,
+                        round: of.round,
+                        detail: String::new(),
+                        failures: 0,
+                        passes: false,
+                        last_failure: String::new(),
+                    };
+                    apply(&mut self.state, command);
+                }
+            }
+            if self.state == before {
+                return;
+            }
+        }
+        panic!("the services do not come to rest: {:?}", self.state.services);
+    }
+
     pub fn no_two_run(&self) {
-        assert!(self.runs_on().len() <= 1, "{:?} (H1)", self.runs_on());
+        for name in self.state.services.keys() {
+            assert!(self.places(name).len() <= 1, "{name}: {:?} (H1)", self.places(name));
+        }
     }
 
     /// The node stops; its memory is gone, its disk stays.

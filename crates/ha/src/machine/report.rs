@@ -20,6 +20,7 @@ impl Machine {
             reason: self.reason.clone(),
             last_failure: self.last_failure.clone(),
             restarted: self.restarted,
+            rests: self.rests,
             // Answers to work that is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };
@@ -44,6 +45,9 @@ impl Machine {
             Mode::Backward { at, attempt: 0, .. } => {
                 let undoing = format!("undo '{}'", step_words(&self.spec, self.steps[*at]));
                 if self.reason.is_empty() { undoing } else { format!("{undoing}: {}", self.reason) }
+            }
+            Mode::BackingOff { .. } if self.rests => {
+                format!("{}; the next attempt waits for the end of the maintenance", self.reason)
             }
             _ => self.reason.clone(),
         };

@@ -56,6 +56,7 @@ impl Machine {
 
     /// Undoes `steps[at]`; `attempt` counts failed attempts of it.
     pub(super) fn backward(&mut self, mut at: usize, floor: usize, then: Then, attempt: u32, now: Time) {
+        self.losses.retain(|lost, _| *lost < floor);
         self.adopt_below = 0;
         self.address_held = None;
         self.awaited = None;

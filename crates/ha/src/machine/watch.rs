@@ -35,6 +35,9 @@ use std::collections::BTreeMap;
 /// milliseconds. The limit itself is the runtime's to keep.
 const LATE_MS: u64 = 2_000;
 
+/// Words about a service whose agent was restarted in maintenance.
+const UNWALKED: &str = "its mount and its address are looked at again when the maintenance ends, because the agent was restarted";
+
 /// Result of one probe of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
@@ -188,7 +191,9 @@ impl Machine {
         let failed = watched.failures > failures
             && (watched.failures >= limit || planted(Bug::OneProbeDecides))
             && !planted(Bug::ProbesOnlyTell);
-        if failed {
+        if failed && self.rests {
+            reach!("ha: a process that does not answer is left alone in maintenance");
+        } else if failed {
             let why = watched.words.clone().unwrap_or_default();
             let why = match watched.failures {
                 _ if is_gone => why,
@@ -236,7 +241,9 @@ impl Machine {
 
     /// Returns the findings of probes of a service that runs; empty if all processes are healthy.
     pub(super) fn findings(&self) -> String {
-        let words: Vec<&str> = self.watched.values().filter_map(|watched| watched.words.as_deref()).collect();
-        words.join("; ")
+        let lost = self.losses.values().map(|(why, _)| why.as_str());
+        let found = self.watched.values().filter_map(|watched| watched.words.as_deref());
+        let unwalked = self.unwalked.then_some(UNWALKED);
+        lost.chain(found).chain(unwalked).collect::<Vec<_>>().join("; ")
     }
 }

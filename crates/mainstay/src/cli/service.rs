@@ -1,6 +1,6 @@
 //! `mainstay service …`.
 
-use super::WaitArgs;
+use super::{MaintenanceArgs, WaitArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use mainstay_types::size;
 use std::path::PathBuf;
@@ -125,6 +125,14 @@ pub enum ServiceCommand {
         /// Show the newest N events.
         #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
         lines: usize,
+    },
+    /// Begin or end the maintenance of a service. Mainstay then moves, starts, restarts and stops
+    /// it only when you say so, and it DOES NOT FAIL OVER. Mainstay goes on watching it.
+    Maintenance {
+        /// Name of the service.
+        name: String,
+        #[command(flatten)]
+        set: MaintenanceArgs,
     },
     /// Move a service to another node.
     Move {

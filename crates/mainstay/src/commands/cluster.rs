@@ -1,6 +1,6 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::{nodes, settings};
+use super::{checked_name, nodes, placement, settings};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -41,6 +41,10 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
         ClusterCommand::Status => client.get("/v1/cluster")?,
         ClusterCommand::Set { settings: chosen } => {
             settings::set("/v1/cluster", chosen, client, output)?;
+            return Ok(0);
+        }
+        ClusterCommand::Maintenance { set } => {
+            placement::maintain("/v1/cluster", set, client, output)?;
             return Ok(0);
         }
         ClusterCommand::Settings => {
@@ -91,6 +95,13 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
                 _ => format!("{}\n{}", head(&cluster), table_of(&cluster)),
             };
             output.result(&cluster.nodes, words)?;
+        }
+        NodeCommand::Cordon { name } => placement::cordon(name, true, client, output)?,
+        NodeCommand::Uncordon { name } => placement::cordon(name, false, client, output)?,
+        NodeCommand::Drain { name, wait } => return placement::drain(name, *wait, client, output),
+        NodeCommand::Maintenance { name, set } => {
+            let path = format!("/v1/nodes/{}", checked_name(name)?);
+            placement::maintain(&path, *set, client, output)?;
         }
         NodeCommand::ConfirmOff { node, yes } => {
             confirm_off(node, *yes)?;
@@ -190,6 +201,13 @@ fn table_of(cluster: &ClusterView) -> String {
             None if node.witness => String::new(),
             None => "?".into(),
         };
+        let alone = match (&node.cordon, &node.maintenance) {
+            (_, Some(_)) => ", in maintenance",
+            (Some(cordon), None) if cordon.drain => ", drained",
+            (Some(_), None) => ", cordoned",
+            (None, None) => "",
+        };
+        let status = status + alone;
         vec![node.name.clone(), status, role, free, node.agent_address.clone(), node.engine_address.clone()]
     };
     let rows: Vec<_> = cluster.nodes.iter().map(row).collect();

@@ -19,6 +19,7 @@ use mainstay_client::Client;
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::time::Instant;
 
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
@@ -59,6 +60,9 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             // The command line wants one of the two.
             let to = node.or(to).unwrap_or_default();
             relocate(&name, (&to, force), wait, client, output)?;
+        }
+        ServiceCommand::Maintenance { name, set } => {
+            super::placement::maintain(&path(&name)?, set, client, output)?;
         }
         ServiceCommand::Delete { name, force, wait } => delete(&name, force, wait, client, output)?,
     }
@@ -264,7 +268,8 @@ fn would(applied: &ServiceApplied) -> String {
             format!("service {name} would be changed and RESTARTED on {}", place(&applied.service))
         }
     };
-    format!("{head}{}\nnothing was changed (--dry-run)", change_lines(applied))
+    let places = super::placement::lines(&applied.places);
+    format!("{head}{}{places}\nnothing was changed (--dry-run)", change_lines(applied))
 }
 
 /// Describes the change that was recorded.
@@ -325,9 +330,27 @@ fn relocate(
             let remedy = format!("Mend the cause on {to} and move the service again.");
             Some(Failure::new(Code::ServiceFailed, message, remedy))
         };
-        let now = await_service(name, &format!("run on {to}"), wait, client, arrived, given_up)?;
+        // The pause as a client sees it: from the first answer that it runs nowhere to the first
+        // one that it runs there.
+        let pause: std::cell::Cell<Option<Instant>> = std::cell::Cell::new(None);
+        let lasted = std::cell::Cell::new(None);
+        let timed = |now: &ServiceView| {
+            match runs_on(now) {
+                None => pause.set(pause.get().or(Some(Instant::now()))),
+                Some(node) if node == to => {
+                    lasted.set(lasted.get().or(pause.get().map(|since| since.elapsed())));
+                }
+                Some(_) => {}
+            }
+            arrived(now)
+        };
+        let now = await_service(name, &format!("run on {to}"), wait, client, timed, given_up)?;
+        let waits =
+            accepted.message.split_once("; ").map(|(_, waits)| format!("; {waits}")).unwrap_or_default();
+        let lasted =
+            lasted.get().map(|pause| format!(", after a pause of about {:.1} s", pause.as_secs_f64()));
         accepted.message = match now.stopped_ms {
-            None => format!("service {name} runs on {to}"),
+            None => format!("service {name} runs on {to}{}{waits}", lasted.unwrap_or_default()),
             Some(_) => format!("the resource of service {name} is on {to}; the service stays stopped"),
         };
     }
@@ -370,8 +393,9 @@ pub fn summary(service: &ServiceView) -> String {
     } else {
         ""
     };
+    let rests = service.maintenance.as_ref().map(super::placement::resting).unwrap_or_default();
     let (name, phase, place) = (&service.name, service.phase, place(service));
-    format!("service {name}: {phase} on {place}{hindered}{stopped}{restarting}{vip}{deleting}")
+    format!("service {name}: {phase} on {place}{hindered}{stopped}{restarting}{rests}{vip}{deleting}")
 }
 
 fn overview(list: &[ServiceView]) -> String {

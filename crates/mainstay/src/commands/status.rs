@@ -88,6 +88,8 @@ mod tests {
             pool_free_bytes: None,
             log_lag_ms: None,
             log_lag_entries: 0,
+            maintenance: None,
+            cordon: None,
         };
         let mut status = StatusView {
             cluster: Some(ClusterView {
@@ -100,6 +102,7 @@ mod tests {
                 heartbeat_ms: 100,
                 as_of_ms: Some(0),
                 joining_ms: None,
+                maintenance: None,
                 nodes: vec![node("a", false), node("w", true)],
             }),
             engine: EngineView { connected: false, message: "gone".into(), frontend: None, watchdog: None },

@@ -362,6 +362,14 @@ bugs! {
     FailureForgotten("R21"),
     /// A failover starts a service that an operator has stopped.
     FailoverStartsStopped("R21"),
+    /// A loss of a service in maintenance is mended all the same.
+    MaintenanceMends("R21"),
+    /// A restarted agent starts what has died in maintenance.
+    MaintenanceForgotten("R21"),
+    /// The death of a node moves a service that is in maintenance.
+    MaintenanceFailsOver("R21"),
+    /// Services that are to be apart start on one node.
+    ApartIgnored("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
     /// An address that was on the node before is taken for the service's, and removed with it.

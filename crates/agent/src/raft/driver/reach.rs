@@ -128,6 +128,8 @@ mod tests {
                     voters_seen: 0,
                     nonce: id,
                     links: mainstay_control::state::Links::default(),
+                    maintenance: None,
+                    cordon: None,
                 };
                 state.nodes.insert(node.id, node);
             }

@@ -1,0 +1,119 @@
+//! Where services run, and what is left alone.
+
+use super::{ApiResult, App, JsonRequest, blocking, change, find_node, unknown_service};
+use crate::agent::{Agent, READ_PATIENCE};
+use crate::member::Member;
+use crate::raft::{ConsensusLog, View};
+use crate::views;
+use axum::extract::{Path, State as AppState};
+use mainstay_api::rest::{Accepted, CordonSet, FitView, MaintenanceSet, ServiceExplained};
+use mainstay_control::maintenance::{Scope, span};
+use mainstay_control::state::Command;
+use mainstay_ha::ServiceSpec;
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub async fn maintain_cluster(
+    AppState(agent): App,
+    JsonRequest(set): JsonRequest<MaintenanceSet>,
+) -> ApiResult<Accepted> {
+    change(agent, move |view| Ok(maintain(view, Scope::Cluster, set))).await
+}
+
+pub async fn maintain_node(
+    AppState(agent): App,
+    Path(name): Path<String>,
+    JsonRequest(set): JsonRequest<MaintenanceSet>,
+) -> ApiResult<Accepted> {
+    change(agent, move |view| Ok(maintain(view, Scope::Node { node: find_node(view, &name)? }, set))).await
+}
+
+pub async fn maintain_service(
+    AppState(agent): App,
+    Path(name): Path<String>,
+    JsonRequest(set): JsonRequest<MaintenanceSet>,
+) -> ApiResult<Accepted> {
+    change(agent, move |view| Ok(maintain(view, Scope::Service { name }, set))).await
+}
+
+fn maintain(view: &View, scope: Scope, MaintenanceSet { on, for_ms }: MaintenanceSet) -> (Command, String) {
+    let words = scope.words(&view.state);
+    let message = match (on, for_ms) {
+        (false, _) => format!("{words} is in maintenance no longer"),
+        (true, Some(ms)) => format!(
+            "{words} is in maintenance for {}: Mainstay watches it, and moves, restarts and stops nothing by itself; nothing fails over",
+            span(ms)
+        ),
+        (true, None) => format!(
+            "{words} is in maintenance until `{}`: Mainstay watches it, and moves, restarts and stops nothing by itself; nothing fails over",
+            scope.off(&view.state)
+        ),
+    };
+    (Command::SetMaintenance { scope, on, for_ms: for_ms.filter(|_| on) }, message)
+}
+
+pub async fn cordon(
+    AppState(agent): App,
+    Path(name): Path<String>,
+    JsonRequest(CordonSet { on, drain }): JsonRequest<CordonSet>,
+) -> ApiResult<Accepted> {
+    change(agent, move |view| {
+        let node = find_node(view, &name)?;
+        let message = match (on, drain) {
+            (false, _) => format!("services and primaries may come to {name} again"),
+            (true, false) => {
+                format!("no service and no primary comes to {name} any more; those that are there stay")
+            }
+            (true, true) => format!("services and primaries leave {name}, one after another"),
+        };
+        Ok((Command::SetCordon { node, on, drain: drain && on }, message))
+    })
+    .await
+}
+
+pub async fn explain(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ServiceExplained> {
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.confirmed_view(READ_PATIENCE);
+        let state = &view.state;
+        let service = state.services.get(&name).ok_or_else(|| unknown_service(&name))?;
+        let nodes = fits(&agent, &member, &view, &view, &service.spec);
+        let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
+        let barred = primary.and_then(|primary| state.barred(&name, primary));
+        let waits = barred.or_else(|| state.awaits(&name).map(|bar| bar.why)).unwrap_or_default();
+        let maintenance = views::maintenance_of_service(state, &name);
+        Ok(ServiceExplained { resource: service.spec.resource.clone(), name, nodes, waits, maintenance })
+    })
+    .await
+}
+
+/// Each node, for a service as `trial` has it. The nodes of its replicas say what they lack for it.
+pub(super) fn fits(
+    agent: &Arc<Agent>,
+    member: &Member,
+    view: &View,
+    trial: &View,
+    spec: &ServiceSpec,
+) -> Vec<FitView> {
+    let replicas: Vec<NodeId> = view
+        .state
+        .resource_by_name(&spec.resource)
+        .map(|resource| resource.spec.replicas.clone())
+        .unwrap_or_default();
+    let lacks = agent.ask_lacks(member, view, &replicas, spec);
+    let words: BTreeMap<NodeId, Vec<String>> = lacks
+        .into_iter()
+        .map(|(node, lacks)| {
+            (node, lacks.iter().map(|lack| format!("{}: {}", lack.field, lack.problem)).collect())
+        })
+        .collect();
+    let fits = trial.state.explain(&spec.name, &words);
+    let view = |fit: mainstay_control::explain::Fit| FitView {
+        node: trial.state.node_name(fit.node),
+        chosen: fit.chosen,
+        can: fit.can,
+        why: fit.why,
+    };
+    fits.into_iter().map(view).collect()
+}
