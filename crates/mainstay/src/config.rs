@@ -146,7 +146,7 @@ pub fn default_file() -> String {
         }
         text.push('\n');
         for line in comment(&key).lines() {
-            let _ = writeln!(text, "# {line}");
+            let _ = writeln!(text, "# {}", line.trim_start());
         }
         let _ = writeln!(text, "#{}", key.example());
     }
