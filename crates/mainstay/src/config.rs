@@ -322,7 +322,7 @@ fn accepts<'a>(role: &'a str, words: impl Iterator<Item = &'a String>) -> Result
     bare().try_get_matches_from(line).map(drop)
 }
 
-/// What `clap` says of a value, without the form of the command line.
+/// Words of `clap` about a value, without the form of the command line.
 fn reason(error: &clap::Error) -> String {
     let choices = match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(all)) => all.join(", "),
@@ -452,7 +452,7 @@ fn refused(path: &Path, mistakes: &[Mistake]) -> Failure {
     Failure::new(Code::BadConfiguration, all.join("\n"), remedy)
 }
 
-/// What a running role was started with.
+/// File and settings that a running role was started with.
 #[derive(Clone, Debug)]
 pub struct Started {
     role: &'static str,
@@ -506,7 +506,7 @@ pub fn complete(
     Ok((matches, Some(Started { role, path, is_named, settings, overridden })))
 }
 
-/// What a changed file means for a running program.
+/// Meaning of a changed file for a running program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// The new value of `log`, if it changed and counts. `None` inside: the default.
