@@ -28,6 +28,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/router.md",
     "docs/rules.md",
     "docs/scrub.md",
+    "docs/service-file.md",
     "docs/services.md",
     "docs/settings.md",
     "docs/snapshots.md",

@@ -520,8 +520,7 @@ impl Inbound for Agent {
 
     fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem> {
         let member = self.member().ok()?;
-        let state = member.log.view().state;
-        removed::of(&state, cluster, node)
+        removed::of(&member.log.view(), cluster, node)
     }
 
     fn raft(&self, _from: NodeId, message: Vec<u8>) {

@@ -12,6 +12,7 @@ pub mod engine_feed;
 pub mod engine_link;
 pub mod error;
 mod extents;
+pub mod fence;
 pub mod held;
 pub mod http;
 pub mod identity;
@@ -67,6 +68,8 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
+    /// Program that switches a node off; see [`fence`].
+    pub fence_command: Option<PathBuf>,
 }
 
 /// Name of the API's socket in the run directory.

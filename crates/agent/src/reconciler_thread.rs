@@ -24,7 +24,7 @@ use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
-use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request};
+use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice};
 use mainstay_control::State;
 use mainstay_control::actions::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
@@ -377,6 +377,7 @@ impl ReconcilerThread {
         let mut seen = NodeSeen {
             wall_ms: wall_ms(),
             links: lock(&self.links).clone(),
+            unfit: self.unfit(),
             replayed: self.view.replayed,
             engine: self.parts.engine.is_connected(),
             room: false,
@@ -387,6 +388,18 @@ impl ReconcilerThread {
         seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
+    }
+
+    /// Why this node is not to be primary: its watchdog is required and cannot be used.
+    fn unfit(&self) -> Option<Option<String>> {
+        if !self.parts.engine.is_connected() {
+            return None;
+        }
+        let watchdog = self.parts.engine.watchdog();
+        let required = watchdog.filter(|watchdog| watchdog.choice == WatchdogChoice::Required);
+        Some(required.and_then(|watchdog| watchdog.problem).map(|problem| {
+            format!("its engine was started with --watchdog required, and {problem}")
+        }))
     }
 
     fn task(&mut self, task: ReconcilerTask) {

@@ -23,6 +23,7 @@ use crate::lifecycle::{Lifecycle, Opened};
 use crate::open_replica::{AgentReply, OpenReplica, ShardParts};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
+use crate::watchdog::WatchdogThread;
 use crate::transport::{Channel, Transport, TransportEvent};
 use fill_rates::FillRates;
 use mainstay_api::engine::{EngineEvent, Request};
@@ -102,6 +103,7 @@ pub struct Shard {
     inbox: Receiver<Inbound>,
     ipc: IpcServer,
     guard: Guard,
+    watchdog: WatchdogThread,
     users: Users,
     devices: DeviceAdmin,
     lifecycle: Lifecycle,
@@ -151,6 +153,7 @@ pub struct Parts {
     pub inbox: Receiver<Inbound>,
     pub ipc: IpcServer,
     pub guard: Guard,
+    pub watchdog: WatchdogThread,
     pub devices: DeviceAdmin,
     pub lifecycle: Lifecycle,
     /// Hands a job to a thread, which reports its end to the shard.
@@ -170,6 +173,7 @@ impl Shard {
             inbox: parts.inbox,
             ipc: parts.ipc,
             guard: parts.guard,
+            watchdog: parts.watchdog,
             devices: parts.devices,
             lifecycle: parts.lifecycle,
             snapshots: parts.snapshots,

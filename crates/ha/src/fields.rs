@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-const FIELDS: [Field; 75] = [
+pub(crate) const FIELDS: [Field; 75] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -178,6 +178,16 @@ fn plain(path: &str) -> String {
 fn field(path: &str) -> Option<&'static Field> {
     let path = plain(path);
     FIELDS.iter().find(|(known, ..)| *known == path)
+}
+
+/// Returns the kind of value that a field holds.
+pub(crate) fn holds_of(path: &str) -> Option<&'static str> {
+    field(path).map(|(_, holds, _)| *holds)
+}
+
+/// An example of a field, as it is written in a file.
+pub(crate) fn example_of(path: &str) -> Option<&'static str> {
+    field(path).map(|(.., example)| *example)
 }
 
 /// Whether there is such a field.

@@ -12,10 +12,12 @@ mod change;
 mod fields;
 mod foundation;
 mod guard;
+mod import;
 mod machine;
 mod ocf;
 mod options;
 mod probe;
+mod reference;
 mod shown;
 mod spec;
 mod steps;
@@ -26,6 +28,7 @@ pub use change::Change;
 pub use fields::distance;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
+pub use import::{ImportChoices, Imported, import};
 pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
 pub use ocf::{
     Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
@@ -35,6 +38,7 @@ pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,
 };
+pub use reference::reference_page;
 pub use shown::HIDDEN;
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;

@@ -4,7 +4,7 @@ mod roles;
 mod service;
 
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
-pub use self::service::{ServiceCommand, ServiceCreateArgs, TemplateName};
+pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};
 use crate::connect::Target;
 use crate::doctor::DoctorArgs;
 use crate::front::FrontArgs;
@@ -27,7 +27,8 @@ const EXIT_CODES: &str = "Exit codes:
   4    `status`, `inspect`, `doctor`: something needs attention
        `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
-  6    `agent`: files of its state directory are lost or damaged; a restart does not help
+  6    `agent`: files of its state directory are lost or damaged, or its node was
+       removed; a restart does not help
   75   `probe`: the server is starting up or recovering from a crash
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";
@@ -247,6 +248,15 @@ pub struct InspectArgs {
 pub enum NodeCommand {
     /// List the nodes.
     List,
+    /// Say that a node is off, where the fence command cannot. Other nodes then take over what
+    /// waits for that. If the node is not off, two nodes may serve at the same time.
+    ConfirmOff {
+        /// Name of the node. The cluster must count it as dead.
+        node: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
     /// Remove a node from the cluster, alive or dead, with its vote and its replicas. Mainstay
     /// refuses to remove a primary, a node whose vote the others need, and a node with data that no
     /// other living node has. A removed node is told so, and stops.

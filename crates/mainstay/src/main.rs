@@ -8,6 +8,8 @@ mod config;
 mod doctor;
 mod front;
 mod generate;
+#[cfg(test)]
+mod reference_page;
 mod roles;
 mod router;
 

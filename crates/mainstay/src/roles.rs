@@ -10,6 +10,7 @@ use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
+use mainstay_engine::watchdog::WatchdogOptions;
 use mainstay_engine::{EngineError, EngineOptions};
 use mainstay_pool::journals::Journals;
 use mainstay_types::Problem;
@@ -35,6 +36,7 @@ pub fn engine(args: EngineArgs, started: Option<Started>) -> Outcome<()> {
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
     options.poll = !args.no_poll;
     options.preallocate = args.preallocate;
+    options.watchdog = WatchdogOptions { choice: args.watchdog, device: args.watchdog_device };
     options.stands_alone = true;
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
@@ -71,7 +73,13 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     if let Some(root) = &args.cgroup_root {
         check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))?;
     }
+    if let Some(program) = &args.fence_command {
+        mainstay_agent::fence::check(program).map_err(|why| {
+            Failure::new(Code::BadDirectory, why, "Name a program that its user may run with --fence-command.")
+        })?;
+    }
     let options = AgentOptions {
+        fence_command: args.fence_command,
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
         run_dir: args.paths.run_dir,

@@ -436,7 +436,7 @@ mod tests {
                     "wait-over",
                 ],
             ),
-            (exit::STATE_LOST, &["state-lost"]),
+            (exit::STATE_LOST, &["node-removed", "state-lost"]),
         ] {
             assert_eq!(of(&|code| code.exit() == exit), codes.iter().copied().collect(), "{exit}");
         }

@@ -3,6 +3,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use mainstay_api::engine::WatchdogChoice;
 use mainstay_engine::DeviceOption;
 use mainstay_engine::frontend::nbd::TlsFiles;
 use std::path::PathBuf;
@@ -69,6 +70,14 @@ pub struct EngineArgs {
     /// of what is written to it, and gives back what is discarded.
     #[arg(long, env = "MAINSTAY_PREALLOCATE")]
     pub preallocate: bool,
+    /// Whether a watchdog resets this machine if the engine or the kernel stands still while the
+    /// node serves. off: no. automatic: if there is one that can be used. required: the node does
+    /// not become primary without one.
+    #[arg(long, env = "MAINSTAY_WATCHDOG", default_value = "off", value_name = "CHOICE", value_parser = watchdog_choice())]
+    pub watchdog: WatchdogChoice,
+    /// The device of the watchdog.
+    #[arg(long, env = "MAINSTAY_WATCHDOG_DEVICE", default_value = mainstay_engine::watchdog::DEVICE, value_name = "FILE")]
+    pub watchdog_device: PathBuf,
     /// Never poll. Without this option the engine polls for up to 200 us before it sleeps, as long
     /// as enough processors are idle. Polling saves wake-ups and costs idle processor time.
     #[arg(long, env = "MAINSTAY_NO_POLL", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
@@ -112,6 +121,14 @@ fn device_option() -> impl TypedValueParser<Value = DeviceOption> {
     PossibleValuesParser::new(DeviceOption::NAMES).try_map(|name| name.parse::<DeviceOption>())
 }
 
+fn watchdog_choice() -> impl TypedValueParser<Value = WatchdogChoice> {
+    PossibleValuesParser::new(["off", "automatic", "required"]).map(|name| match name.as_str() {
+        "automatic" => WatchdogChoice::Automatic,
+        "required" => WatchdogChoice::Required,
+        _ => WatchdogChoice::Off,
+    })
+}
+
 #[derive(Args, Debug, Clone)]
 pub struct AgentArgs {
     #[command(flatten)]
@@ -130,6 +147,11 @@ pub struct AgentArgs {
     /// nodes where they run, and nothing else. Default: off.
     #[arg(long, env = "MAINSTAY_ROUTER_LISTEN", value_name = "ADDRESS:PORT")]
     pub router_listen: Option<std::net::SocketAddr>,
+    /// Program that switches a node off which was primary and died, for resources with the setting
+    /// fencing. It is run on the node that leads; MAINSTAY_NODE names the node. Give it to all
+    /// agents. Default: none.
+    #[arg(long, env = "MAINSTAY_FENCE_COMMAND", value_name = "PROGRAM")]
+    pub fence_command: Option<PathBuf>,
     /// Control group (version 2) below which each service gets a group of its own. Default:
     /// mainstay/NODE below the mount point of control groups, usually /sys/fs/cgroup.
     #[arg(long, value_name = "DIR")]

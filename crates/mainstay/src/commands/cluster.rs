@@ -2,12 +2,15 @@
 
 use super::{nodes, settings};
 use crate::cli::{ClusterCommand, NodeCommand};
-use crate::failure::Outcome;
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{self, Output, table};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView};
+use mainstay_api::rest::{
+    Accepted, ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView,
+};
 use mainstay_client::Client;
 use mainstay_types::size;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -89,6 +92,11 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
             };
             output.result(&cluster.nodes, words)?;
         }
+        NodeCommand::ConfirmOff { node, yes } => {
+            confirm_off(node, *yes)?;
+            let accepted: Accepted = client.post(&format!("/v1/nodes/{node}/confirm-off"), &())?;
+            output.result(&accepted, |accepted: &Accepted| accepted.message.clone())?;
+        }
         NodeCommand::Remove { name, force } => nodes::remove(name, *force, client, output)?,
         NodeCommand::Replace { name, with } => nodes::replace(name, with, client, output)?,
         NodeCommand::SetAddress { name, address, engine_address, unseen } => {
@@ -98,6 +106,27 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         }
     }
     Ok(0)
+}
+
+/// Has the operator type the name of a node that is to count as switched off.
+fn confirm_off(name: &str, yes: bool) -> Outcome<()> {
+    if yes {
+        return Ok(());
+    }
+    let remedy = format!("To say so without a question, run `mainstay node confirm-off {name} --yes`.");
+    if !std::io::stdin().is_terminal() {
+        let message =
+            format!("if node {name} still runs, two nodes may serve, and there is no terminal to ask on");
+        return Err(Failure::new(Code::NotConfirmed, message, remedy));
+    }
+    eprint!("If node {name} still runs, two nodes may serve at the same time. Is it off? Type its name: ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    if read.is_ok() && answer.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::new(Code::NotConfirmed, format!("node {name} is not said to be off"), remedy)
+        .with_exit(exit::FAILED))
 }
 
 /// One line about the cluster.
