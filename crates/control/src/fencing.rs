@@ -89,7 +89,10 @@ impl State {
             Advice {
                 severity,
                 subject: format!("node {name}"),
-                what: format!("cannot be switched off, tried {} times: {}", fence.failures, fence.last_failure),
+                what: format!(
+                    "cannot be switched off, tried {} times: {}",
+                    fence.failures, fence.last_failure
+                ),
                 remedy: format!(
                     "mend the fence command; if {name} is off, run `mainstay node confirm-off {name}`"
                 ),

@@ -118,7 +118,10 @@ fn of_role(role: &str) -> Vec<Arg> {
 /// All keys, those that both roles share first, in the order of the help.
 fn keys() -> Vec<Key> {
     let [engine, agent] = ROLES.map(of_role);
-    let is_in = |args: &[Arg], arg: &Arg| args.iter().any(|other| other.get_id() == arg.get_id());
+    // Options of one name need not mean the same: each role listens somewhere else.
+    let help = |arg: &Arg| arg.get_help().map(ToString::to_string);
+    let is_same = |one: &Arg, other: &Arg| one.get_id() == other.get_id() && help(one) == help(other);
+    let is_in = |args: &[Arg], arg: &Arg| args.iter().any(|other| is_same(other, arg));
     let shared =
         engine.iter().filter(|arg| is_in(&agent, arg)).map(|arg| Key { table: "", arg: arg.clone() });
     let own = |table, args: &[Arg], other: &[Arg]| -> Vec<Key> {
