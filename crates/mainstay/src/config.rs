@@ -269,6 +269,10 @@ impl Reader<'_> {
     /// Returns the remedy for a name that is no key of `table`.
     fn instead(&self, table: &str, name: &str) -> String {
         let plain = name.replace('-', "_").to_lowercase();
+        let role = ROLES.into_iter().find(|role| mainstay_ha::distance(&plain, role) <= 2);
+        if let Some(role) = role.filter(|_| table.is_empty()) {
+            return format!("Did you mean [{role}]?");
+        }
         let near =
             self.keys.iter().map(|key| (mainstay_ha::distance(&plain, key.name()), key.table != table, key));
         let near = near.min_by_key(|(distance, elsewhere, _)| (*distance, *elsewhere));
@@ -535,7 +539,9 @@ impl Started {
         for key in keys().iter().filter(|key| key.table.is_empty() || key.table == self.role) {
             let name = key.name();
             let (was, is) = (self.settings.get(name), new.get(name).copied());
-            let differs = was.map(|setting| &setting.words) != is.map(|setting| &setting.words);
+            let said =
+                |setting: Option<&Setting>| setting.map(|setting| setting.words.clone()).unwrap_or_default();
+            let differs = said(was) != said(is);
             if !differs || self.overridden.iter().any(|own| own == name) {
                 continue;
             }
@@ -643,10 +649,10 @@ mod tests {
         for (text, place, what, remedy) in [
             ("log = \"info\"\nlgo = \"x\"\n", (2, 1), "no key `lgo`", "`log`"),
             ("[engine]\n  lisen = \"0.0.0.0:1\"\n", (2, 3), "`engine.lisen`", "`engine.listen`"),
-            ("[engine]\nnbd-listen = \"0.0.0.0:1\"\n", (2, 1), "`engine.nbd-listen`", "[engine]"),
+            ("[engine]\nnbd-listen = \"0.0.0.0:1\"\n", (2, 1), "`engine.nbd-listen`", "`engine.nbd_listen`"),
             ("listen = \"0.0.0.0:1\"\n", (1, 1), "no key `listen`", "[engine]"),
             ("[agent]\nrun_dir = \"/run/x\"\n", (2, 1), "no key `agent.run_dir`", "above the first table"),
-            ("[engin]\n", (1, 2), "no key `engin`", "mainstay config default"),
+            ("[engin]\n", (1, 2), "no key `engin`", "[engine]"),
             (
                 "[engine]\nno_poll = \"yes\"\n",
                 (2, 11),
@@ -666,7 +672,7 @@ mod tests {
             ("[agent]\nvolatile_journals = true\n", (2, 1), "`journal_dir`", "Add `journal_dir` to [agent]"),
             ("log = info\n", (1, 7), "no TOML", "quotes"),
             ("log = \"info\"\nlog = \"info\"\n", (2, 1), "no TOML", "each key"),
-            ("log = \"=\"\n", (1, 1), "`log` is not usable", "log = \"info\""),
+            ("log = \"mainstay=zzz\"\n", (1, 1), "`log` is not usable", "log = \"info\""),
         ] {
             let found = mistakes(text);
             let [mistake] = found.as_slice() else { panic!("{text}: {found:?}") };
