@@ -47,8 +47,8 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may
-    // hold copies of locks of other threads. The closure makes the system calls write, open,
-    // close, pread, statx, setsid, setgroups, setgid and setuid on values made before the fork; it neither
+    // hold copies of locks of other threads. The closure makes the system calls write, open, close,
+    // pread, statx, setsid, setgroups, setgid and setuid on values made before the fork; it neither
     // allocates nor takes a lock (an error from the operating system is carried as its number).
     unsafe {
         command.pre_exec(prepare);

@@ -118,7 +118,10 @@ fn of_role(role: &str) -> Vec<Arg> {
 /// All keys, those that both roles share first, in the order of the help.
 fn keys() -> Vec<Key> {
     let [engine, agent] = ROLES.map(of_role);
-    let is_in = |args: &[Arg], arg: &Arg| args.iter().any(|other| other.get_id() == arg.get_id());
+    // Options of one name need not mean the same: each role listens somewhere else.
+    let help = |arg: &Arg| arg.get_help().map(ToString::to_string);
+    let is_same = |one: &Arg, other: &Arg| one.get_id() == other.get_id() && help(one) == help(other);
+    let is_in = |args: &[Arg], arg: &Arg| args.iter().any(|other| is_same(other, arg));
     let shared =
         engine.iter().filter(|arg| is_in(&agent, arg)).map(|arg| Key { table: "", arg: arg.clone() });
     let own = |table, args: &[Arg], other: &[Arg]| -> Vec<Key> {
@@ -146,7 +149,7 @@ pub fn default_file() -> String {
         }
         text.push('\n');
         for line in comment(&key).lines() {
-            let _ = writeln!(text, "# {line}");
+            let _ = writeln!(text, "# {}", line.trim_start());
         }
         let _ = writeln!(text, "#{}", key.example());
     }
@@ -266,6 +269,10 @@ impl Reader<'_> {
     /// Returns the remedy for a name that is no key of `table`.
     fn instead(&self, table: &str, name: &str) -> String {
         let plain = name.replace('-', "_").to_lowercase();
+        let role = ROLES.into_iter().find(|role| mainstay_ha::distance(&plain, role) <= 2);
+        if let Some(role) = role.filter(|_| table.is_empty()) {
+            return format!("Did you mean [{role}]?");
+        }
         let near =
             self.keys.iter().map(|key| (mainstay_ha::distance(&plain, key.name()), key.table != table, key));
         let near = near.min_by_key(|(distance, elsewhere, _)| (*distance, *elsewhere));
@@ -322,7 +329,7 @@ fn accepts<'a>(role: &'a str, words: impl Iterator<Item = &'a String>) -> Result
     bare().try_get_matches_from(line).map(drop)
 }
 
-/// What `clap` says of a value, without the form of the command line.
+/// Words of `clap` about a value, without the form of the command line.
 fn reason(error: &clap::Error) -> String {
     let choices = match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(all)) => all.join(", "),
@@ -452,7 +459,7 @@ fn refused(path: &Path, mistakes: &[Mistake]) -> Failure {
     Failure::new(Code::BadConfiguration, all.join("\n"), remedy)
 }
 
-/// What a running role was started with.
+/// File and settings that a running role was started with.
 #[derive(Clone, Debug)]
 pub struct Started {
     role: &'static str,
@@ -506,7 +513,7 @@ pub fn complete(
     Ok((matches, Some(Started { role, path, is_named, settings, overridden })))
 }
 
-/// What a changed file means for a running program.
+/// Meaning of a changed file for a running program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// The new value of `log`, if it changed and counts. `None` inside: the default.
@@ -532,7 +539,9 @@ impl Started {
         for key in keys().iter().filter(|key| key.table.is_empty() || key.table == self.role) {
             let name = key.name();
             let (was, is) = (self.settings.get(name), new.get(name).copied());
-            let differs = was.map(|setting| &setting.words) != is.map(|setting| &setting.words);
+            let said =
+                |setting: Option<&Setting>| setting.map(|setting| setting.words.clone()).unwrap_or_default();
+            let differs = said(was) != said(is);
             if !differs || self.overridden.iter().any(|own| own == name) {
                 continue;
             }
@@ -640,10 +649,10 @@ mod tests {
         for (text, place, what, remedy) in [
             ("log = \"info\"\nlgo = \"x\"\n", (2, 1), "no key `lgo`", "`log`"),
             ("[engine]\n  lisen = \"0.0.0.0:1\"\n", (2, 3), "`engine.lisen`", "`engine.listen`"),
-            ("[engine]\nnbd-listen = \"0.0.0.0:1\"\n", (2, 1), "`engine.nbd-listen`", "[engine]"),
+            ("[engine]\nnbd-listen = \"0.0.0.0:1\"\n", (2, 1), "`engine.nbd-listen`", "`engine.nbd_listen`"),
             ("listen = \"0.0.0.0:1\"\n", (1, 1), "no key `listen`", "[engine]"),
             ("[agent]\nrun_dir = \"/run/x\"\n", (2, 1), "no key `agent.run_dir`", "above the first table"),
-            ("[engin]\n", (1, 2), "no key `engin`", "mainstay config default"),
+            ("[engin]\n", (1, 2), "no key `engin`", "[engine]"),
             (
                 "[engine]\nno_poll = \"yes\"\n",
                 (2, 11),
@@ -663,7 +672,7 @@ mod tests {
             ("[agent]\nvolatile_journals = true\n", (2, 1), "`journal_dir`", "Add `journal_dir` to [agent]"),
             ("log = info\n", (1, 7), "no TOML", "quotes"),
             ("log = \"info\"\nlog = \"info\"\n", (2, 1), "no TOML", "each key"),
-            ("log = \"=\"\n", (1, 1), "`log` is not usable", "log = \"info\""),
+            ("log = \"mainstay=zzz\"\n", (1, 1), "`log` is not usable", "log = \"info\""),
         ] {
             let found = mistakes(text);
             let [mistake] = found.as_slice() else { panic!("{text}: {found:?}") };

@@ -53,7 +53,7 @@ pub struct Row {
     pub check: String,
     pub verdict: Verdict,
     pub found: String,
-    /// What a warning or a failure costs.
+    /// Cost of a warning or a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub costs: String,
     #[serde(skip_serializing_if = "String::is_empty")]

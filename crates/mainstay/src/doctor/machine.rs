@@ -67,7 +67,7 @@ fn io_uring() -> Row {
             "io_uring",
             crate::failure::chain(&error),
             "the engine does not start",
-            "Use Linux 6.1 or newer. If io_uring is switched off: sysctl -w kernel.io_uring_disabled=0",
+            "Use Linux 6.1 or newer. If io_uring is switched off: `sysctl -w kernel.io_uring_disabled=0`",
         ),
     }
 }
@@ -88,7 +88,7 @@ fn no_devices(reason: &str) -> Row {
         "devices",
         format!("volumes cannot become devices: {reason}"),
         "the node can keep replicas and cannot be primary",
-        "Load a driver: modprobe --all fuse loop; on Linux 6.12 or newer better: modprobe ublk_drv",
+        "Load a driver: `modprobe --all fuse loop`, or on Linux 6.12 and newer better `modprobe ublk_drv`",
     )
 }
 
@@ -107,7 +107,7 @@ fn cgroup() -> Row {
             "cgroup",
             failure.problem.message,
             "no service can run on this node",
-            "Mount them: mount -t cgroup2 cgroup2 /sys/fs/cgroup",
+            "Mount them: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`",
         ),
     }
 }
@@ -126,13 +126,13 @@ fn clock() -> Row {
             "clock",
             "the kernel says that no time service keeps it right",
             "times of events and of scheduled scrubs differ between nodes; failover does not depend on them",
-            "Run a time service: apt-get install chrony",
+            "Run a time service: `apt-get install chrony`",
         ),
         Err(error) => Row::warning(
             "clock",
             format!("the kernel does not say whether it is right: {error}"),
             "times of events may differ between nodes; failover does not depend on them",
-            "Ask the time service: timedatectl",
+            "Ask the time service: `timedatectl`",
         ),
     }
 }
@@ -159,7 +159,7 @@ fn memlock() -> Row {
             "memlock",
             format!("this shell may lock {} KiB of memory", bytes / 1024),
             "an engine that is started from it may lack memory for its queues; the unit of the package is not concerned",
-            "Start the engine by its unit, or first run: ulimit -l unlimited",
+            "Start the engine by its unit, or first run `ulimit -l unlimited`",
         ),
         _ => Row::ok("memlock", "enough memory can be locked"),
     }
@@ -178,7 +178,7 @@ fn of_package(name: &str, package: &str, costs: &str) -> Row {
             name,
             "there is no such program",
             costs,
-            format!("Install it: apt-get install {package}"),
+            format!("Install it: `apt-get install {package}`"),
         ),
     }
 }

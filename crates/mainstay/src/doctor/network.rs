@@ -37,7 +37,7 @@ pub fn rows(node: &Node, peers: &[String]) -> Vec<Row> {
                 format!("cannot be had for the {program}: {error}"),
                 &format!("the {program} does not start"),
                 format!(
-                    "See what has it: ss -ltnp 'sport = :{}'. Or choose another with the key listen of [{program}].",
+                    "See what has it: `ss -ltnp sport = :{}`. Or choose another with the key listen of [{program}].",
                     address.port()
                 ),
             )),
@@ -54,7 +54,7 @@ fn peer_row(peer: &str, ports: [u16; 2]) -> Row {
     let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let open = |ports: &str| {
         format!(
-            "Open the ports {ports} for TCP in the firewalls of both machines. If nothing listens there, run there: mainstay doctor --listen"
+            "Open the ports {ports} for TCP in the firewalls of both machines. If nothing listens there, run `mainstay doctor --listen` there."
         )
     };
     let costs = "the machines cannot be nodes of one cluster";
@@ -135,7 +135,7 @@ pub fn listen(node: &Node, output: Output) -> Outcome<u8> {
         threads.push(thread::spawn(move || serve(&listener)));
     }
     output.note(&format!(
-        "Answers at {} and {} until you end it. Run on the other machine: mainstay doctor --peer ADDRESS",
+        "Answers at {} and {} until you end it. Run `mainstay doctor --peer ADDRESS` on the other machine.",
         node.agent, node.engine
     ));
     for thread in threads {

@@ -66,9 +66,12 @@ fn space(there: &Path) -> Row {
             }
             Row::ok("space", text)
         }
-        Err(error) => {
-            Row::warning("space", format!("cannot be found out: {error}"), "replicas may not fit", "Ask df.")
-        }
+        Err(error) => Row::warning(
+            "space",
+            format!("cannot be found out: {error}"),
+            "replicas may not fit",
+            "Ask `df`.",
+        ),
     }
 }
 
@@ -156,7 +159,7 @@ fn reflinks(there: &Path) -> Row {
             "reflinks",
             "the file system does not share blocks between files",
             "while a snapshot exists, the first write to each extent also copies it; a clone of a snapshot is a full copy",
-            "Make the file system for the replicas with: mkfs.xfs -m reflink=1",
+            "Make the file system for the replicas with `mkfs.xfs -m reflink=1`",
         ),
     }
 }
