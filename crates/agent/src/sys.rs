@@ -54,9 +54,9 @@ pub fn ignore_signals() {
     }
 }
 
-/// The link-layer address `mac` on interface `index`, for ARP.
+/// The link-layer address `mac` on interface `index`, for frames of this Ethernet protocol.
 #[must_use]
-pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
+pub fn link_address(index: u32, mac: [u8; 6], protocol: u16) -> socket2::SockAddr {
     let length = u32::try_from(size_of::<libc::sockaddr_ll>()).expect("an address is a few bytes");
     let mut storage = socket2::SockAddrStorage::zeroed();
     let mut address = [0; 8];
@@ -65,7 +65,7 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
     // kernel, `sockaddr_ll` among them, and all bit patterns of its fields are valid.
     let link = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     link.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
-    link.sll_protocol = ARP_PROTOCOL.to_be();
+    link.sll_protocol = protocol.to_be();
     link.sll_ifindex = i32::try_from(index).unwrap_or(0);
     link.sll_halen = 6;
     link.sll_addr = address;
@@ -73,8 +73,15 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
     unsafe { socket2::SockAddr::new(storage, length) }
 }
 
-/// Ethernet protocol number of ARP.
+/// Whether the kernel speaks IPv6 on interfaces of this network namespace.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/sys/net/ipv6/conf/all").exists()
+}
+
+/// Ethernet protocol numbers.
 pub const ARP_PROTOCOL: u16 = 0x0806;
+pub const IPV6_PROTOCOL: u16 = 0x86dd;
 
 /// Why the kernel would not mount.
 #[derive(Clone, PartialEq, Eq, Debug)]

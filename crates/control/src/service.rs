@@ -23,6 +23,11 @@ pub(crate) struct StatusReport {
     pub last_failure: String,
 }
 
+/// The floating addresses of a service.
+fn addresses_of(spec: &ServiceSpec) -> impl Iterator<Item = IpAddr> {
+    spec.vips.iter().filter_map(Vip::parsed).map(|address| address.ip)
+}
+
 impl State {
     pub(crate) fn apply_service(&mut self, at_ms: u64, spec: ServiceSpec) -> Outcome {
         if let Err(error) = spec.validate() {
@@ -150,11 +155,11 @@ impl State {
     /// one node.
     fn taken(&self, spec: &ServiceSpec) -> Option<Outcome> {
         let others = || self.services.iter().filter(|(name, _)| **name != spec.name);
-        let address = spec.vip.as_ref().and_then(Vip::parsed).map(|address| address.ip);
-        if let Some(address) = address
-            && let Some((other, _)) = others().find(|(_, service)| {
-                service.spec.vip.as_ref().and_then(Vip::parsed).is_some_and(|vip| vip.ip == address)
-            })
+        let of_others = |ip: IpAddr| {
+            others().find(|(_, other)| addresses_of(&other.spec).any(|theirs| theirs == ip)).map(|(name, _)| name)
+        };
+        if let Some((address, other)) =
+            addresses_of(spec).find_map(|address| Some((address, of_others(address)?)))
         {
             return Some(refused(
                 Code::AddressInUse,
@@ -182,8 +187,11 @@ impl State {
     /// The refusal if the address is a node's own. A node that lost its own address would be out of
     /// the cluster for good.
     fn of_a_node(&self, spec: &ServiceSpec) -> Option<Outcome> {
-        let address = spec.vip.as_ref().and_then(Vip::parsed)?.ip;
-        let node = self.nodes.values().find(|node| node.addresses().any(|own| own == address))?;
+        let of_node = |address: IpAddr| {
+            let mut nodes = self.nodes.values();
+            nodes.find(|node| node.addresses().any(|own| own == address)).map(|node| (address, node))
+        };
+        let (address, node) = addresses_of(spec).find_map(of_node)?;
         Some(refused(
             Code::AddressOfANode,
             format!("vip.address: {address} is an address of node {}", node.name),
@@ -195,8 +203,8 @@ impl State {
     pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Problem> {
         let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
         let (name, address) = self.services.iter().find_map(|(name, service)| {
-            let address = service.spec.vip.as_ref().and_then(Vip::parsed)?.ip;
-            own.contains(&address).then_some((name, address))
+            let address = addresses_of(&service.spec).find(|address| own.contains(address))?;
+            Some((name, address))
         })?;
         Some(Problem::new(
             Code::AddressOfAService,

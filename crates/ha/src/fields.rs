@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-const FIELDS: [Field; 67] = [
+const FIELDS: [Field; 70] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -98,9 +98,12 @@ const FIELDS: [Field; 67] = [
     ("process[].probe_interval_s", "a whole number of seconds", "probe_interval_s = 2"),
     ("process[].probe_timeout_s", "a whole number of seconds", "probe_timeout_s = 3"),
     ("process[].probe_failures", "a whole number", "probe_failures = 3"),
-    ("vip", "a table", "[vip]"),
+    ("vip", "a table or a list of tables", "[vip]"),
     ("vip.address", "a string", "address = \"10.0.0.7/24\""),
     ("vip.interface", "a string", "interface = \"eth0\""),
+    ("vip[]", "a table", "[[vip]]"),
+    ("vip[].address", "a string", "address = \"fd00::7/64\""),
+    ("vip[].interface", "a string", "interface = \"eth0\""),
     ("policy", "a table", "[policy]"),
     ("policy.restart_limit", "a whole number", "restart_limit = 3"),
     ("policy.window_s", "a whole number of seconds", "window_s = 600"),

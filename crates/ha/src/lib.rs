@@ -19,17 +19,19 @@ mod shown;
 mod spec;
 mod steps;
 mod system;
+mod vip;
 
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
-pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
+pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
 pub use options::{MountOption, mount_options};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,
 };
 pub use shown::HIDDEN;
-pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
+pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
+pub use vip::{Address, VIPS_MAX, Vip, listed as listed_addresses};

@@ -15,11 +15,12 @@ use toml::{Table, Value};
 pub const HIDDEN: &str = "(hidden)";
 
 /// The fields without which a table is none, by the table's path.
-const REQUIRED: [(&str, &[&str]); 4] = [
+const REQUIRED: [(&str, &[&str]); 5] = [
     ("", &["name", "resource"]),
     ("mount", &["path"]),
     ("process[]", &["name", "command"]),
     ("vip", &["address"]),
+    ("vip[]", &["address"]),
 ];
 
 impl ServiceSpec {

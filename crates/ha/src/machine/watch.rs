@@ -224,9 +224,12 @@ impl Machine {
         }
     }
 
-    /// Returns the findings of probes of a service that runs; empty if all processes are healthy.
+    /// Returns the findings about a service that runs: of its probes, and the addresses that it
+    /// waits for. Empty if all is well.
     pub(super) fn findings(&self) -> String {
-        let words: Vec<&str> = self.watched.values().filter_map(|watched| watched.words.as_deref()).collect();
+        let held = self.held_words();
+        let of_probes = self.watched.values().filter_map(|watched| watched.words.as_deref());
+        let words: Vec<&str> = of_probes.chain(held.as_deref()).collect();
         words.join("; ")
     }
 }

@@ -73,7 +73,11 @@ fn no_service_may_have_it(lab: &Lab) -> Result<()> {
         ("0.0.0.0/24".into(), "unspecified"),
         ("224.0.0.5/24".into(), "multicast"),
         ("255.255.255.255/32".into(), "broadcast"),
-        ("fd00::7/64".into(), "ipv4"),
+        ("fe80::7/64".into(), "link-local"),
+        ("ff02::7/64".into(), "multicast"),
+        ("::1/128".into(), "loopback"),
+        ("::/64".into(), "unspecified"),
+        ("::ffff:10.213.0.7/96".into(), "ipv4"),
     ] {
         let path = lab.dir().join("wrong-address.toml");
         std::fs::write(&path, file("web", &address, ""))?;
@@ -175,8 +179,8 @@ fn wherever_it_is(lab: &Lab) -> Result<()> {
     let toml = file("web", "10.214.0.61/24", "[policy]\nrestart_limit = 100\npreferred = \"n1\"\n");
     apply(lab, "web", &(toml + "interface = \"late\"\n"))?;
     wait_for("a service that lacks its interface", LIMIT, || {
-        let service = lab.service("web")?;
-        ensure!(service.failures.iter().any(|failure| failure.reason.contains("late")), "{service:?}");
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("waits for its address") && events.contains("no interface late"), "{events}");
         Ok(())
     })?;
     add("n1")?;
