@@ -325,7 +325,7 @@ impl State {
         let found = found.and_then(|old| match (old.detail.is_empty(), on.detail.is_empty()) {
             (true, false) => Some((Severity::Warning, format!("on {node_name}: {}", on.detail))),
             (false, true) => {
-                Some((Severity::Info, format!("on {node_name}: all its processes answer again")))
+                Some((Severity::Info, format!("on {node_name}: all its processes and addresses answer again")))
             }
             _ => None,
         });

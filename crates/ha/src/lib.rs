@@ -13,6 +13,7 @@ mod fields;
 mod foundation;
 mod guard;
 mod machine;
+mod mount_watch;
 mod options;
 mod probe;
 mod shown;
@@ -25,6 +26,7 @@ pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
+pub use mount_watch::{MountNews, MountWatch, Room};
 pub use options::{MountOption, mount_options};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,

@@ -19,6 +19,10 @@ const FRESH: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     FileSystem,
+    /// Room in the file system.
+    Room,
+    /// Answers of the file system.
+    Answers,
     /// The interface of this address.
     Interface(IpAddr),
     Address(IpAddr),
