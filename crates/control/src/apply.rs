@@ -1,5 +1,6 @@
 //! Applying an entry of the control plane's log.
 
+use crate::facts::Fact;
 use crate::actions::Unusable;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
@@ -315,7 +316,12 @@ impl State {
         let subject = format!("node {}", node.name);
         let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
         let name = node.name.clone();
-        self.note(at_ms, Severity::Info, subject, text);
+        if was_dead {
+            let fact = Fact::NodeBack { node: name.clone() };
+            self.note_fact(at_ms, Severity::Info, subject, text, fact);
+        } else {
+            self.note(at_ms, Severity::Info, subject, text);
+        }
         if was_dead {
             self.try_services_again(at_ms, id, &format!("node {name} is back"));
         }

@@ -36,6 +36,7 @@
 //! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
+use crate::facts::Cause;
 use crate::actions::Unusable;
 use crate::state::{Broken, Outcome, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
@@ -139,7 +140,7 @@ impl State {
         self.drop_broken(at_ms, id);
         if was_primary {
             reach!("control: the replica of the primary is broken");
-            self.replace_primary(at_ms, id, &why);
+            self.replace_primary(at_ms, id, &why, Cause::ReplicaBroken);
         } else {
             self.say_missing_replicas(at_ms, id, &why);
         }

@@ -16,6 +16,7 @@ pub mod attachments;
 mod broken;
 pub mod causes;
 mod copies;
+pub mod facts;
 mod failover;
 mod force;
 mod grow;

@@ -1,5 +1,6 @@
 //! Services: the operator's specifications, and the nodes' reports about them.
 
+use crate::facts::Fact;
 use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, host_address, refused};
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
@@ -21,6 +22,34 @@ pub(crate) struct StatusReport {
     pub failures: u32,
     pub passes: bool,
     pub last_failure: String,
+}
+
+/// The service, node and epoch that a report is about.
+struct OfService<'a> {
+    name: &'a str,
+    resource: String,
+    node: String,
+    epoch: Epoch,
+}
+
+impl OfService<'_> {
+    fn failed(&self, why: String, given_up: bool) -> Fact {
+        let (service, resource, node) = (self.name.to_owned(), self.resource.clone(), self.node.clone());
+        Fact::ServiceFailed { service, resource, node, epoch: self.epoch, why, given_up }
+    }
+
+    /// The fact of a phase that was just reached.
+    fn reached(&self, phase: ServicePhase, failures: u32, why: String) -> Option<Fact> {
+        let (service, resource, node) = (self.name.to_owned(), self.resource.clone(), self.node.clone());
+        let epoch = self.epoch;
+        match phase {
+            ServicePhase::Running => Some(Fact::ServiceStarted { service, resource, node, epoch }),
+            ServicePhase::Stopped => Some(Fact::ServiceStopped { service, resource, node, epoch }),
+            ServicePhase::Failed => Some(self.failed(why, true)),
+            ServicePhase::BackingOff if failures > 0 => Some(self.failed(why, false)),
+            _ => None,
+        }
+    }
 }
 
 /// The floating addresses of a service.
@@ -354,16 +383,26 @@ impl State {
             }
             ServicePhase::Starting | ServicePhase::Stopping => None,
         };
+        let about = OfService { name, resource: service.spec.resource.clone(), node: node_name.clone(), epoch };
+        let why = on.detail.clone();
         service.nodes.insert(node, on);
         if phase == ServicePhase::Running {
             service.halted = None;
         }
         if let Some(why) = partial {
             let text = format!("failed on {node_name}, trying again: {why}");
-            self.note(at_ms, Severity::Warning, format!("service {name}"), text);
+            let fact = about.failed(why, false);
+            self.note_fact(at_ms, Severity::Warning, format!("service {name}"), text, fact);
         }
-        if let Some((severity, text)) = text.filter(|_| phase_changed).or(found) {
-            self.note(at_ms, severity, format!("service {name}"), text);
+        match (text.filter(|_| phase_changed), about.reached(phase, failures, why)) {
+            (Some((severity, text)), Some(fact)) => {
+                self.note_fact(at_ms, severity, format!("service {name}"), text, fact);
+            }
+            (text, _) => {
+                if let Some((severity, text)) = text.or(found) {
+                    self.note(at_ms, severity, format!("service {name}"), text);
+                }
+            }
         }
         if phase == ServicePhase::Failed {
             self.halt_if_nowhere(at_ms, name);
