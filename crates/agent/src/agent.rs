@@ -6,6 +6,7 @@ use crate::AgentOptions;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
+use crate::hooks;
 use crate::held;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
@@ -167,6 +168,10 @@ impl Agent {
         let (metrics, own) = (self.metrics.clone(), member.identity.node);
         metrics.view(own, &member.log.view());
         member.log.subscribe(Box::new(move |view: &View| metrics.view(own, view)));
+        if let Some(directory) = &self.options.hooks {
+            let (node, name) = (own, member.identity.name.clone());
+            hooks::start(directory.clone(), &self.options.state_dir, node, name, Arc::new(member.log.clone()));
+        }
         *write(&self.member) = Some(member.clone());
         Ok(member)
     }

@@ -7,6 +7,7 @@ mod clients;
 pub mod destinations;
 mod existing;
 mod force;
+mod history;
 mod resources;
 mod scrubs;
 mod service_check;
@@ -116,6 +117,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services/{name}/history", get(service_looks::history))
         .route("/v1/service-check", post(service_check::check))
         .route("/v1/events", get(events))
+        .route("/v1/history", get(history::history))
         .route(destinations::PATH, get(destinations::answer))
         .route("/metrics", get(listener::answer))
         .fallback(async || {

@@ -13,6 +13,7 @@ pub mod engine_link;
 pub mod error;
 mod extents;
 pub mod held;
+pub mod hooks;
 pub mod http;
 pub mod identity;
 pub mod lease;
@@ -65,6 +66,8 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
+    /// Directory of the hooks ([`hooks`]); none are run if none.
+    pub hooks: Option<PathBuf>,
 }
 
 /// Name of the API's socket in the run directory.

@@ -22,6 +22,7 @@ mod force;
 mod grow;
 pub mod handover;
 mod history;
+pub mod hooks;
 mod in_sync_set;
 pub mod labels;
 pub mod lease;

@@ -67,6 +67,8 @@ pub enum Command {
     Service(ServiceCommand),
     /// Show what happened in the cluster.
     Events(EventsArgs),
+    /// Show how resources changed their primaries: when, why, who decided, and how long it took.
+    History(HistoryArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
     /// Print the metrics of the node that answers, in the text format of Prometheus.
@@ -207,6 +209,10 @@ pub struct AgentArgs {
     /// the device is not mounted.
     #[arg(long, env = "MAINSTAY_JOURNAL_DIR", value_name = "DIR")]
     pub journal_dir: Option<PathBuf>,
+    /// Directory of hooks: executable files that are run at stages of a failover, each with the name
+    /// of its stage. Default: none are run.
+    #[arg(long, env = "MAINSTAY_HOOKS", value_name = "DIR")]
+    pub hooks: Option<PathBuf>,
     /// Allow --journal-dir on tmpfs. A power cut LOSES journals there, and the replicas with them:
     /// use it for tests and measurements only.
     #[arg(long, requires = "journal_dir")]
@@ -696,6 +702,19 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct HistoryArgs {
+    /// Show only changes of this resource, or of this service.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Show only the newest N changes.
+    #[arg(long, short = 'n', default_value_t = 20, value_name = "N")]
+    pub lines: usize,
+    /// Show one line for each change, without its stages.
+    #[arg(long)]
+    pub brief: bool,
 }
 
 #[derive(Args, Debug)]

@@ -66,7 +66,14 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
     if let Some(root) = &args.cgroup_root {
         check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))?;
     }
+    if let Some(hooks) = &args.hooks {
+        mainstay_agent::hooks::check(hooks).map_err(|why| {
+            let remedy = "Make the directory, or name another one with --hooks.";
+            Failure::new(Code::BadDirectory, format!("the hooks directory: {why}"), remedy)
+        })?;
+    }
     let options = AgentOptions {
+        hooks: args.hooks,
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
         run_dir: args.paths.run_dir,
