@@ -134,15 +134,13 @@ endif
 $(addprefix vm-,$(VM_TESTS)): vm-%:
 	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $*
 
-# Each step is a make of its own so that they keep their order under -j.
+# Each step is a make of its own so that they keep their order under -j. Each says how long it took.
 test: deps
-	@$(MAKE) --no-print-directory fmt-check
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory sim
-	@$(MAKE) --no-print-directory instructions
-	@$(MAKE) --no-print-directory e2e
-	@$(MAKE) --no-print-directory vm
+	@for step in fmt-check lint unit sim instructions e2e vm; do \
+		began=$$(date +%s); \
+		$(MAKE) --no-print-directory $$step || { echo "make $$step failed after $$(($$(date +%s) - began)) s" >&2; exit 1; }; \
+		echo "make $$step took $$(($$(date +%s) - began)) s"; \
+	done
 
 build: deps
 	$(CARGO) build --locked --release -p mainstay -p mainstay-lab -p mainstay-tests --bins

@@ -14,6 +14,8 @@ need make make
 need mariadbd mariadb-server
 need mariadb mariadb-client
 need sysbench sysbench
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || packages+=(postgresql)
+[ -e /usr/lib/ocf/lib/heartbeat/ocf-shellfuncs ] || packages+=(resource-agents)
 need mkfs.xfs xfsprogs
 need ip iproute2
 need nft nftables

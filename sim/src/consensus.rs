@@ -123,6 +123,8 @@ struct Member {
     handover: Handover,
     /// How far its wall clock is off.
     wall_ms: i64,
+    /// It was removed, and learns entries up to this one.
+    gone: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -203,6 +205,7 @@ impl Consensus {
             corrected_at_us: None,
             handover: Handover::new(node),
             wall_ms: 0,
+            gone: None,
         };
         Self {
             members: voters.into_iter().map(member).collect(),
@@ -414,12 +417,41 @@ impl Consensus {
             && (a == b || links.running(to) && links.reachable(from, to) && links.reachable(to, from))
     }
 
+    /// Whether the member votes. The log's own members follow the state a little later; the model
+    /// takes both for one.
+    fn votes(&self, place: usize) -> bool {
+        let known = self.state.nodes.get(&self.members[place].node);
+        known.is_some_and(|node| node.voter) || self.state.nodes.is_empty()
+    }
+
+    /// Whether this number of voters is a majority.
     fn is_majority(&self, count: usize) -> bool {
-        count * 2 > self.members.len()
+        let all = (0..self.members.len()).filter(|place| self.votes(*place)).count();
+        count * 2 > all
+    }
+
+    /// Members that were removed learn no more, or only of their removal, and do not lead.
+    fn part(&mut self, at_us: u64) {
+        for place in 0..self.members.len() {
+            let node = self.members[place].node;
+            if self.members[place].gone.is_some() || !self.state.is_removed(node) {
+                continue;
+            }
+            // The others do not wait until it knows.
+            let until = if self.random.coin() { 0 } else { self.committed() + 1 };
+            self.members[place].gone = Some(until);
+            if self.leader == Some(place) {
+                self.leader = None;
+                self.members[place].corrected_at_us.get_or_insert(at_us);
+                self.election_at_us = Some(at_us + self.random.between(1, ELECTION_US_MIN));
+            }
+        }
     }
 
     fn has_majority(&self, leader: usize, links: &dyn Links) -> bool {
-        self.is_majority((0..self.members.len()).filter(|other| self.talk(leader, *other, links)).count())
+        let heard =
+            (0..self.members.len()).filter(|other| self.votes(*other) && self.talk(leader, *other, links));
+        self.is_majority(heard.count())
     }
 
     fn repeat_or_lose(&mut self, at_us: u64, proposal: Proposal, links: &dyn Links) {
@@ -446,7 +478,10 @@ impl Consensus {
             let from = proposal.from;
             let leader = self.leader.filter(|leader| {
                 let node = self.members[*leader].node;
-                links.running(node) && (node == from || links.reachable(from, node))
+                // An agent takes nothing of a node that was removed.
+                !self.state.is_removed(from)
+                    && links.running(node)
+                    && (node == from || links.reachable(from, node))
             });
             if let Some(leader) = leader {
                 let commit_at_us = at_us + self.random.around(2 * self.latency_us);
@@ -540,6 +575,11 @@ impl Consensus {
         }
         let before = answers::without_events(&self.state);
         let outcome = self.state.apply(Entry::clone(entry));
+        if matches!(entry.command, Command::RemoveNode { .. }) && outcome == Outcome::Done {
+            let judged = answers::a_majority_lives(&self.state);
+            let (entry, outcome) = (entry.clone(), outcome.clone());
+            self.answers.push_back(OperatorAnswer { entry, outcome, rule: "H20", judged });
+        }
         let judged = answers::judge(&before, entry, &outcome, &answers::without_events(&self.state));
         let answer = OperatorAnswer { entry: entry.clone(), outcome: outcome.clone(), rule: "H7", judged };
         self.answers.push_back(answer);
@@ -559,7 +599,7 @@ impl Consensus {
             return;
         }
         while let Some(first) = self.appended.pop_front() {
-            if first.commit_at_us > at_us {
+            if first.commit_at_us > at_us || self.leader.is_none() {
                 self.appended.push_front(first);
                 break;
             }
@@ -569,6 +609,7 @@ impl Consensus {
             if let (Command::ServiceGone { name }, Outcome::Done) = (&entry.command, outcome) {
                 self.forgotten.push_back(name.clone());
             }
+            self.part(at_us);
             self.log.push(entry);
             let committed = self.committed();
             if committed.is_multiple_of(CHECKPOINT_EVERY) {
@@ -598,6 +639,7 @@ impl Consensus {
                 continue;
             }
             let known = match self.leader {
+                _ if self.members[place].gone.is_some_and(|until| learned >= until) => 0,
                 Some(leader) if leader == place && self.has_majority(leader, links) => committed,
                 Some(leader) if leader != place && self.talk(leader, place, links) => {
                     self.members[leader].learned

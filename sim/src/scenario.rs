@@ -22,6 +22,7 @@ use mainstay_types::{
     BLOCK_BYTES, BackgroundLimits, Mode, NodeId, PeerState, ResourceId, ResourceRecord, ServicePhase,
     SlowLimits,
 };
+use std::collections::BTreeSet;
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said
 /// otherwise.
@@ -526,6 +527,50 @@ impl Scenario {
 
     fn ask(&mut self, command: Command) {
         self.world.submit(command);
+    }
+
+    /// The operator removes a node, and does not give up until the control plane has it.
+    ///
+    /// # Panics
+    /// When it is not removed within 10 s.
+    pub fn remove_node(&mut self, node: u32) {
+        let is_removed = |sim: &Self| sim.world.state().is_removed(NodeId(node));
+        for _ in 0..50 {
+            self.ask(Command::RemoveNode { node: NodeId(node), lost: BTreeSet::new() });
+            self.run_ms(200);
+            if is_removed(self) {
+                return;
+            }
+        }
+        panic!(
+            "n{node} is not removed: {:?}",
+            self.world.state().cannot_remove(NodeId(node), &BTreeSet::new())
+        );
+    }
+
+    /// Waits until the control plane counts the node as dead.
+    pub fn until_dead(&mut self, node: u32) {
+        self.until(&format!("n{node} counts as dead"), 10_000, |world| !world.state().alive(NodeId(node)));
+    }
+
+    /// Expects that the agent of this node holds no lease from now on, for so long.
+    ///
+    /// # Panics
+    /// When it holds one.
+    pub fn expect_no_lease_for_ms(&mut self, node: u32, ms: u64) {
+        for _ in 0..ms / 100 {
+            self.run_ms(100);
+            let machine = &self.world.machines[&NodeId(node)];
+            let until =
+                machine.agent.as_ref().map_or(0, |agent| machine.clock.true_time(agent.lease_until()));
+            assert!(until <= self.world.now_us(), "n{node} holds a lease");
+        }
+    }
+
+    /// Returns the node that leads the control plane.
+    #[must_use]
+    pub fn leader(&self) -> Option<u32> {
+        self.world.node_of(Target::Leader).map(|node| node.0)
     }
 
     /// The operator deletes the service.

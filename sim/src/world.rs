@@ -390,6 +390,8 @@ pub struct World {
     pub(crate) quiet: bool,
     /// Nodes that are still away although faults have stopped.
     away: Vec<NodeId>,
+    /// True times from which on no lease of a removed node may last (H19).
+    lease_over_us: BTreeMap<NodeId, u64>,
 }
 
 /// The control plane's name and number of resource `n` of a shape.
@@ -497,6 +499,7 @@ impl World {
             healed: false,
             quiet: false,
             away: Vec::new(),
+            lease_over_us: BTreeMap::new(),
             plan,
         };
         for node in nodes {
@@ -746,6 +749,9 @@ impl World {
                 if other && machine.formatted.get(&record.resource) == Some(&member.incarnation) {
                     machine.damaged.remove(&record.resource);
                 }
+            }
+            if let Err(why) = crate::oracle::answers::nothing_names_the_removed(self.state()) {
+                self.wrong("H19", why);
             }
             let forced = self.state().resources.get(&record.resource).and_then(|known| known.forced.clone());
             self.oracle.record(&record, forced.as_ref());

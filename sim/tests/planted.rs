@@ -18,7 +18,8 @@ use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
-use mainstay_types::{Epoch, NodeId, Time};
+use mainstay_types::{Epoch, NodeId, NodeStatus, ResourceId, Time};
+use std::collections::BTreeSet;
 
 const SEEDS: &str = include_str!("planted_seeds.txt");
 /// Seeds that are tried when the recorded ones say nothing any more.
@@ -93,6 +94,24 @@ const STORIES: &[Story] = &[
         "n4 votes, and no member has found it at its addresses",
         "a_node_that_no_member_has_found_at_its_addresses_does_not_vote",
         a_node_that_no_member_has_found_at_its_addresses_does_not_vote,
+    ),
+    (
+        Bug::RemovedWithLastCopy,
+        "n1 is removed, and only it has what was acknowledged",
+        "a_node_with_the_last_complete_copy_is_not_removed",
+        a_node_with_the_last_complete_copy_is_not_removed,
+    ),
+    (
+        Bug::RemovalBreaksMajority,
+        "n2 is removed, and one of two voters lives",
+        "a_node_whose_vote_is_needed_is_not_removed",
+        a_node_whose_vote_is_needed_is_not_removed,
+    ),
+    (
+        Bug::RemovedAcknowledged,
+        "holds a lease",
+        "a_node_that_was_removed_while_it_was_dead_gets_no_lease",
+        a_node_that_was_removed_while_it_was_dead_gets_no_lease,
     ),
     (
         Bug::FirstHeardIsNode,
@@ -798,10 +817,43 @@ fn a_node_that_no_member_has_found_at_its_addresses_does_not_vote() {
         engine_addr: "10.1.0.4:7401".into(),
         witness: false,
         nonce: 4,
+        replace: false,
     };
     assert!(state.apply(Entry { at_ms: 0, command: admit }).is_ok());
     assert_eq!(state.next_seat(|node| *node == NodeId(4)), Some(NodeId(4)));
     assert!(state.next_seat(|_| false).is_none(), "n4 votes, and no member has found it at its addresses");
+}
+
+/// n1 alone has everything, and is dead; n2 has returned.
+fn a_node_with_the_last_complete_copy_is_not_removed() {
+    let mut state = Scenario::three().world.state().clone();
+    let resource = ResourceId(1);
+    // As the record is when the others have left the in-sync set.
+    let known = state.resources.get_mut(&resource).expect("it is there");
+    known.record.primary = None;
+    known.record.iss.retain(|member| member.node == NodeId(1));
+    state.nodes.get_mut(&NodeId(1)).expect("it is there").status = NodeStatus::Dead;
+    let refused = state.cannot_remove(NodeId(1), &BTreeSet::new()).is_some();
+    assert!(refused, "n1 is removed, and only it has what was acknowledged");
+}
+
+fn a_node_whose_vote_is_needed_is_not_removed() {
+    let mut state = cluster();
+    let dead = Command::NodeDead { node: NodeId(3), generation: 1 };
+    assert!(state.apply(Entry { at_ms: 0, command: dead }).is_ok());
+    let refused = state.cannot_remove(NodeId(2), &BTreeSet::new()).is_some();
+    assert!(refused, "n2 is removed, and one of two voters lives");
+}
+
+fn a_node_that_was_removed_while_it_was_dead_gets_no_lease() {
+    let mut sim = Scenario::three();
+    sim.make_leader(1);
+    let gone = if sim.primary() == Some(3) { 2 } else { 3 };
+    sim.power_cut(gone);
+    sim.until_dead(gone);
+    sim.remove_node(gone);
+    sim.power_on(gone);
+    sim.expect_no_lease_for_ms(gone, 8_000);
 }
 
 /// The copy was started while the node was off, so the other nodes hear the copy.

@@ -28,10 +28,24 @@ pub fn now_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
+/// Cause of an error of [`wait_for`]: a time limit of a test that a slow machine may miss. Found with
+/// `error.downcast_ref::<NotInTime>()`.
+#[derive(Debug)]
+pub struct NotInTime {
+    what: String,
+    limit: Duration,
+}
+
+impl std::fmt::Display for NotInTime {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}: not within {:?}", self.what, self.limit)
+    }
+}
+
 /// Asks `ready` every 50 ms until it gives a value. After `limit` fails with its last error.
 ///
 /// # Errors
-/// When the limit is reached.
+/// When the limit is reached: [`NotInTime`].
 pub fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -42,7 +56,7 @@ pub fn wait_for<T>(
         match ready() {
             Ok(value) => return Ok(value),
             Err(error) if start.elapsed() >= limit => {
-                return Err(error.context(format!("{what}: not within {limit:?}")));
+                return Err(error.context(NotInTime { what: what.to_string(), limit }));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }

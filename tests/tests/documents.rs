@@ -21,6 +21,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/lost-state.md",
     "docs/metrics.md",
     "docs/modes.md",
+    "docs/nodes.md",
     "docs/replica-directories.md",
     "docs/replicas.md",
     "docs/router.md",

@@ -1,6 +1,7 @@
 //! The agent as a whole: it serves the API from the start, and becomes a member when told to.
 
 mod membership;
+pub mod removed;
 
 use crate::AgentOptions;
 use crate::clock::boot_now;
@@ -173,6 +174,7 @@ impl Agent {
             hooks::start(directory.clone(), &self.options.state_dir, node, name, Arc::new(member.log.clone()));
         }
         *write(&self.member) = Some(member.clone());
+        removed::watch(&member, &self.options.state_dir, &self.fatal);
         Ok(member)
     }
 
@@ -511,6 +513,12 @@ impl Inbound for Agent {
         member.log.submit(Command::Note { severity: Severity::Critical, subject, text });
     }
 
+    fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem> {
+        let member = self.member().ok()?;
+        let state = member.log.view().state;
+        removed::of(&state, cluster, node)
+    }
+
     fn raft(&self, _from: NodeId, message: Vec<u8>) {
         if let Some(member) = read(&self.member).as_ref() {
             member.log.message(&message);
@@ -551,7 +559,11 @@ impl Inbound for Agent {
             }
             Call::Large => CallReply::Large { filler: "x".repeat(LARGE) },
             // The transport answers this question, because it knows which process asks.
-            Call::AmI => CallReply::Other { address: None },
+            Call::AmI => CallReply::Other { address: None, recorded: None },
+            Call::Who => match self.transport.own_node() {
+                Some(node) => CallReply::Is { node },
+                None => CallReply::other_cluster(),
+            },
             Call::Engine(request) => self.engine_question(request),
             Call::Users { resource, service, moves } => match self.member() {
                 Ok(member) => match users_of(

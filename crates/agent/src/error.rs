@@ -38,6 +38,8 @@ pub enum AgentError {
         "the file {path} of this node's state {what}, so this node cannot go on as the member that it was"
     )]
     Lost { path: PathBuf, what: String },
+    #[error("{0}")]
+    Removed(String),
     #[error("the agent cannot go on: {0}")]
     Fatal(String),
 }
@@ -45,6 +47,10 @@ pub enum AgentError {
 /// Remedy when a node gives an answer that does not fit the question.
 pub const OTHER_RELEASE: &str =
     "The two run different releases: install the same one on all nodes, and try again.";
+
+/// Remedy of a node that was removed from its cluster.
+pub const REJOIN_REMEDY: &str = "A restart does not help. The files of the node are kept. To join again as a new member: stop agent and engine, move the \
+     state directory away with `mv`, start both, and run `mainstay cluster join --peer ADDRESS --as NODE`. docs/nodes.md has each step.";
 
 impl AgentError {
     #[must_use]
@@ -58,6 +64,7 @@ impl AgentError {
             Self::Store(_) => (Code::AgentStore, "Look at the disk of the state directory."),
             Self::Transport(_) => (Code::AgentTransport, "Check the address and the network."),
             Self::NoCgroup => (Code::AgentCgroup, ""),
+            Self::Removed(_) => (Code::NodeRemoved, REJOIN_REMEDY),
             Self::Twin { .. } => (
                 Code::IdentityInUse,
                 "Stop the machine that is the copy. To use it as another node, empty its state directory and join it under another name.",
@@ -82,8 +89,8 @@ fn lost(message: String, path: &Path) -> Problem {
         message,
         format!(
             "A restart does not help. Do not put an older copy of the file in its place: the node could vote twice. Keep the state \
-             directory, and make the node anew: stop its agent and its engine, run `mv {state_dir} {state_dir}.lost`, start both with \
-             other ports, and join under another name. docs/lost-state.md has each step."
+             directory, and make the node anew: stop its agent and its engine, run `mv {state_dir} {state_dir}.lost`, start both, and \
+             join in its own place with `mainstay cluster join --replace`. docs/lost-state.md has each step."
         ),
     )
 }

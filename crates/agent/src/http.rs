@@ -8,6 +8,7 @@ pub mod destinations;
 mod existing;
 mod force;
 mod history;
+mod nodes;
 mod resources;
 mod scrubs;
 mod service_check;
@@ -90,7 +91,11 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/cluster/init", post(init))
         .route("/v1/cluster/join", post(join))
         .route("/v1/cluster/settings", get(settings::of_cluster).patch(settings::change_of_cluster))
-        .route("/v1/nodes", get(nodes))
+        .route("/v1/cluster/backup", get(nodes::backup))
+        .route("/v1/nodes", get(all_nodes))
+        .route("/v1/nodes/{name}/removal", get(nodes::removal).post(nodes::remove))
+        .route("/v1/nodes/{name}/replacement", post(nodes::replace))
+        .route("/v1/nodes/{name}/address", put(nodes::set_address))
         .route("/v1/resources", get(resources::list).post(resources::create))
         .route("/v1/resources/{name}", get(resources::show).delete(resources::delete))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
@@ -232,7 +237,7 @@ async fn cluster(AppState(agent): App) -> ApiResult<ClusterView> {
     blocking(move || Ok(agent.cluster_view(&*agent.member()?))).await
 }
 
-async fn nodes(AppState(agent): App) -> ApiResult<Vec<NodeView>> {
+async fn all_nodes(AppState(agent): App) -> ApiResult<Vec<NodeView>> {
     blocking(move || Ok(agent.cluster_view(&*agent.member()?).nodes)).await
 }
 

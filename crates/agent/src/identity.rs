@@ -22,6 +22,24 @@ pub struct Identity {
     /// State of this node's log, `agent.redb`.
     #[serde(default)]
     pub log: LogMark,
+    /// Era of the cluster in which this node joined; its log says which one it is in.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub era: u64,
+    /// Words about the removal of this node from its cluster. The node must not run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// Number by which agents know a cluster. Agents of two eras of a cluster are strangers to each
+/// other.
+#[must_use]
+pub fn number_of(cluster: u64, era: u64) -> u64 {
+    cluster ^ era
 }
 
 /// State of a node's log, as far as the node has noted it beside the log.
@@ -90,6 +108,8 @@ mod tests {
             name: "n3".into(),
             first_members: BTreeMap::new(),
             log: LogMark::Begun,
+            era: 0,
+            removed: None,
         };
         identity.save(dir.path()).unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap().as_ref(), Some(&identity));

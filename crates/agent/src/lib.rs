@@ -25,6 +25,7 @@ pub mod ports;
 pub mod raft;
 mod reach;
 pub mod reconciler_thread;
+pub mod recovery;
 pub mod replicas;
 pub mod reserve;
 pub mod service;

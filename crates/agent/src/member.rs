@@ -4,10 +4,10 @@ use crate::AgentOptions;
 use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
-use crate::identity::{Identity, LogMark};
+use crate::identity::{Identity, LogMark, number_of};
 use crate::lease::{self, LeaseKeeper};
 use crate::metrics::Metrics;
-use crate::own_state::mark;
+use crate::own_state::{mark, recorded};
 use crate::raft::store::{RaftStore, RaftStoreError};
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::reach::Reach;
@@ -41,6 +41,13 @@ pub fn suspects_path(state_dir: &Path) -> PathBuf {
     state_dir.join("suspects.redb")
 }
 
+/// Whether the node is a full member: it has its vote, or is to have none.
+#[must_use]
+pub fn has_joined(view: &View, node: NodeId) -> bool {
+    let known = view.state.nodes.get(&node).filter(|node| !node.candidate);
+    known.is_some_and(|known| !known.voter || view.voters.contains(&node))
+}
+
 pub struct Member {
     pub identity: Identity,
     pub log: RaftHandle,
@@ -65,9 +72,7 @@ impl Member {
     #[must_use]
     pub fn is_joining(&self) -> bool {
         let (view, own) = (self.log.view(), self.identity.node);
-        let votes =
-            view.state.nodes.get(&own).is_some_and(|node| !node.candidate) && view.voters.contains(&own);
-        !self.identity.first_members.is_empty() && !votes
+        !self.identity.first_members.is_empty() && !has_joined(&view, own)
     }
 
     /// Time for which this node has been joining without the state of the cluster; `None` once it
@@ -91,7 +96,6 @@ impl Member {
         metrics: &Arc<Metrics>,
         fatal: &SyncSender<AgentError>,
     ) -> Result<Self, AgentError> {
-        transport.set_identity(identity.cluster, identity.node);
         let file = |path: &Path| {
             let path = path.to_path_buf();
             move |source| AgentError::File { path, source }
@@ -114,6 +118,9 @@ impl Member {
         // Before the log has content: from then on both files have to be there.
         lease::prepare(&suspects_path(&options.state_dir))?;
         let mut store = RaftStore::open(&log_path(&options.state_dir))?;
+        // Nothing is sent before this is known: another era is another cluster.
+        let era = recorded(&store)?.cluster.map_or(identity.era, |cluster| cluster.era);
+        transport.set_identity(number_of(identity.cluster, era), identity.node);
         if identity.log == LogMark::Awaited {
             let (state_dir, mut begun) = (options.state_dir.clone(), identity.clone());
             store.on_begin(move || mark(&state_dir, &mut begun, LogMark::Begun));

@@ -90,6 +90,9 @@ pub struct JoinRequest {
     /// Random per joiner, to recognise a repeated request, and the joiner at the addresses that it
     /// states.
     pub nonce: u64,
+    /// The joiner takes the place of the dead node of this name.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// Data that a joiner needs to become a member.
@@ -98,6 +101,9 @@ pub struct JoinTicket {
     pub cluster: u64,
     pub cluster_name: String,
     pub node: NodeId,
+    /// See [`mainstay_control::state::Cluster::era`].
+    #[serde(default)]
+    pub era: u64,
     /// Agents of the members: the joiner has to answer them before it has their state.
     pub members: BTreeMap<NodeId, String>,
 }
@@ -121,6 +127,8 @@ pub enum Call {
     },
     /// Whether another process than the asking one has been heard as the asking node just now.
     AmI,
+    /// Which node answers.
+    Who,
     /// A question to the engine of the asked node: only [`engine::Request::Status`],
     /// [`engine::Request::Promise`] and those about scrubs are passed on.
     Engine(engine::Request),
@@ -211,9 +219,15 @@ pub enum CallReply {
     Large {
         filler: String,
     },
-    /// The address of the other process.
+    /// The address of the other process, and where the asking node is recorded.
     Other {
         address: Option<String>,
+        #[serde(default)]
+        recorded: Option<String>,
+    },
+    /// The answer to [`Call::Who`].
+    Is {
+        node: NodeId,
     },
     Engine(engine::Reply),
     Pool {

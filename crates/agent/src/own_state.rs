@@ -58,6 +58,9 @@ fn no_identity(state_dir: &Path) -> Result<(), AgentError> {
 }
 
 fn check(state_dir: &Path, mut identity: Identity) -> Result<Identity, AgentError> {
+    if let Some(words) = identity.removed {
+        return Err(AgentError::Removed(words));
+    }
     let (log, suspects) = (log_path(state_dir), suspects_path(state_dir));
     if identity.log == LogMark::Lost {
         let what = "lacks entries that this node had confirmed to the cluster".to_owned();

@@ -21,7 +21,7 @@ mod twins;
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{lock, read, spawn, write};
 use mainstay_control::members::{AGENT_PORT, canonical};
-use mainstay_types::NodeId;
+use mainstay_types::{Code, NodeId, Problem};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -113,6 +113,9 @@ pub trait Inbound: Send + Sync + 'static {
     fn twin(&self, node: NodeId, holder: &str, other: &str);
     /// Two processes at one address speak as `node` by turns.
     fn twin_in_place(&self, node: NodeId, address: &str);
+    /// Why nothing is taken of a node that says that it is `node` of this cluster, or of an earlier
+    /// era of it: the node has left the cluster.
+    fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem>;
 }
 
 /// The sending side towards all peers. Clones share it.
@@ -151,6 +154,17 @@ impl TransportShared {
         told.insert(host, now);
         true
     }
+}
+
+/// Words of other agents about a node.
+#[derive(Clone, Default, Debug)]
+pub struct Known {
+    /// The address of another process that is heard as this node.
+    pub twin: Option<String>,
+    /// Where the node is recorded.
+    pub recorded: Vec<String>,
+    /// The node has left the cluster.
+    pub gone: Option<Problem>,
 }
 
 struct PeerLanes {
@@ -235,10 +249,9 @@ impl Transport {
         self.set_peers(&BTreeMap::new());
     }
 
-    /// The address of a process that some of these agents hear as this node, and that is not this
-    /// one.
+    /// Asks these agents what they know of the node that this process is to be.
     #[must_use]
-    pub fn twin(&self, identity: (u64, NodeId), agents: &[String]) -> Option<String> {
+    pub fn ask_about(&self, identity: (u64, NodeId), agents: &[String]) -> Known {
         let (sender, answers) = sync_channel(agents.len());
         for address in agents {
             let (sender, address, shared) = (sender.clone(), address.clone(), self.shared.clone());
@@ -249,13 +262,22 @@ impl Transport {
             });
         }
         drop(sender);
+        let mut known = Known::default();
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         while let Ok(reply) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if let Ok(CallReply::Other { address: Some(address) }) = reply {
-                return Some(address);
+            match reply {
+                Ok(CallReply::Other { address: Some(address), .. }) => {
+                    known.twin = Some(address);
+                    return known;
+                }
+                Ok(CallReply::Other { recorded, .. }) => known.recorded.extend(recorded),
+                Ok(CallReply::Error(problem)) if problem.code == Code::NodeRemoved => {
+                    known.gone = Some(problem);
+                }
+                _ => {}
             }
         }
-        None
+        known
     }
 
     /// Nodes of the cluster send heartbeats this often.
@@ -496,8 +518,13 @@ fn serve(
         // This agent is starting, or its node is joining. The sender tries again.
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
+    let gone = inbound.gone(greeting.cluster, greeting.node);
     if stranger && greeting.lane != LaneKind::Call {
         return Err(invalid("the sender belongs to another cluster"));
+    }
+    if gone.is_some() && greeting.lane != LaneKind::Call {
+        // No vote, no heartbeat and no proposal of it reaches anything. It asks why.
+        return Err(io::ErrorKind::ConnectionRefused.into());
     }
     let address =
         greeting.address.map_or_else(|| from.ip().to_canonical().to_string(), |address| address.to_string());
@@ -527,13 +554,16 @@ fn serve(
             (LaneKind::Call, Kind::Call) => {
                 let question: Call = parse(&body)?;
                 let reply = match question {
+                    _ if gone.is_some() && !question.is_for_strangers() => {
+                        gone.clone().map_or_else(CallReply::other_cluster, CallReply::Error)
+                    }
                     _ if stranger && !question.is_for_strangers() => CallReply::other_cluster(),
                     Call::AmI => {
                         let other = shared.holders.other(greeting.node, greeting.run, &address, recorded);
                         if let Some(holder) = &other {
                             inbound.twin(greeting.node, holder, &address);
                         }
-                        CallReply::Other { address: other }
+                        CallReply::Other { address: other, recorded: recorded.map(str::to_owned) }
                     }
                     question => inbound.call(question),
                 };
@@ -682,6 +712,9 @@ mod tests {
         }
         fn twin(&self, _: NodeId, _: &str, _: &str) {}
         fn twin_in_place(&self, _: NodeId, _: &str) {}
+        fn gone(&self, _: u64, _: NodeId) -> Option<Problem> {
+            None
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Three agents in one process, each with a pretended engine. That is enough to see the control
 //! plane make a cluster, keep its state, elect, and fail over.
 
+mod nodes;
 mod support;
 
 use mainstay_agent::error::AgentError;
@@ -55,6 +56,7 @@ fn three_nodes(net: u8) -> Vec<TestNode> {
             address: (index == 1).then(|| nodes[index].address()),
             engine_address: None,
             witness: false,
+            replace: false,
         };
         let view: ClusterView = nodes[index].client().post("/v1/cluster/join", &join).unwrap();
         assert_eq!(view.nodes.len(), index + 1);
@@ -233,6 +235,7 @@ fn strangers_and_second_memberships_are_refused() {
         address: Some(nodes[0].address()),
         engine_address: None,
         witness: false,
+        replace: false,
     };
     assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), Code::NotAMember);
     nodes.iter().for_each(|node| drop(init(node)));
@@ -405,6 +408,7 @@ fn join_as(peer: &TestNode, name: &str, address: &str, engine: Option<&str>) -> 
         address: Some(address.into()),
         engine_address: engine.map(Into::into),
         witness: false,
+        replace: false,
     }
 }
 

@@ -13,7 +13,12 @@
 //! | `GET /v1/cluster` | | [`ClusterView`] |
 //! | `GET /v1/cluster/settings` | | `Vec<SettingView>` |
 //! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
+//! | `GET /v1/cluster/backup` | | [`ClusterBackup`] |
 //! | `GET /v1/nodes` | | `Vec<NodeView>` |
+//! | `GET /v1/nodes/{name}/removal` | | [`NodeRemoval`] |
+//! | `POST /v1/nodes/{name}/removal` | [`NodeRemove`] | [`Accepted`] |
+//! | `POST /v1/nodes/{name}/replacement` | [`NodeReplace`] | [`Accepted`] |
+//! | `PUT /v1/nodes/{name}/address` | [`NodeAddress`] | [`Accepted`] |
 //! | `GET /v1/resources` | | `Vec<ResourceView>` |
 //! | `POST /v1/resources` | [`ResourceCreate`] | [`ResourceView`] |
 //! | `GET /v1/resources/{name}` | | [`ResourceView`] |
@@ -53,6 +58,7 @@
 
 mod destinations;
 mod history;
+mod nodes;
 mod scrubs;
 mod services;
 mod settings;
@@ -64,6 +70,7 @@ pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
+pub use nodes::*;
 pub use scrubs::*;
 use serde::{Deserialize, Serialize};
 pub use services::*;
@@ -121,6 +128,9 @@ pub struct ClusterJoin {
     /// The node votes and holds no data. It needs no engine.
     #[serde(default)]
     pub witness: bool,
+    /// The node of this name is dead, and this one takes its place.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// Age of an answer of an earlier release, which names none.

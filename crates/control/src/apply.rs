@@ -16,8 +16,8 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, Choices, Code, JOURNAL_BYTES_MIN, Member, NodeId, NodeStatus, REPLICAS_MAX, ResourceId,
-    ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
+    BLOCK_BYTES, Choices, Code, JOURNAL_BYTES_MIN, Member, NodeId, NodeStatus, Problem, REPLICAS_MAX,
+    ResourceId, ResourceRecord, Severity, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,14 @@ impl State {
             Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
-            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce } => {
-                self.admit_node(at_ms, Newcomer { name, agent_addr, engine_addr, witness, nonce })
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace } => {
+                self.admit_node(at_ms, Newcomer { name, agent_addr, engine_addr, witness, nonce, replace })
+            }
+            Command::RemoveNode { node, lost } => self.remove_node(at_ms, node, &lost),
+            Command::ReplaceNode { node, by } => self.replace_node(at_ms, node, by),
+            Command::SetVote { node, votes } => self.set_vote(at_ms, node, votes),
+            Command::SetAddress { node, agent_addr, engine_addr } => {
+                self.set_address(at_ms, node, &agent_addr, &engine_addr)
             }
             Command::SeatNode { node } => self.seat_node(at_ms, node),
             Command::WithdrawNode { nonce } => self.withdraw_node(at_ms, nonce),
@@ -206,7 +212,7 @@ impl State {
         }
         reach!("control: a cluster is made");
         self.note(at_ms, Severity::Info, format!("cluster {name}"), "created");
-        self.cluster = Some(Cluster { id, name });
+        self.cluster = Some(Cluster { id, name, era: 0, earlier: Vec::new() });
         self.settings = settings;
         Outcome::Done
     }
@@ -270,6 +276,7 @@ impl State {
             voter,
             witness,
             candidate: false,
+            replaces: None,
             voters_seen: self.voters_version,
             nonce,
             links: Links::default(),
@@ -457,20 +464,26 @@ impl State {
         Ok(())
     }
 
-    fn delete_resource(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
+    /// The refusal to delete a resource that is in use.
+    pub(crate) fn cannot_delete(&self, id: ResourceId) -> Option<Problem> {
         if let Some((name, _)) = self.service_of(id) {
             reach!("control: a resource in use is not deleted");
-            return refused(
+            return Some(Problem::new(
                 Code::ResourceInUse,
                 format!("service {name} runs on it"),
                 format!("delete the service first: `mainstay service delete {name}`"),
-            );
+            ));
         }
-        if let Some(refusal) = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource)) {
-            return refusal;
+        let attached = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource));
+        match attached.or_else(|| self.needed_by_clone(id, None)) {
+            Some(Outcome::Refused(problem)) => Some(problem),
+            _ => None,
         }
-        if let Some(refusal) = self.needed_by_clone(id, None) {
-            return refusal;
+    }
+
+    pub(crate) fn delete_resource(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
+        if let Some(problem) = self.cannot_delete(id) {
+            return Outcome::Refused(problem);
         }
         let Some(resource) = self.resources.get_mut(&id) else {
             return refused(
@@ -572,6 +585,9 @@ impl State {
                 return fail(what);
             }
             if let Err(what) = self.check_origin(resource) {
+                return fail(what);
+            }
+            if let Err(what) = self.check_removed(resource) {
                 return fail(what);
             }
             if let Err(what) = self.check_broken(resource) {

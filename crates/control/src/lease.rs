@@ -80,6 +80,9 @@ pub struct View {
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     pub margin_ms: u64,
+    /// The highest number that a node has had. A node that is not in `nodes` and has no higher one
+    /// was removed.
+    pub last_node: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -196,7 +199,13 @@ impl View {
             lease_ms: state.settings.lease_ms,
             heartbeat_ms: state.settings.heartbeat_ms,
             margin_ms: state.settings.margin_ms,
+            last_node: state.last_node,
         }
+    }
+
+    /// Whether this node was removed.
+    fn is_over(&self, node: NodeId) -> bool {
+        node.0 <= self.last_node && !self.nodes.contains_key(&node)
     }
 }
 
@@ -425,8 +434,9 @@ impl LeaseMachine {
         // gone back to a state in which an older generation is alive.
         let suspected =
             self.suspected.keys().any(|suspect| suspect.node == from && suspect.generation >= generation);
+        let removed = self.view.is_over(from) && planted(Bug::RemovedAcknowledged);
         if self.is_voter()
-            && self.alive_generation(from) == Some(generation)
+            && (self.alive_generation(from) == Some(generation) || removed)
             && (!suspected || planted(Bug::SuspectAcknowledged))
         {
             self.heard.insert(from, now);

@@ -9,6 +9,7 @@
 
 use crate::apply::NAME_REMEDY;
 use crate::state::{Links, NODES_MAX, Node, Outcome, State, refused};
+use crate::votes::voters_wanted;
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
@@ -35,6 +36,8 @@ pub struct Newcomer {
     pub witness: bool,
     /// Random per attempt, to recognise a repeated request.
     pub nonce: u64,
+    /// The node of this name is dead, and this one takes its place; see `replacement.rs`.
+    pub replace: bool,
 }
 
 fn bad(what: &str, text: &str, why: &str) -> Problem {
@@ -208,9 +211,16 @@ impl State {
         if !valid_name(&new.name) {
             return refuse(Code::BadName, format!("'{}' is not a valid name", new.name), NAME_REMEDY);
         }
-        let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
-        let known = self.node_by_name(&new.name);
-        if let Some(node) = known.filter(|node| node.nonce != new.nonce) {
+        let addresses = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
+        let Addresses { agent, engine } = addresses;
+        let repeated = self.nodes.values().find(|node| node.name == new.name && node.nonce == new.nonce);
+        let known = repeated.or_else(|| self.node_by_name(&new.name));
+        let replaced = match known.filter(|node| node.nonce != new.nonce) {
+            Some(_) if new.replace => Some(self.replaceable(&new.name)?),
+            None if new.replace && repeated.is_none() => Some(self.replaceable(&new.name)?),
+            _ => None,
+        };
+        if let Some(node) = known.filter(|node| node.nonce != new.nonce && replaced.is_none()) {
             let message = format!(
                 "there is a node {} already, and it is another one: it has the agent's address {} and the engine's {}, and the one \
                  that asks has {agent} and {engine}",
@@ -219,7 +229,17 @@ impl State {
             return refuse(
                 Code::NameTaken,
                 message,
-                "choose another name with --as; `mainstay node list` shows the names that are taken",
+                "choose another name with --as; `mainstay node list` shows the names that are taken. If this machine is to take the \
+                 place of a dead node of this name, add --replace",
+            );
+        }
+        if let Some(other) = self.nodes.values().find(|node| {
+            replaced.is_some() && node.candidate && node.name == new.name && node.nonce != new.nonce
+        }) {
+            return refuse(
+                Code::NameTaken,
+                format!("another machine, at {}, is joining as {} already", other.agent_addr, new.name),
+                "wait for its end; see `mainstay node list`",
             );
         }
         if known.is_none() && self.nodes.len() >= NODES_MAX {
@@ -229,11 +249,23 @@ impl State {
                 "make another cluster of the further nodes",
             );
         }
+        // The addresses of the machine that is replaced are free with it.
+        self.check_addresses(addresses, |node| node.name == new.name)
+    }
+
+    /// Checks that no node but those that are `own` has these addresses, and that others reach
+    /// them.
+    pub(crate) fn check_addresses(
+        &self,
+        Addresses { agent, engine }: Addresses,
+        is_own: impl Fn(&Node) -> bool,
+    ) -> Result<(), Problem> {
+        let refuse = |code: Code, message: String, remedy: &str| Err(Problem::new(code, message, remedy));
         let (agent_text, engine_text) = (agent.to_string(), engine.to_string());
         if let Some(refusal) = self.address_of_a_service(&[&agent_text, &engine_text]) {
             return Err(refusal);
         }
-        for node in self.nodes.values().filter(|node| node.name != new.name) {
+        for node in self.nodes.values().filter(|node| !is_own(node)) {
             for stated in [&agent_text, &engine_text] {
                 let engine_counts = !node.witness;
                 if node.agent_addr == *stated || engine_counts && node.engine_addr == *stated {
@@ -260,11 +292,7 @@ impl State {
                 );
             }
             if !recorded && (agent.ip().is_loopback() || engine.ip().is_loopback()) {
-                return Err(bad(
-                    "a member",
-                    &new.agent_addr,
-                    "other machines cannot reach a loopback address",
-                ));
+                return Err(bad("a member", &agent_text, "other machines cannot reach a loopback address"));
             }
         }
         Ok(())
@@ -276,8 +304,10 @@ impl State {
         if let Err(refusal) = self.check_newcomer(&new) {
             return Outcome::Refused(refusal);
         }
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
-        if let Some(node) = self.nodes.values_mut().find(|node| node.name == name) {
+        let replaces = if new.replace { self.replaceable(&new.name).ok() } else { None };
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, .. } = new;
+        let is_repeated = |node: &&mut Node| node.name == name && node.nonce == nonce;
+        if let Some(node) = self.nodes.values_mut().find(is_repeated) {
             // An earlier attempt may have stated other addresses. The addresses of a voter are in
             // use.
             if node.candidate {
@@ -297,6 +327,7 @@ impl State {
             voter: false,
             witness,
             candidate: true,
+            replaces,
             voters_seen: self.voters_version,
             nonce,
             links: Links::default(),
@@ -330,15 +361,29 @@ impl State {
                 "it votes when it is back",
             );
         }
+        let (subject, witness) = (format!("node {}", node.name), node.witness);
+        if let Some(old) = node.replaces.filter(|old| self.nodes.contains_key(old)) {
+            let outcome = self.take_place(at_ms, id, old);
+            if outcome.is_ok() {
+                self.note(at_ms, Severity::Info, subject, "joined the cluster in place of a dead node");
+            }
+            return outcome;
+        }
         if let Some(behind) = self.unaware_of_voters() {
             return settling(&behind.name);
         }
-        self.voters_version += 1;
+        let members = self.nodes.values().filter(|node| !node.candidate).count() + 1;
+        let votes = self.voters().len() < voters_wanted(members);
+        self.voters_version += u64::from(votes);
         let Some(node) = self.nodes.get_mut(&id) else { return Outcome::Unchanged };
-        node.voter = true;
-        node.candidate = false;
-        let (subject, witness) = (format!("node {}", node.name), node.witness);
-        let text = if witness { "joined the cluster as a witness" } else { "joined the cluster" };
+        node.voter = votes;
+        (node.candidate, node.replaces) = (false, None);
+        let text = match (witness, votes) {
+            (true, true) => "joined the cluster as a witness",
+            (true, false) => "joined the cluster as a witness, and stands by: enough other nodes vote",
+            (false, true) => "joined the cluster",
+            (false, false) => "joined the cluster without a vote: enough other nodes vote",
+        };
         self.note(at_ms, Severity::Info, subject, text);
         Outcome::Done
     }
@@ -432,12 +477,13 @@ mod tests {
             engine_addr: engine_addr.into(),
             witness: false,
             nonce: 7,
+            replace: false,
         }
     }
 
     fn admit(state: &mut State, new: &Newcomer) -> Outcome {
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new.clone();
-        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce })
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, replace } = new.clone();
+        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace })
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl State {
     }
 
     /// Why `node` cannot get a replica of `resource`, if it cannot.
-    fn cannot_hold(&self, resource: &Resource, node: NodeId) -> Option<Outcome> {
+    pub(crate) fn cannot_hold(&self, resource: &Resource, node: NodeId) -> Option<Outcome> {
         let name = self.node_name(node);
         let Some(known) = self.nodes.get(&node) else {
             return Some(refused(
@@ -261,13 +261,13 @@ impl State {
 
     /// Whether a living whole member of the in-sync set remains without `node` (R11). Before the
     /// first write every replica has everything.
-    fn others_have_everything(&self, resource: &Resource, node: NodeId) -> bool {
+    pub(crate) fn others_have_everything(&self, resource: &Resource, node: NodeId) -> bool {
         resource.record.epoch == Epoch(0) || self.a_member_lives_whole(resource, Some(node))
     }
 
     /// The node is to hold a replica. R21: the failures of the service there were failures without
     /// this replica, so the service is tried anew. Otherwise a primary could never move there.
-    fn want_replica(&mut self, id: ResourceId, node: NodeId) {
+    pub(crate) fn want_replica(&mut self, id: ResourceId, node: NodeId) {
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.spec.replicas.push(node);
         resource.spec.replicas.sort_unstable();
@@ -279,7 +279,7 @@ impl State {
 
     /// Takes the replica of `node` out of specification and record; its node removes the files when
     /// it learns it. The caller has checked that it may go.
-    fn drop_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) {
+    pub(crate) fn drop_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) {
         let name = self.node_name(node);
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.spec.replicas.retain(|other| *other != node);

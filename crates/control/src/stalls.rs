@@ -324,6 +324,7 @@ mod tests {
                 voter: true,
                 witness: false,
                 candidate: false,
+                replaces: None,
                 voters_seen: 0,
                 nonce: 0,
                 links: Links::default(),

@@ -11,6 +11,7 @@
 use crate::facts::Fact;
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
+use crate::removal::Removed;
 use crate::rollback::{Rollback, RolledBack};
 use crate::scrubs::Scrubs;
 use crate::snapshots::{BeforeCopy, Snapshot};
@@ -29,6 +30,8 @@ use std::net::IpAddr;
 pub const NODES_MAX: usize = 64;
 /// Most resources, and most services, of a cluster.
 pub const RESOURCES_MAX: usize = 1024;
+/// Removed nodes that are remembered by name.
+pub const REMOVED_MAX: usize = 256;
 /// Events that are kept.
 pub const EVENTS_MAX: usize = 1000;
 /// Longest text of an event or a reason, in bytes; longer ones are cut.
@@ -61,6 +64,9 @@ pub struct State {
     pub last_event: u64,
     pub last_node: u32,
     pub last_resource: u64,
+    /// Nodes that have left the cluster, the last [`REMOVED_MAX`]; see `removal.rs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removed: BTreeMap<NodeId, Removed>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -68,6 +74,17 @@ pub struct Cluster {
     /// Random; the same on all nodes.
     pub id: u64,
     pub name: String,
+    /// 0, or random since the cluster was last begun anew on one node; see `era.rs`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub era: u64,
+    /// Numbers by which agents knew the cluster in its earlier eras.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -105,6 +122,9 @@ pub struct Node {
     /// itself; see `members.rs`.
     #[serde(default)]
     pub candidate: bool,
+    /// The node joins in place of this one, under its name; see `replacement.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<NodeId>,
     /// The newest [`State::voters_version`] that the node is known to act on.
     pub voters_seen: u64,
     /// Random number of the request that added the node, to recognise its repetition.
@@ -436,6 +456,9 @@ pub enum Command {
         engine_addr: String,
         witness: bool,
         nonce: u64,
+        /// The node of this name is dead, and this one takes its place; see `replacement.rs`.
+        #[serde(default)]
+        replace: bool,
     },
     /// Proposed by the leader: a node that joins has answered at its address with all entries in
     /// its log, and votes from now on.
@@ -445,6 +468,30 @@ pub enum Command {
     /// The node that joined with this nonce could not prove itself, and is forgotten again.
     WithdrawNode {
         nonce: u64,
+    },
+    /// The node leaves the cluster for good; see `removal.rs`. `lost` are the resources that the
+    /// operator gives up with it: it holds their only replica.
+    RemoveNode {
+        node: NodeId,
+        #[serde(default)]
+        lost: BTreeSet<ResourceId>,
+    },
+    /// A dead node leaves the cluster, and another member gets replicas of what it had; see
+    /// `replacement.rs`.
+    ReplaceNode {
+        node: NodeId,
+        by: NodeId,
+    },
+    /// Proposed by the leader: a member gets a vote, or loses it; see `votes.rs`.
+    SetVote {
+        node: NodeId,
+        votes: bool,
+    },
+    /// Other nodes find the agent and the engine of this member at other addresses from now on.
+    SetAddress {
+        node: NodeId,
+        agent_addr: String,
+        engine_addr: String,
     },
     /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements
     /// of those. Until every alive node has said so no further voter is added, so that any two
@@ -782,7 +829,9 @@ impl State {
     /// The node's name, or its id if it is unknown.
     #[must_use]
     pub fn node_name(&self, node: NodeId) -> String {
-        self.nodes.get(&node).map_or_else(|| node.to_string(), |node| node.name.clone())
+        let left = || self.removed.get(&node).map(|removed| removed.name.clone());
+        let known = self.nodes.get(&node).map(|node| node.name.clone());
+        known.or_else(left).unwrap_or_else(|| node.to_string())
     }
 
     /// The service that runs on the primary of `resource`; there is at most one.

@@ -5,6 +5,7 @@
 //! for some later start, on some other node. Limits, time limits, tests and choices count from the
 //! next decision on, so they are changed in place.
 
+use crate::ocf::{Ocf, is_secret};
 use crate::probe::Probe;
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec};
 use crate::vip::{Vip, listed};
@@ -97,8 +98,10 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         let Process {
             name: _,
             command,
+            ocf,
             prepare,
             user,
+            prepare_user,
             env,
             start_timeout_s,
             stop_timeout_s,
@@ -110,8 +113,10 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             probe_failures,
         } = old;
         changes.value(field("command"), command, &new.command, true);
+        ocf_changes(&field("ocf"), ocf.as_ref(), new.ocf.as_ref(), changes);
         changes.value(field("prepare"), prepare, &new.prepare, true);
         changes.text(field("user"), user.as_ref(), new.user.as_ref(), true);
+        changes.text(field("prepare_user"), prepare_user.as_ref(), new.prepare_user.as_ref(), true);
         let variables: BTreeSet<&String> = env.keys().chain(new.env.keys()).collect();
         for variable in variables {
             let (from, to) = match (env.get(variable), new.env.get(variable)) {
@@ -131,6 +136,29 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         changes.value(field("probe_timeout_s"), probe_timeout_s, &new.probe_timeout_s, false);
         changes.value(field("probe_failures"), probe_failures, &new.probe_failures, false);
     }
+}
+
+fn ocf_changes(field: &str, old: Option<&Ocf>, new: Option<&Ocf>, changes: &mut Changes) {
+    let (Some(old), Some(new)) = (old, new) else {
+        changes.text(field, old.map(|ocf| &ocf.agent), new.map(|ocf| &ocf.agent), true);
+        return;
+    };
+    let Ocf { agent, params, monitor_interval_s, monitor_timeout_s, monitor_failures } = old;
+    changes.value(format!("{field}.agent"), agent, &new.agent, true);
+    let names: BTreeSet<&String> = params.keys().chain(new.params.keys()).collect();
+    for name in names {
+        let (from, to) = (params.get(name), new.params.get(name));
+        if is_secret(name) && from != to {
+            let said = |value: Option<&String>| if value.is_some() { "a value" } else { "not set" };
+            let to = if from.is_some() && to.is_some() { "another value" } else { said(to) };
+            changes.note(format!("{field}.params.{name}"), said(from).into(), to.into(), true);
+        } else {
+            changes.text(format!("{field}.params.{name}"), from, to, true);
+        }
+    }
+    changes.value(format!("{field}.monitor_interval_s"), monitor_interval_s, &new.monitor_interval_s, false);
+    changes.value(format!("{field}.monitor_timeout_s"), monitor_timeout_s, &new.monitor_timeout_s, false);
+    changes.value(format!("{field}.monitor_failures"), monitor_failures, &new.monitor_failures, false);
 }
 
 fn ready_words(ready: Option<&Ready>) -> String {
@@ -207,6 +235,12 @@ window_s = 300
             ("[\"/usr/sbin/mysqld\"]", "[\"/usr/sbin/mysqld\", \"-v\"]", "process[0].command", true),
             ("prepare = [\"/usr/local/bin/init-db\"]\n", "", "process[0].prepare", true),
             ("user = \"mysql\"\n", "", "process[0].user", true),
+            (
+                "user = \"mysql\"\n",
+                "user = \"mysql\"\nprepare_user = \"root\"\n",
+                "process[0].prepare_user",
+                true,
+            ),
             ("TZ = \"UTC\"", "TZ = \"CET\"", "process[0].env.TZ", true),
             ("ready = { tcp = \"127.0.0.1:3306\" }", "", "process[0].ready", false),
             ("user = ", "stop_timeout_s = 7\nuser = ", "process[0].stop_timeout_s", false),

@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-const FIELDS: [Field; 70] = [
+const FIELDS: [Field; 78] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -26,9 +26,37 @@ const FIELDS: [Field; 70] = [
     ("process[].name", "a string", "name = \"mysqld\""),
     ("process[].command", "a list of strings", "command = [\"/usr/sbin/mysqld\", \"--datadir=/srv/db\"]"),
     ("process[].command[]", "a string", "command = [\"/usr/sbin/mysqld\", \"--port=3306\"]"),
+    ("process[].ocf", "a table", "ocf = { agent = \"ocf:heartbeat:pgsql\" }"),
+    ("process[].ocf.agent", "a string", "ocf = { agent = \"ocf:heartbeat:pgsql\" }"),
+    (
+        "process[].ocf.params",
+        "a table of strings",
+        "ocf = { agent = \"ocf:heartbeat:pgsql\", params = { pgdata = \"/srv/db/data\" } }",
+    ),
+    (
+        "process[].ocf.params.",
+        "a string",
+        "ocf = { agent = \"ocf:heartbeat:pgsql\", params = { pgport = \"5432\" } }",
+    ),
+    (
+        "process[].ocf.monitor_interval_s",
+        "a whole number of seconds",
+        "ocf = { agent = \"ocf:heartbeat:pgsql\", monitor_interval_s = 10 }",
+    ),
+    (
+        "process[].ocf.monitor_timeout_s",
+        "a whole number of seconds",
+        "ocf = { agent = \"ocf:heartbeat:pgsql\", monitor_timeout_s = 20 }",
+    ),
+    (
+        "process[].ocf.monitor_failures",
+        "a whole number",
+        "ocf = { agent = \"ocf:heartbeat:pgsql\", monitor_failures = 2 }",
+    ),
     ("process[].prepare", "a list of strings", "prepare = [\"/usr/local/bin/init-db\"]"),
     ("process[].prepare[]", "a string", "prepare = [\"/usr/local/bin/init-db\", \"/srv/db\"]"),
     ("process[].user", "a string", "user = \"mysql\""),
+    ("process[].prepare_user", "a string", "prepare_user = \"root\""),
     ("process[].env", "a table of strings", "env = { TZ = \"UTC\" }"),
     ("process[].env.", "a string", "env = { THREADS = \"4\" }"),
     ("process[].start_timeout_s", "a whole number of seconds", "start_timeout_s = 60"),
@@ -145,10 +173,9 @@ fn plain(path: &str) -> String {
             plain.push(c);
         }
     }
-    match plain.split_once(".env.") {
-        Some((process, _)) => format!("{process}.env."),
-        None => plain,
-    }
+    let tables = [".env.", ".ocf.params."];
+    let named = tables.iter().find_map(|table| Some(format!("{}{table}", plain.split_once(table)?.0)));
+    named.unwrap_or(plain)
 }
 
 fn field(path: &str) -> Option<&'static Field> {

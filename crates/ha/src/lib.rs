@@ -14,12 +14,14 @@ mod foundation;
 mod guard;
 mod machine;
 mod mount_watch;
+mod ocf;
 mod options;
 mod probe;
 mod shown;
 mod spec;
 mod steps;
 mod system;
+mod template;
 mod vip;
 
 pub use change::Change;
@@ -27,6 +29,9 @@ pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
 pub use mount_watch::{MountNews, MountWatch, Room};
+pub use ocf::{
+    Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
+};
 pub use options::{MountOption, mount_options};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
@@ -36,4 +41,5 @@ pub use shown::HIDDEN;
 pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
+pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};
 pub use vip::{Address, VIPS_MAX, Vip, listed as listed_addresses};

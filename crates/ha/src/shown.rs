@@ -7,7 +7,8 @@
 //! - The text, parsed and with its hidden values kept, is the same specification.
 
 use crate::fields::{self, fields_of};
-use crate::spec::{ServiceSpec, SpecError};
+use crate::ocf::is_secret;
+use crate::spec::{Process, ServiceSpec, SpecError};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -18,7 +19,7 @@ pub const HIDDEN: &str = "(hidden)";
 const REQUIRED: [(&str, &[&str]); 5] = [
     ("", &["name", "resource"]),
     ("mount", &["path"]),
-    ("process[]", &["name", "command"]),
+    ("process[]", &["name"]),
     ("vip", &["address"]),
     ("vip[]", &["address"]),
 ];
@@ -30,8 +31,8 @@ impl ServiceSpec {
     /// When a number does not fit into TOML, which validation excludes.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         let mut spec = self.clone();
-        for value in spec.processes.iter_mut().flat_map(|process| process.env.values_mut()) {
-            *value = HIDDEN.into();
+        for value in spec.processes.iter_mut().flat_map(hideable) {
+            *value.1 = HIDDEN.into();
         }
         let shown = Table::try_from(&spec)?;
         // The same tables with nothing in them but what has to be there.
@@ -41,9 +42,9 @@ impl ServiceSpec {
             "# Service {}, as it counts now. What is marked as default may be left out.\n",
             self.name
         );
-        if spec.processes.iter().any(|process| !process.env.is_empty()) {
+        if spec.processes.iter_mut().any(|process| hideable(process).next().is_some()) {
             text += &format!(
-                "# Values of env are not shown. A value that is left as \"{HIDDEN}\" stays as it is.\n"
+                "# Values of env and passwords are not shown. A value that is left as \"{HIDDEN}\" stays as it is.\n"
             );
         }
         text += &lines("", &shown, &least);
@@ -80,10 +81,13 @@ impl ServiceSpec {
     pub fn keep_hidden(&mut self, old: Option<&Self>) -> Result<(), SpecError> {
         for (i, process) in self.processes.iter_mut().enumerate() {
             let before = old.and_then(|old| old.processes.iter().find(|known| known.name == process.name));
-            for (variable, value) in process.env.iter_mut().filter(|(_, value)| *value == HIDDEN) {
-                let kept = before.and_then(|before| before.env.get(variable));
+            for (name, value) in hideable(process).filter(|(_, value)| *value == HIDDEN) {
+                let kept = before.and_then(|before| match name.strip_prefix("env.") {
+                    Some(variable) => before.env.get(variable),
+                    None => before.ocf.as_ref()?.params.get(name.strip_prefix("ocf.params.")?),
+                });
                 *value = kept.cloned().ok_or_else(|| SpecError {
-                    field: format!("process[{i}].env.{variable}"),
+                    field: format!("process[{i}].{name}"),
                     problem: format!("it is \"{HIDDEN}\", and the service has no value for it"),
                     remedy: "write the value that it is to have".into(),
                 })?;
@@ -91,6 +95,14 @@ impl ServiceSpec {
         }
         Ok(())
     }
+}
+
+/// The values of a process that are not shown, with the names of their fields.
+fn hideable(process: &mut Process) -> impl Iterator<Item = (String, &mut String)> {
+    let env = process.env.iter_mut().map(|(name, value)| (format!("env.{name}"), value));
+    let params = process.ocf.iter_mut().flat_map(|ocf| ocf.params.iter_mut());
+    let secret = params.filter(|(name, _)| is_secret(name));
+    env.chain(secret.map(|(name, value)| (format!("ocf.params.{name}"), value)))
 }
 
 /// The part of `table`, which is at `path`, that has to be there.

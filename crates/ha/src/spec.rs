@@ -5,6 +5,7 @@
 //! refused: a mistyped name must not silently become a default.
 
 use crate::fields;
+use crate::ocf::Ocf;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
 use crate::probe::Probe;
 use crate::system::system_directory;
@@ -93,14 +94,22 @@ pub struct Mount {
 #[serde(deny_unknown_fields)]
 pub struct Process {
     pub name: String,
-    /// Program and arguments; no shell is involved. Stays in the foreground.
+    /// Program and arguments; no shell is involved. Stays in the foreground. Empty only where
+    /// something else is run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Resource agent that is run instead of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ocf: Option<Ocf>,
     /// Runs to its end before `command` is started, each time the service starts: must be
     /// idempotent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// User that runs `prepare`; `user` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare_user: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// How long `prepare` and, after the start, readiness may take, each.
@@ -218,19 +227,35 @@ impl Process {
         STOP_SIGNALS.iter().find(|(name, _)| *name == self.stop_signal).map_or(15, |(_, number)| *number)
     }
 
-    /// `probe_interval_s` in milliseconds.
+    /// From one look at the process to the next, in milliseconds.
     pub(crate) fn probe_interval_ms(&self) -> u64 {
-        self.probe_interval_s.saturating_mul(1000)
+        self.ocf.as_ref().map_or(self.probe_interval_s, |ocf| ocf.monitor_interval_s).saturating_mul(1000)
     }
 
-    /// `probe_timeout_s` in milliseconds.
+    /// How long one look at the process may take, in seconds.
+    #[must_use]
+    pub fn look_timeout_s(&self) -> u64 {
+        self.ocf.as_ref().map_or(self.probe_timeout_s, |ocf| ocf.monitor_timeout_s)
+    }
+
+    /// The same in milliseconds.
     pub(crate) fn probe_timeout_ms(&self) -> u64 {
-        self.probe_timeout_s.saturating_mul(1000)
+        self.look_timeout_s().saturating_mul(1000)
+    }
+
+    /// Looks that fail in a row before the process is restarted.
+    pub(crate) fn failures_max(&self) -> u32 {
+        self.ocf.as_ref().map_or(self.probe_failures, |ocf| ocf.monitor_failures)
+    }
+
+    /// Whether it is looked at while it runs, by its probe or the monitor of its agent.
+    pub(crate) fn is_probed(&self) -> bool {
+        self.probe.is_some() || self.ocf.is_some()
     }
 
     /// Whether its start ends with a readiness test.
     pub(crate) fn is_tested(&self) -> bool {
-        self.ready.is_some() || self.probe.is_some()
+        self.ready.is_some() || self.is_probed()
     }
 }
 
@@ -385,9 +410,51 @@ impl Mount {
 }
 
 impl Process {
+    /// Checks that it is said what runs, once, with the fields that go with it.
+    fn validate_runner(&self, field: &str) -> Result<(), SpecError> {
+        let Some(ocf) = &self.ocf else {
+            if self.command.is_empty() {
+                return Err(SpecError::new(
+                    format!("{field}.command"),
+                    "there is nothing to run: the field is missing or empty",
+                    "add it; write it like `command = [\"/usr/sbin/mysqld\", \"--datadir=/srv/db\"]`; a resource agent is run with `ocf`",
+                ));
+            }
+            return command_field(&format!("{field}.command"), &self.command);
+        };
+        if !self.command.is_empty() {
+            return Err(SpecError::new(
+                format!("{field}.ocf"),
+                "there is a command too, and an entry runs one of them",
+                "remove command or ocf, or make a second [[process]] of it",
+            ));
+        }
+        let agent = "remove the line: ";
+        for (name, is_set, why) in [
+            (
+                "user",
+                self.user.is_some(),
+                "agents run as root, and a parameter of the agent names the user of its program",
+            ),
+            (
+                "ready",
+                self.ready.is_some(),
+                "it is ready when the agent's start has ended and its monitor finds it running",
+            ),
+            ("probe", self.probe.is_some(), "the agent's monitor is its probe"),
+            ("stop_signal", self.stop_signal != default_stop_signal(), "the agent's stop ends it"),
+        ] {
+            if is_set {
+                let problem = "it cannot be used with ocf";
+                return Err(SpecError::new(format!("{field}.{name}"), problem, format!("{agent}{why}")));
+            }
+        }
+        ocf.validate(&format!("{field}.ocf"))
+    }
+
     fn validate(&self, field: &str) -> Result<(), SpecError> {
         name_field(&format!("{field}.name"), &self.name)?;
-        command_field(&format!("{field}.command"), &self.command)?;
+        self.validate_runner(field)?;
         if !self.prepare.is_empty() {
             command_field(&format!("{field}.prepare"), &self.prepare)?;
         }
@@ -432,16 +499,13 @@ impl Process {
             ));
         }
         let strange = |c: char| c.is_control() || c.is_whitespace();
-        if let Some(user) = self.user.as_ref().filter(|user| {
-            user.is_empty()
-                || user.len() > USER_BYTES_MAX
-                || user.contains(strange)
-                || user.contains([':', '/'])
-        }) {
+        user_field(&format!("{field}.user"), self.user.as_ref())?;
+        user_field(&format!("{field}.prepare_user"), self.prepare_user.as_ref())?;
+        if self.prepare_user.is_some() && self.prepare.is_empty() {
             return Err(SpecError::new(
-                format!("{field}.user"),
-                format!("{user:?} is not a user name"),
-                "name a user as `getent passwd` shows it, or leave the field out for root",
+                format!("{field}.prepare_user"),
+                "there is no prepare that this user could run",
+                "remove the line, or add prepare",
             ));
         }
         let named = |name: &String| !name.is_empty() && !name.contains('=') && !name.contains(strange);
@@ -486,7 +550,20 @@ impl Process {
     }
 }
 
-fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
+fn user_field(field: &str, user: Option<&String>) -> Result<(), SpecError> {
+    let strange = |c: char| c.is_control() || c.is_whitespace() || c == ':' || c == '/';
+    let wrong = |user: &&String| user.is_empty() || user.len() > USER_BYTES_MAX || user.contains(strange);
+    match user.filter(wrong) {
+        None => Ok(()),
+        Some(user) => Err(SpecError::new(
+            field,
+            format!("{user:?} is not a user name"),
+            "name a user as `getent passwd` shows it, or leave the field out for root",
+        )),
+    }
+}
+
+pub(crate) fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
     if valid_name(name) {
         Ok(())
     } else {
@@ -593,6 +670,8 @@ preferred = "alpha"
             ("TZ = \"UTC\"", "\"T\\nZ\" = \"UTC\"", "process[0].env"),
             ("user = \"mysql\"", "user = \"my\\u0000sql\"", "process[0].user"),
             ("user = \"mysql\"", "user = \"my sql\"", "process[0].user"),
+            ("user = \"mysql\"", "prepare_user = \"my:sql\"", "process[0].prepare_user"),
+            ("prepare = [\"/usr/local/bin/init-db\"]", "prepare_user = \"root\"", "process[0].prepare_user"),
             ("127.0.0.1:3306", "127.0.0.1\\u0000:3306", "process[0].ready.tcp"),
             ("10.213.1.100/24\"", "10.213.1.100/24\"\ninterface = \"eth\\u0007\"", "vip.interface"),
             ("\"/usr/local/bin/init-db\"", "\"/usr\\u0000\"", "process[0].prepare"),

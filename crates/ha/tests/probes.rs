@@ -326,3 +326,24 @@ fn a_restarted_agent_goes_on_asking() {
     node.pass(1);
     assert_eq!(node.undone.last(), Some(&(ONE, true)));
 }
+
+#[test]
+fn a_process_that_is_gone_is_restarted_by_one_monitor() {
+    let agent = "ocf = { agent = \"ocf:heartbeat:Dummy\", monitor_interval_s = 5 }";
+    let mut node = Node::of(&SPEC.replace(
+        "command = [\"/bin/one\"]\nstart_timeout_s = 20\nprobe = { command = [\"/bin/ask-one\"] }",
+        agent,
+    ));
+    assert!(node.started.contains(&Step::CheckReady { process: 0 }), "its start is not waited for");
+    node.answers.insert(0, silence());
+    node.pass(5_000);
+    assert!(node.is_running() && node.undone.is_empty(), "one failure is not two");
+    node.answers.insert(0, Finding::Gone("exit code 7".into()));
+    node.pass(4_999);
+    assert!(node.undone.is_empty());
+    node.answers.clear();
+    node.answers.insert(0, Finding::Gone("exit code 7".into()));
+    node.pass(1);
+    assert_eq!(node.undone, [(TWO, false), (ONE, true)]);
+    assert_eq!(node.report.unwrap().last_failure, "process one does not run: exit code 7");
+}

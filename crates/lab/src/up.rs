@@ -229,6 +229,7 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
                     address: Some(address),
                     engine_address: None,
                     witness: member.witness,
+                    replace: false,
                 };
                 client.post("/v1/cluster/join", &request)
             };

@@ -2,7 +2,7 @@
 
 mod service;
 
-pub use self::service::ServiceCommand;
+pub use self::service::{ServiceCommand, ServiceCreateArgs, TemplateName};
 use crate::connect::Target;
 use crate::front::FrontArgs;
 use crate::output::fold;
@@ -265,6 +265,40 @@ pub enum ClusterCommand {
         /// Make this node a witness. It votes and holds no data, and it needs no engine.
         #[arg(long)]
         witness: bool,
+        /// Take the place of the dead node of this name, also of its replicas: the machine is
+        /// another one, or has a new disk. The old one is refused from then on.
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Write the record of the cluster to a file: members, resources, services and settings, but no
+    /// data of volumes.
+    Backup {
+        /// The file must not exist.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Begin the cluster anew on this node, because the majority of the nodes is lost for good. The
+    /// agent of this node must be stopped. All other nodes are refused from then on; they can join
+    /// again as new machines. Without the option it says what may be lost, and changes nothing.
+    Recover {
+        #[command(flatten)]
+        state: StateArgs,
+        /// Names of all other nodes, separated by commas: none of them runs, and none will come
+        /// back as the node that it was.
+        #[arg(long = "i-know-that-these-are-dead", value_delimiter = ',', value_name = "NODES")]
+        dead: Vec<String>,
+    },
+    /// Begin the cluster anew on this machine, from a backup of its record. No node of the cluster
+    /// may run, the agent of this machine must be stopped, and it must not be a member.
+    Restore {
+        /// A file that `cluster backup` wrote.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Name of the node of the backup that this machine is.
+        #[arg(long = "as", value_name = "NODE")]
+        node: String,
+        #[command(flatten)]
+        state: StateArgs,
     },
     /// Show the cluster and its nodes.
     Status,
@@ -299,6 +333,48 @@ pub struct InspectArgs {
 pub enum NodeCommand {
     /// List the nodes.
     List,
+    /// Remove a node from the cluster, alive or dead, with its vote and its replicas. Mainstay
+    /// refuses to remove a primary, a node whose vote the others need, and a node with data that no
+    /// other living node has. A removed node is told so, and stops.
+    Remove {
+        /// Name of the node.
+        name: String,
+        /// Remove it although it holds the only replica of a resource. That data is lost.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Let another member take over the replicas of a dead node, and remove the dead node. For a
+    /// new machine under the same name, use `cluster join --replace` on that machine.
+    Replace {
+        /// Name of the dead node.
+        name: String,
+        /// Name of a living member.
+        #[arg(long, value_name = "NODE")]
+        with: String,
+    },
+    /// Record other addresses of a node.
+    SetAddress {
+        /// Name of the node.
+        name: String,
+        /// Address of its agent, with or without a port. Without one it is port 7400.
+        #[arg(long)]
+        address: String,
+        /// Address of its engine, with or without a port [default: the host of --address, port
+        /// 7401]
+        #[arg(long)]
+        engine_address: Option<String>,
+        /// Record them although the node does not answer there now.
+        #[arg(long)]
+        unseen: bool,
+    },
+}
+
+/// Directory of a node's state, for commands that need the agent stopped.
+#[derive(Args, Debug, Clone)]
+pub struct StateArgs {
+    /// Durable state of the node.
+    #[arg(long, default_value = "/var/lib/mainstay", value_name = "DIR")]
+    pub state_dir: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -10,7 +10,7 @@ mod router;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use cli::{Cli, Command, SnapshotCommand};
+use cli::{Cli, ClusterCommand, Command, SnapshotCommand};
 use connect::idle;
 use failure::Outcome;
 use front::Front;
@@ -42,6 +42,12 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Router(args) => roles::router(args).map(|()| 0),
         Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
         Command::LogWriter(args) => roles::log_writer(&args).map(|()| 0),
+        Command::Cluster(ClusterCommand::Recover { state, dead }) => {
+            commands::nodes::recover(&state, &dead, output)
+        }
+        Command::Cluster(ClusterCommand::Restore { file, node, state }) => {
+            commands::nodes::restore(&file, &node, &state, output)
+        }
         Command::Cluster(command) => commands::cluster::run(command, &connect()?, output),
         Command::Node(command) => commands::cluster::node(&command, &connect()?, output),
         Command::Resource(command) => commands::resource::run(command, &connect()?, output),

@@ -85,7 +85,8 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],
     };
     mainstay_agent::run(options).map_err(|error| {
-        let is_lost = error.problem().code == Code::StateLost;
+        let known = error.problem().code;
+        let is_lost = known == Code::StateLost || known == Code::NodeRemoved;
         let remedy = match error {
             AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.problem().remedy,
             _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
@@ -95,7 +96,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
             _ if is_lost => error.problem().remedy,
             _ => REMEDY.to_owned(),
         };
-        let code = if is_lost { Code::StateLost } else { Code::AgentEnded };
+        let code = if is_lost { known } else { Code::AgentEnded };
         Failure::new(code, chain(&error), remedy)
     })
 }

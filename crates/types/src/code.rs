@@ -93,6 +93,7 @@ codes! {
     AgentFile "agent-file";
     AgentForbidden "agent-forbidden", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     AgentInternal "agent-internal";
+    AgentRuns "agent-runs", page: Some("docs/nodes.md");
     AgentStore "agent-store";
     AgentTimeout "agent-timeout", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     AgentTransport "agent-transport";
@@ -103,6 +104,7 @@ codes! {
     Attached "attached", page: Some("docs/attach.md");
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     BadAddress "bad-address";
+    BadBackup "bad-backup", page: Some("docs/nodes.md");
     BadDirectory "bad-directory", exit: exit::USAGE;
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
     BadMode "bad-mode", page: Some("docs/modes.md");
@@ -206,6 +208,7 @@ codes! {
     LackingEverywhere "lacking-everywhere", page: Some("docs/services.md");
     LackingWhereItRuns "lacking-where-it-runs", page: Some("docs/services.md");
     LastCopy "last-copy", page: Some("docs/copies-and-quorum.md");
+    LastNode "last-node", page: Some("docs/nodes.md");
     LastReplica "last-replica", page: Some("docs/replicas.md");
     Lease "lease";
     LedAsOlderCopy "led-as-older-copy", page: Some("docs/replica-directories.md");
@@ -230,8 +233,11 @@ codes! {
     NoScrub "no-scrub", page: Some("docs/scrub.md");
     NoScrubRuns "no-scrub-runs", page: Some("docs/scrub.md");
     NoSpace "no-space";
+    NodeAlive "node-alive", page: Some("docs/nodes.md");
     NodeDead "node-dead";
+    NodeRemoved "node-removed", exit: exit::STATE_LOST, page: Some("docs/nodes.md");
     NodeUnreachable "node-unreachable";
+    NodesNotNamed "nodes-not-named", page: Some("docs/nodes.md");
     NotAMember "not-a-member", status: 409;
     NotAllowed "not-allowed";
     NotCalled "not-called";
@@ -273,6 +279,7 @@ codes! {
     RunDir "run-dir";
     ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md");
     ScrubRunning "scrub-running", page: Some("docs/scrub.md");
+    ServiceExists "service-exists", page: Some("docs/services.md");
     ServiceFailed "service-failed", page: Some("docs/services.md");
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
     ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
@@ -299,6 +306,7 @@ codes! {
     UsersUnknown "users-unknown";
     VolatileJournal "volatile-journal", page: Some("docs/journal-devices.md");
     VolumeTooSmall "volume-too-small";
+    VoteNeeded "vote-needed", page: Some("docs/nodes.md");
     WaitOver "wait-over", exit: exit::UNREACHABLE, page: Some("docs/status.md");
     WrongDisk "wrong-disk", page: Some("docs/replica-directories.md");
     WrongJournal "wrong-journal", page: Some("docs/journal-devices.md");

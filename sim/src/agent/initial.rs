@@ -105,8 +105,10 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
         processes: vec![Process {
             name: "db".into(),
             command: vec!["/usr/bin/db".into()],
+            ocf: None,
             prepare: Vec::new(),
             user: None,
+            prepare_user: None,
             env: preferred
                 .filter(|node| node % 2 == 1)
                 .map(|node| ("PREFERRED".to_owned(), node.to_string()))

@@ -8,8 +8,9 @@ impl Consensus {
     fn is_electable(&self, place: usize, links: &dyn Links) -> bool {
         let holds = self.members[place].holds;
         let votes = (0..self.members.len())
+            .filter(|other| self.votes(*other))
             .filter(|other| self.members[*other].holds <= holds && self.talk(place, *other, links));
-        self.is_majority(votes.count())
+        self.votes(place) && self.is_majority(votes.count())
     }
 
     /// Returns the place of a member other than `but` that a majority would elect, if there is one.
@@ -28,6 +29,9 @@ impl Consensus {
         let now_ms = at_us / 1000;
         let mut others = Vec::with_capacity(self.members.len());
         for place in (0..self.members.len()).filter(|place| *place != leader) {
+            if !self.votes(place) {
+                continue;
+            }
             let Member { node, holds, .. } = self.members[place];
             if self.talk(leader, place, links) {
                 self.members[leader].handover.answered(now_ms, node);

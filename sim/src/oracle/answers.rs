@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub fn is_operators(command: &Command) -> bool {
     match command {
         Command::AddNode { .. }
+        | Command::RemoveNode { .. }
+        | Command::ReplaceNode { .. }
+        | Command::SetAddress { .. }
         | Command::CreateResource { .. }
         | Command::DeleteResource { .. }
         | Command::AddReplica { .. }
@@ -43,6 +46,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AdmitNode { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
+        | Command::SetVote { .. }
         | Command::VotersSeen { .. }
         | Command::NodeLinks { .. }
         | Command::RetryService { .. }
@@ -86,7 +90,32 @@ pub fn without_events(state: &State) -> State {
         last_event: state.last_event,
         last_node: state.last_node,
         last_resource: state.last_resource,
+        removed: state.removed.clone(),
     }
+}
+
+/// H20: a node was removed, and the voters that live are a majority of those that remain.
+///
+/// # Errors
+/// Their numbers, when they are not.
+pub fn a_majority_lives(state: &State) -> Result<&'static str, String> {
+    let voters = state.voters();
+    let alive = voters.iter().filter(|node| state.alive(**node)).count();
+    if alive * 2 > voters.len() {
+        return Ok("H20 a removal leaves a majority");
+    }
+    Err(format!("{alive} of {} voters live after it", voters.len()))
+}
+
+/// H19: no record of a resource names a node that was removed.
+///
+/// # Errors
+/// The resource, when one does.
+pub fn nothing_names_the_removed(state: &State) -> Result<(), String> {
+    if state.removed.is_empty() {
+        return Ok(());
+    }
+    state.check()
 }
 
 /// Judges the answer to `entry`, which made `after` of `before`, both without events. Returns a
@@ -206,6 +235,17 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             }
             _ => false,
         },
+        Command::RemoveNode { node, .. } => after.is_removed(*node),
+        Command::ReplaceNode { node, .. } => {
+            let held = before.resources.values().filter(|known| known.spec.replicas.contains(node));
+            let count =
+                |state: &State, id| state.resources.get(&id).map_or(0, |known| known.spec.replicas.len());
+            after.is_removed(*node)
+                && held.map(|known| known.id).all(|id| count(after, id) + 1 >= count(before, id))
+        }
+        Command::SetAddress { node, agent_addr, .. } => {
+            after.nodes.get(node).is_some_and(|known| known.agent_addr == *agent_addr)
+        }
         Command::DeleteResource { resource: id } => resource(id).is_none_or(|known| known.deleting),
         Command::AddReplica { resource: id, node } => {
             spec(id).is_some_and(|spec| spec.replicas.iter().filter(|held| *held == node).count() == 1)

@@ -154,5 +154,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "H7",
         "an operator's command takes effect once, or says why not and what to do. Checked: answers::judge, for every answer; what was asked for is so at the end: World::unfinished",
     ),
+    (
+        "H19",
+        "a removed node is named by no record, and its lease ends with what was acknowledged before. Checked: answers::nothing_names_the_removed; World::judge_removed_lease",
+    ),
+    ("H20", "a removal leaves the living voters a majority. Checked: answers::a_majority_lives"),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

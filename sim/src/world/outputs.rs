@@ -22,6 +22,9 @@ const OPERATION_US_MAX: u64 = 20_000_000;
 /// Time that it takes to find out that nothing is left of a service.
 const SWEEP_US: u64 = 500;
 
+/// Time in which every voter learns of a removal, in milliseconds, unless it is stopped or cut off.
+const REMOVAL_LEARNT_MS: u64 = 2_000;
+
 impl World {
     // Engines.
 
@@ -203,6 +206,19 @@ impl World {
         }
     }
 
+    /// H19: the voters learn of a removal soon, and a lease that was acknowledged before that ends.
+    fn judge_removed_lease(&mut self, node: NodeId, until_us: u64) {
+        let allowed_us = self.now_us + (self.plan.shape.lease_ms + REMOVAL_LEARNT_MS) * 1000;
+        let over_us = *self.lease_over_us.entry(node).or_insert(allowed_us);
+        if until_us > over_us {
+            let late_ms = (until_us - over_us) / 1000;
+            self.wrong(
+                "H19",
+                format!("{node} was removed, and gets a lease for {late_ms} ms more than it may"),
+            );
+        }
+    }
+
     fn agent_out(&mut self, node: NodeId, out: Out) {
         let agent_boot = self.machines[&node].agent_process.boot;
         let engine_boot = self.machines[&node].engine_process.boot;
@@ -218,7 +234,12 @@ impl World {
             }
             Out::Lease(until) => {
                 let until_us = self.machines[&node].clock.true_time(until);
-                let alive = self.state().alive(node);
+                let is_removed = self.state().is_removed(node);
+                if is_removed {
+                    self.judge_removed_lease(node, until_us);
+                }
+                // Until the voters have learnt of a removal, the node that goes is as good as others.
+                let alive = is_removed || self.state().alive(node);
                 self.oracle.lease(node, until_us, alive);
                 self.socket_to_engine(node, engine_boot, EngineIn::Lease(until));
             }

@@ -28,6 +28,11 @@ impl World {
     pub fn heal(&mut self) {
         self.healed = true;
         self.away = self.plan.shape.away.nodes.iter().copied().map(NodeId).collect();
+        // A removed node is switched off in the end: its agent ends when it is told.
+        let removed: Vec<NodeId> =
+            self.machines.keys().copied().filter(|node| self.state().is_removed(*node)).collect();
+        self.away
+            .extend(removed.iter().filter(|node| !self.away.contains(node)).copied().collect::<Vec<_>>());
         self.oracle.ha.healed();
         self.consensus.set_loss(0);
         let shape = &mut self.plan.shape;
@@ -83,7 +88,10 @@ impl World {
     /// Brings the nodes back that were away, and heals the network.
     fn come_back(&mut self) {
         self.note(None, Part::Fault, &[61], || "nodes that were away come back".into());
-        for node in std::mem::take(&mut self.away) {
+        let removed = |node: &NodeId| self.consensus.state().is_removed(*node);
+        let (stay, back): (Vec<_>, Vec<_>) = std::mem::take(&mut self.away).into_iter().partition(removed);
+        self.away = stay;
+        for node in back {
             self.start(node);
         }
         self.heal_network();

@@ -58,6 +58,10 @@ impl World {
             | Command::AdmitNode { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }
+            | Command::RemoveNode { .. }
+            | Command::ReplaceNode { .. }
+            | Command::SetVote { .. }
+            | Command::SetAddress { .. }
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
             | Command::RetryService { .. }

@@ -21,6 +21,7 @@ mod network;
 mod order;
 mod origin;
 mod promotion;
+mod removal;
 mod replicas;
 mod services;
 mod slow;

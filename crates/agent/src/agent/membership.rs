@@ -7,11 +7,11 @@
 //! - An agent does not start as a node if another machine is heard as that node. Nor does it start
 //!   as a node that is recorded at an address where the agent does not find itself.
 
-use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
+use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT, removed};
 use crate::clock::wall_ms;
 use crate::error::{AgentError, OTHER_RELEASE, settle};
-use crate::identity::{Identity, LogMark, write_durable};
-use crate::member::{Member, log_path, suspects_path};
+use crate::identity::{Identity, LogMark, number_of, write_durable};
+use crate::member::{Member, has_joined, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, random_u64};
 use crate::own_state::recorded;
 use crate::raft::store::RaftStore;
@@ -129,6 +129,8 @@ impl Agent {
             name: request.node.clone(),
             first_members: BTreeMap::new(),
             log: LogMark::Begun,
+            era: 0,
+            removed: None,
         };
         // The log before the identity: with the identity the node is a member, and has to have its
         // log.
@@ -200,6 +202,7 @@ impl Agent {
                 engine_address: addresses.engine.to_string(),
                 witness: request.witness,
                 nonce,
+                replace: request.replace,
             });
             let error = match self.ask_to_join(&request.peer, &question, ask_until) {
                 Ok(ticket) => return Ok((ticket, nonce)),
@@ -224,10 +227,11 @@ impl Agent {
         };
         drop(engine);
         let (ticket, nonce) = asked?;
-        let JoinTicket { cluster, cluster_name, node, members } = ticket;
+        let JoinTicket { cluster, cluster_name, node, era, members } = ticket;
         let (name, first_members) = (request.node.clone(), members.clone());
         let log = LogMark::Awaited;
-        let identity = Identity { cluster, cluster_name, node, name, first_members, log };
+        let removed = None;
+        let identity = Identity { cluster, cluster_name, node, name, first_members, log, era, removed };
         let begin = || -> Result<Arc<Member>, AgentError> {
             self.clear_leftovers()?;
             self.save_identity(&identity)?;
@@ -238,9 +242,7 @@ impl Agent {
             self.forget_membership(matches!(withdrawn, Withdrawal::Done));
             error.problem()
         })?;
-        let is_member = |view: &View| {
-            view.state.nodes.get(&node).is_some_and(|node| !node.candidate) && view.voters.contains(&node)
-        };
+        let is_member = |view: &View| has_joined(view, node);
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         if self.wait_for(&member, left(deadline - WITHDRAW_WITHIN), is_member) {
             return Ok(self.cluster_view(&member));
@@ -276,7 +278,7 @@ impl Agent {
             return None;
         }
         // A peer that does not answer now may be a member.
-        let own = Some((identity.cluster, identity.node));
+        let own = member.transport.identity();
         let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT);
         (!matches!(answer, Ok(CallReply::Error(_)))).then_some(member)
     }
@@ -302,7 +304,7 @@ impl Agent {
         if !same {
             return None;
         }
-        let own = Some((identity.cluster, identity.node));
+        let own = member.transport.identity();
         let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT).ok()?;
         let joined = member.log.view().state.nodes.get(&identity.node).is_some_and(|node| !node.candidate);
         (joined && matches!(answer, CallReply::Other { .. })).then(|| self.cluster_view(&member))
@@ -414,15 +416,15 @@ impl Agent {
     /// copy of the other.
     pub(super) fn refuse_twins(&self, identity: &Identity) -> Result<(), AgentError> {
         let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
-        let mut agents: BTreeMap<NodeId, String> = identity.first_members.clone();
-        agents.extend(known.nodes.values().map(|node| (node.id, node.agent_addr.clone())));
-        agents.remove(&identity.node);
-        let agents: Vec<String> = agents.into_values().collect();
+        let agents = others(identity, &known);
+        let number = number_in(identity, &known);
         let deadline = Instant::now() + silence_of(known.settings.heartbeat_ms) + TWIN_PATIENCE;
         loop {
-            let Some(other) = self.transport.twin((identity.cluster, identity.node), &agents) else {
-                return Ok(());
-            };
+            let words = self.transport.ask_about((number, identity.node), &agents);
+            if let Some(problem) = words.gone {
+                return Err(removed::note(&self.options.state_dir, identity, &problem));
+            }
+            let Some(other) = words.twin else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(AgentError::Twin {
                     name: identity.name.clone(),
@@ -441,6 +443,7 @@ impl Agent {
         let Some(recorded) = known.nodes.get(&identity.node).map(|node| node.agent_addr.as_str()) else {
             return Ok(());
         };
+        let (agents, number) = (others(identity, &known), number_in(identity, &known));
         let nonce = random_u64();
         let _proof = Proof::begin(self, nonce);
         let deadline = Instant::now() + ADDRESS_PATIENCE;
@@ -449,6 +452,14 @@ impl Agent {
             // If the kernel does not tell, nothing is known against this machine.
             let is_here = own_addresses().map_or(true, |own| is_recorded_here(recorded, &own, &self.listens));
             let reply = (!is_here).then(|| call(recorded, None, &Call::WhoJoins, ASK_TIMEOUT));
+            // The cluster may have recorded another address while this node was off.
+            if reply.is_some() {
+                let words = self.transport.ask_about((number, identity.node), &agents);
+                let own = own_addresses().unwrap_or_default();
+                if words.recorded.iter().any(|recorded| is_recorded_here(recorded, &own, &self.listens)) {
+                    return Ok(());
+                }
+            }
             if reply
                 .is_none_or(|reply| matches!(reply, Ok(CallReply::Joins { nonce: found }) if found == nonce))
             {
@@ -520,9 +531,9 @@ impl Agent {
     /// (R29).
     pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, Problem> {
         let member = self.member()?;
-        let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
-        let new =
-            Newcomer { name: node, agent_addr: agent_address, engine_addr: engine_address, witness, nonce };
+        let JoinRequest { node, agent_address, engine_address, witness, nonce, replace } = request;
+        let (agent_addr, engine_addr) = (agent_address, engine_address);
+        let new = Newcomer { name: node, agent_addr, engine_addr, witness, nonce, replace };
         if let Some(refused) = member.log.view().state.cannot_admit(&new) {
             return Err(refused);
         }
@@ -532,9 +543,9 @@ impl Agent {
         if !witness {
             prove(engine, identity, nonce, ("the engine", JOINER_REMEDY))?;
         }
-        let Newcomer { name, witness, nonce, .. } = new;
+        let Newcomer { name, witness, nonce, replace, .. } = new;
         let (agent_addr, engine_addr) = (agent.to_string(), engine.to_string());
-        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce };
+        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace };
         // A request that was taken back while its addresses were looked at is not recorded
         // afterwards.
         let withdrawn = lock(&self.withdrawn);
@@ -550,6 +561,7 @@ impl Agent {
                 cluster: member.identity.cluster,
                 cluster_name: member.identity.cluster_name.clone(),
                 node,
+                era: member.log.view().state.cluster.as_ref().map_or(0, |cluster| cluster.era),
                 members: member
                     .log
                     .view()
@@ -573,6 +585,19 @@ impl Agent {
         withdrawn.note(nonce);
         settle(member.log.propose(Command::WithdrawNode { nonce }, PROPOSE_TIMEOUT)).map(drop)
     }
+}
+
+/// Agents of all other nodes, as far as this one knows.
+fn others(identity: &Identity, known: &State) -> Vec<String> {
+    let mut agents: BTreeMap<NodeId, String> = identity.first_members.clone();
+    agents.extend(known.nodes.values().map(|node| (node.id, node.agent_addr.clone())));
+    agents.remove(&identity.node);
+    agents.into_values().collect()
+}
+
+/// Number by which other agents know the cluster of this node.
+fn number_in(identity: &Identity, known: &State) -> u64 {
+    number_of(identity.cluster, known.cluster.as_ref().map_or(identity.era, |cluster| cluster.era))
 }
 
 /// Requests to join that were taken back here, the last one at the end.

@@ -128,6 +128,8 @@ pub fn start(
         reads: Reads::default(),
         confirmed: BTreeMap::new(),
         seated: None,
+        dead_since: BTreeMap::new(),
+        parting: None,
         shared: Arc::new(DriverShared {
             view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
@@ -315,8 +317,13 @@ struct Driver {
     /// Last entry that each lagging voter has confirmed, and since when. The time counts from its
     /// last confirmation, or from when it began to lack entries.
     confirmed: BTreeMap<u64, (u64, Instant)>,
-    /// When a vote was last asked for a node that joins.
+    /// When a vote was last asked for a node.
     seated: Option<Instant>,
+    /// Since when this node has known each dead node as dead.
+    dead_since: BTreeMap<NodeId, Instant>,
+    /// A removed node that is still a member of the log, the last entry of the log at that time, and
+    /// since when.
+    parting: Option<(u64, u64, Instant)>,
     shared: Arc<DriverShared>,
     state_changed: bool,
     /// Outcomes that are told only once the view shows them: the proposer reads its own change.

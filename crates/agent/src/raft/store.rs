@@ -34,6 +34,9 @@ pub const ENTRIES_KEPT_MAX: u64 = ENTRIES_RETAINED + SNAPSHOT_EVERY_ENTRIES + 40
 /// Largest snapshot; it must fit into one frame between agents.
 pub const SNAPSHOT_BYTES_MAX: usize = 15 << 20;
 
+/// Entries and terms that are left out when the log begins anew.
+const LEFT_OUT: u64 = 1 << 20;
+
 /// Least number of bytes that are reserved for the growth of the log's file. A snapshot of the
 /// largest state and the longest log take less.
 const RESERVE_BYTES_MIN: u64 = 32 << 20;
@@ -191,6 +194,19 @@ impl RaftStore {
         let conf_state = ConfState { voters: vec![voter], ..ConfState::default() };
         let snapshot = make_snapshot(1, 1, conf_state, data);
         let hard_state = HardState { term: 1, commit: 1, ..HardState::default() };
+        self.persist(&[], Some(&hard_state), Some(&snapshot))
+    }
+
+    /// Begins the log anew with one voter and this state, beyond every entry that an earlier member
+    /// may have.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be written durably.
+    pub fn begin_anew(&mut self, voter: u64, data: Vec<u8>) -> Result<(), RaftStoreError> {
+        let (index, term) = (self.last() + LEFT_OUT, self.hard_state.term + LEFT_OUT);
+        let conf_state = ConfState { voters: vec![voter], ..ConfState::default() };
+        let snapshot = make_snapshot(index, term, conf_state, data);
+        let hard_state = HardState { term, commit: index, ..HardState::default() };
         self.persist(&[], Some(&hard_state), Some(&snapshot))
     }
 

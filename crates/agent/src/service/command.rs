@@ -3,8 +3,8 @@
 //!
 //! Guarantees
 //! - A program is in the cgroup `<root>/<service>/<process>/main` from its first instruction on.
-//!   The preparation of a process is in `prepare`, its readiness test in `ready` and its probe in
-//!   `probe` beside that.
+//!   The preparation of a process is in `prepare`, its readiness test in `ready`, its probe in
+//!   `probe` and the stop of a resource agent in `stop` beside that.
 //!   Their children stay there. So killing a cgroup leaves no process of it behind, and ends no
 //!   other process, whatever their names are.
 //! - A reused process id is never taken for the process: it is told by its start time as well.
@@ -102,6 +102,7 @@ pub enum Role {
     Prepare,
     Ready,
     Probe,
+    Stop,
 }
 
 impl Role {
@@ -113,6 +114,7 @@ impl Role {
             Self::Prepare => "prepare",
             Self::Ready => "ready",
             Self::Probe => "probe",
+            Self::Stop => "stop",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Needs of a service that this node does not meet: users, programs, an interface, a file system.
 //!
 //! Guarantees
-//! - Nothing is started, mounted or changed to find out.
+//! - Nothing is mounted or changed to find out, and nothing is started but a resource agent that
+//!   describes itself.
 //! - Files on the service's own volume are not looked for: they are there only while it is mounted.
 //! - A need is told as lacking only when that was found out.
 
@@ -62,10 +63,10 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
     }
     for (i, process) in spec.processes.iter().enumerate() {
         let field = |name: &str| format!("process[{i}].{name}");
-        if let Some(user) = &process.user
-            && !command::user_exists(user)
-        {
-            note(field("user"), format!("there is no user {user}"), "make the user there");
+        for (name, user) in [("user", &process.user), ("prepare_user", &process.prepare_user)] {
+            if let Some(user) = user.as_ref().filter(|user| !command::user_exists(user)) {
+                note(field(name), format!("there is no user {user}"), "make the user there");
+            }
         }
         let mut lacks = match runners::of(process) {
             Ok(runner) => runner.lacks(process, spec),
@@ -131,7 +132,7 @@ pub(super) fn program_lacks(
 }
 
 /// Whether `path` is on the service's own file system, of which other nodes know nothing.
-fn is_on_volume(path: &Path, spec: &ServiceSpec) -> bool {
+pub(super) fn is_on_volume(path: &Path, spec: &ServiceSpec) -> bool {
     let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
     mount.is_some_and(|mount| follow(path).starts_with(mount))
 }
@@ -238,6 +239,10 @@ mod tests {
         let process = |text: &str| spec(&format!("[[process]]\nname='a'\n{text}"));
         for (text, field) in [
             ("command=['/bin/sh']\nuser='nobody-has-this'\n".to_owned(), "process[0].user"),
+            (
+                "command=['/bin/sh']\nprepare=['/bin/sh']\nprepare_user='nobody-has-this'\n".into(),
+                "process[0].prepare_user",
+            ),
             ("command=['/nonexistent/db']\n".into(), "process[0].command"),
             ("command=['no-such-program']\n".into(), "process[0].command"),
             (format!("command=['{plain}']\n"), "process[0].command"),

@@ -13,12 +13,13 @@
 //! | healthy | failures in a row start at 0 again |
 //! | recovering | the same; the service says that the process recovers |
 //! | unhealthy, or no answer in time | one more failure; at `probe_failures` a restart |
+//! | gone: it cleanly does not run | a restart |
 //! | not asked | nothing: this node could not ask, which says nothing of the process |
 //!
 //! Invariants
 //! - At most one probe of a process is under way.
-//! - A process is restarted only after `probe_failures` failures in a row, all since its last
-//!   start.
+//! - A process that may still run is restarted only after `probe_failures` failures in a row, all
+//!   since its last start.
 //! - A process that does not answer is not asked to end either: it is killed at once. A stop signal
 //!   would wait for a process that stands still, up to `stop_timeout_s`.
 //! - A probe is answered before the next one is asked, so a slow probe is never asked more often
@@ -41,6 +42,8 @@ pub enum Finding {
     /// The process answers that it recovers from a crash or still starts.
     Recovering(String),
     Unhealthy(String),
+    /// It does not run, and that is certain.
+    Gone(String),
     /// This node could not ask.
     NotAsked(String),
 }
@@ -96,7 +99,7 @@ impl Machine {
         };
         let processes = self.spec.processes.iter().enumerate();
         let ready: Vec<(usize, u64)> = processes
-            .filter(|(process, described)| described.probe.is_some() && is_ready(*process))
+            .filter(|(process, described)| described.is_probed() && is_ready(*process))
             .map(|(process, described)| (process, described.probe_interval_ms()))
             .collect();
         let mut before = std::mem::take(&mut self.watched);
@@ -156,9 +159,10 @@ impl Machine {
             // The probe ran beside the undo of something that it may have needed.
             return;
         }
-        let (limit, name) = (described.probe_failures, &described.name);
+        let (limit, name) = (described.failures_max(), &described.name);
         let before = watched.words.take();
         let failures = watched.failures;
+        let is_gone = matches!(finding, Finding::Gone(_));
         match finding {
             Finding::Healthy => watched.failures = 0,
             Finding::Recovering(_) if planted(Bug::RecoveryIsUnhealthy) => watched.failures += 1,
@@ -171,6 +175,11 @@ impl Machine {
                 watched.failures += 1;
                 watched.words = Some(format!("process {name} does not answer: {why}"));
             }
+            Finding::Gone(why) => {
+                reach!("ha: a probe finds that a process does not run");
+                watched.failures = limit.max(failures.saturating_add(1));
+                watched.words = Some(format!("process {name} does not run: {why}"));
+            }
             Finding::NotAsked(why) => {
                 reach!("ha: a probe could not be asked");
                 watched.words = Some(format!("whether process {name} answers is not known: {why}"));
@@ -182,6 +191,7 @@ impl Machine {
         if failed {
             let why = watched.words.clone().unwrap_or_default();
             let why = match watched.failures {
+                _ if is_gone => why,
                 1 => why,
                 times => format!("{why} ({times} probes in a row failed)"),
             };

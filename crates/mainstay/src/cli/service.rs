@@ -1,7 +1,8 @@
 //! `mainstay service …`.
 
 use super::WaitArgs;
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
+use mainstay_types::size;
 use std::path::PathBuf;
 
 #[derive(Subcommand, Debug)]
@@ -22,6 +23,9 @@ pub enum ServiceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+    /// Write a commented service file for a program that Mainstay knows, and apply it. The file
+    /// stays, for changes. It is removed again if the service is refused.
+    Create(ServiceCreateArgs),
     /// List the services.
     List,
     /// Show one service.
@@ -146,4 +150,52 @@ pub enum ServiceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+}
+
+/// Programs that `service create` has a template for.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TemplateName {
+    /// MariaDB, as Debian packages it.
+    Mariadb,
+    /// MySQL 8.0.30 or newer.
+    Mysql,
+    /// PostgreSQL, as Debian packages it.
+    Postgresql,
+    /// A file system without a program.
+    Filesystem,
+}
+
+#[derive(Args, Debug)]
+pub struct ServiceCreateArgs {
+    /// Program that the service runs.
+    #[arg(value_enum)]
+    pub template: TemplateName,
+    /// Resource that the service runs on.
+    #[arg(long, value_name = "RESOURCE")]
+    pub resource: String,
+    /// Name of the service. Default: the name of the resource.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Floating address with its prefix length, for example 10.0.0.7/24.
+    #[arg(long, value_name = "ADDRESS/LENGTH")]
+    pub vip: Option<String>,
+    /// Volume of the resource, counted from 0.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub volume: u16,
+    /// Memory of a node that a database may use, for example 8GiB. Default: half the memory of this
+    /// machine.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// Major version of PostgreSQL. Default: the newest one that is installed on this machine.
+    #[arg(long, value_name = "N")]
+    pub release: Option<u32>,
+    /// Where to write the file. A file that exists is never overwritten. Default: NAME.toml in this
+    /// directory.
+    #[arg(long, value_name = "FILE", conflicts_with = "print")]
+    pub output: Option<PathBuf>,
+    /// Print the file. Write and apply nothing.
+    #[arg(long)]
+    pub print: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
 }

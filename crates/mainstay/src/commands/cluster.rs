@@ -1,11 +1,11 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::settings;
+use super::{nodes, settings};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::Outcome;
 use crate::interrupt::GoesOn;
 use crate::output::{self, Output, table};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, NodeView};
+use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView};
 use mainstay_client::Client;
 use mainstay_types::size;
 use std::net::SocketAddr;
@@ -21,10 +21,17 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             }
             made
         }
-        ClusterCommand::Join { peer, node, address, engine_address, witness } => {
+        ClusterCommand::Join { peer, node, address, engine_address, witness, replace } => {
             let _told = forming("joining");
-            let request = ClusterJoin { peer, node, address, engine_address, witness };
+            let request = ClusterJoin { peer, node, address, engine_address, witness, replace };
             client.post("/v1/cluster/join", &request)?
+        }
+        ClusterCommand::Backup { file } => {
+            nodes::backup(&file, client, output)?;
+            return Ok(0);
+        }
+        ClusterCommand::Recover { .. } | ClusterCommand::Restore { .. } => {
+            unreachable!("these ask no agent")
         }
         ClusterCommand::Status => client.get("/v1/cluster")?,
         ClusterCommand::Set { settings: chosen } => {
@@ -36,7 +43,7 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             return Ok(0);
         }
     };
-    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), nodes(cluster)))?;
+    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), table_of(cluster)))?;
     Ok(0)
 }
 
@@ -63,10 +70,17 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         NodeCommand::List => {
             let cluster: ClusterView = client.get("/v1/cluster")?;
             let words = |_: &Vec<NodeView>| match cluster.as_of_ms {
-                Some(0) => nodes(&cluster),
-                _ => format!("{}\n{}", head(&cluster), nodes(&cluster)),
+                Some(0) => table_of(&cluster),
+                _ => format!("{}\n{}", head(&cluster), table_of(&cluster)),
             };
             output.result(&cluster.nodes, words)?;
+        }
+        NodeCommand::Remove { name, force } => nodes::remove(name, *force, client, output)?,
+        NodeCommand::Replace { name, with } => nodes::replace(name, with, client, output)?,
+        NodeCommand::SetAddress { name, address, engine_address, unseen } => {
+            let (address, engine_address, unseen) = (address.clone(), engine_address.clone(), *unseen);
+            let request = NodeAddress { address, engine_address, unseen };
+            nodes::set_address(name, &request, client, output)?;
         }
     }
     Ok(0)
@@ -107,7 +121,7 @@ pub fn head(cluster: &ClusterView) -> String {
     )
 }
 
-fn nodes(cluster: &ClusterView) -> String {
+fn table_of(cluster: &ClusterView) -> String {
     let row = |node: &NodeView| {
         let status = match (node.status, node.connected, node.log_lag_ms) {
             (NodeStatus::Alive, ..) if cluster.as_of_ms != Some(0) && node.name != cluster.this_node => {
@@ -125,7 +139,7 @@ fn nodes(cluster: &ClusterView) -> String {
             (true, _) => "leader",
             (false, true) => "voter",
             (false, false) if node.candidate => "joins, no vote yet",
-            (false, false) => "",
+            (false, false) => "stands by, no vote",
         };
         let role = if node.witness { format!("{role}, witness") } else { role.to_owned() };
         let free = match node.pool_free_bytes {
@@ -141,7 +155,7 @@ fn nodes(cluster: &ClusterView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{head, nodes};
+    use super::{head, table_of};
     use mainstay_api::rest::ClusterView;
 
     /// An answer of a release that did not tell the age.
@@ -165,10 +179,10 @@ mod tests {
         assert!(head(&view).contains("2 of 2 nodes alive"), "{}", head(&view));
         view.as_of_ms = Some(90_000);
         assert!(head(&view).contains("no majority") && head(&view).contains(" ago"), "{}", head(&view));
-        assert!(nodes(&view).contains(" ago"), "{}", nodes(&view));
+        assert!(table_of(&view).contains(" ago"), "{}", table_of(&view));
         view.as_of_ms = None;
         assert!(head(&view).contains("it is not known how old the state is"), "{}", head(&view));
-        assert!(nodes(&view).contains("alive once, not known when"), "{}", nodes(&view));
+        assert!(table_of(&view).contains("alive once, not known when"), "{}", table_of(&view));
         view.joining_ms = Some(12_400);
         assert_eq!(
             head(&view),

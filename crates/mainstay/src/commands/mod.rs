@@ -8,6 +8,7 @@ pub mod history;
 pub mod inspect;
 pub mod metrics;
 mod modes;
+pub mod nodes;
 pub mod probe;
 pub mod resource;
 mod scrub;

@@ -1,5 +1,6 @@
 //! `mainstay service …`.
 
+mod create;
 mod edit;
 mod looks;
 mod orders;
@@ -23,6 +24,7 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
         ServiceCommand::Apply { file, dry_run, force, wait } => {
             apply_text(read(&file)?, (dry_run, force), None, wait, client, output)?
         }
+        ServiceCommand::Create(args) => create::create(args, client, output)?,
         ServiceCommand::Check { file } => return looks::check(&file, client, output),
         ServiceCommand::Show { name } => looks::show(&name, client, output)?,
         ServiceCommand::Edit { name, yes, force, wait } => {
@@ -119,11 +121,21 @@ fn apply_text(
     client: &Client,
     output: Output,
 ) -> Outcome<()> {
-    let mut applied: ServiceApplied =
+    let applied: ServiceApplied =
         client.put("/v1/services", &ServiceApply { toml, dry_run, force, edition })?;
     if dry_run {
         return output.result(&applied, would);
     }
+    await_applied(applied, wait, client, output)
+}
+
+/// Waits until a service that was applied runs, and says how it is.
+fn await_applied(
+    mut applied: ServiceApplied,
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
     output.note(&did(&applied));
     let unchanged = applied.effect == ServiceEffect::Unchanged && runs(&applied.service);
     // A service that an operator has stopped does not run because its file is another one.

@@ -370,6 +370,12 @@ bugs! {
     RecoveryIsUnhealthy("R28"),
     /// A node votes before it has proven itself at its addresses.
     VotesUnproven("R29"),
+    /// A node is removed although no other living node has all that was acknowledged.
+    RemovedWithLastCopy("R29"),
+    /// A node is removed although the living nodes are no majority without its vote.
+    RemovalBreaksMajority("R29"),
+    /// Voters acknowledge the heartbeats of a node that was removed.
+    RemovedAcknowledged("R29"),
     /// Two machines have the identity of one node, and the machine that was heard first counts as
     /// the node.
     FirstHeardIsNode("R29"),

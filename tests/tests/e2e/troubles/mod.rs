@@ -12,6 +12,7 @@ mod mounts;
 mod processes;
 mod replicas;
 mod slips;
+mod templates;
 
 use crate::cluster::{LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -30,6 +31,7 @@ pub const ALL: &[&[(&str, Trouble)]] = &[
     daily::TROUBLES,
     cluster::TROUBLES,
     slips::TROUBLES,
+    templates::TROUBLES,
 ];
 
 /// The lab with all nodes alive and nothing on them. Makes a new one if `held` is none.

@@ -124,6 +124,7 @@ mod tests {
                     voter: true,
                     witness: false,
                     candidate: false,
+                    replaces: None,
                     voters_seen: 0,
                     nonce: id,
                     links: mainstay_control::state::Links::default(),

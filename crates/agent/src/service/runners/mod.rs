@@ -21,6 +21,7 @@
 //! - A kill takes no longer than its patience. Only a watch may wait without a limit.
 //! - A runner keeps nothing in memory: the next agent starts with what was noted.
 
+mod ocf;
 mod process;
 
 use super::cgroup;
@@ -29,7 +30,7 @@ use super::footing::Footing;
 use super::lacks::Lack;
 use super::lane::Haste;
 use super::output::Outputs;
-use mainstay_ha::{Process, Ready, ServiceSpec};
+use mainstay_ha::{Finding, Process, Ready, ServiceSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,7 +39,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// All runners. Each entry of a specification is for one of them.
-static RUNNERS: [&dyn Runner; 1] = [&process::PlainProcess];
+static RUNNERS: [&dyn Runner; 2] = [&process::PlainProcess, &ocf::OcfAgent];
 
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
 
@@ -72,7 +73,18 @@ pub trait Runner: Sync {
     ///
     /// # Errors
     /// When that cannot be asked, and will not be either a moment later.
-    fn ready(&self, here: &ProcessHere, waited: Duration) -> Result<Readiness, String>;
+    fn ready(&self, here: &ProcessHere, note: Option<&Note>, waited: Duration) -> Result<Readiness, String>;
+
+    /// Returns the command by which this runner itself looks whether the process runs; `None` if it
+    /// has none, so that the specification's probe counts.
+    fn monitor(&self, _here: &ProcessHere) -> Option<Result<ProcessPlan, String>> {
+        None
+    }
+
+    /// Meaning of the exit code and the last line of [`Runner::monitor`].
+    fn judged(&self, code: i32, said: String) -> Finding {
+        Finding::NotAsked(format!("{code} {said}"))
+    }
 
     /// Stops the process, with the patience of its specification unless it has to end at once.
     ///
@@ -93,9 +105,24 @@ pub struct Started {
     pub watch: Watch,
 }
 
-/// Waits until the process has ended, and returns how, in words for the operator. Runs on a thread
-/// of its own. Gives up when it is not wanted any more, since the process was stopped or killed.
-pub type Watch = Box<dyn FnOnce(&dyn Fn() -> bool) -> String + Send>;
+/// Waits until the process has ended, and returns how. Runs on a thread of its own. Gives up when
+/// it is not wanted any more, since the process was stopped or killed.
+pub type Watch = Box<dyn FnOnce(&dyn Fn() -> bool) -> Ended + Send>;
+
+/// End of a process by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// In words for the operator.
+    pub status: String,
+    /// Whether another attempt on this node would end alike.
+    pub is_permanent: bool,
+}
+
+impl From<String> for Ended {
+    fn from(status: String) -> Self {
+        Self { status, is_permanent: false }
+    }
+}
 
 /// Identity of a process that was started. Only its runner knows the form.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -228,10 +255,15 @@ mod tests {
 
     #[test]
     fn each_process_that_a_specification_may_name_has_one_runner() {
-        let spec = ServiceSpec::parse("name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['a']\n");
-        let process = spec.expect("it is one").processes.remove(0);
-        assert_eq!(RUNNERS.iter().filter(|runner| runner.takes(&process)).count(), 1);
-        let none = Process { command: Vec::new(), ..process };
+        let process = |entry: &str| {
+            let text = format!("name='s'\nresource='db'\n[[process]]\nname='p'\n{entry}\n");
+            ServiceSpec::parse(&text).expect("it is one").processes.remove(0)
+        };
+        for entry in ["command=['a']", "ocf={agent='ocf:heartbeat:Dummy'}"] {
+            let process = process(entry);
+            assert_eq!(RUNNERS.iter().filter(|runner| runner.takes(&process)).count(), 1, "{entry}");
+        }
+        let none = Process { command: Vec::new(), ..process("command=['a']") };
         assert!(of(&none).is_err_and(|why| why.contains("cannot run process p")));
     }
 }

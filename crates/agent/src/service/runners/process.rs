@@ -51,7 +51,7 @@ impl Runner for PlainProcess {
         let (running, mut child) = start(here.dirs, &plan, footing).map_err(|error| error.to_string())?;
         let end = words(here);
         let watch: Watch = Box::new(move |_: &dyn Fn() -> bool| {
-            end(&child.wait().map_or_else(|error| error.to_string(), |status| status.to_string()))
+            end(&child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())).into()
         });
         Ok(Started { note: Note::of(&running), watch })
     }
@@ -62,7 +62,7 @@ impl Runner for PlainProcess {
             while wanted() && running.as_ref().is_some_and(|running| running.process.is_alive()) {
                 std::thread::sleep(LOOK);
             }
-            end("its exit status is not known, because the agent was restarted meanwhile")
+            end("its exit status is not known, because the agent was restarted meanwhile").into()
         })
     }
 
@@ -70,7 +70,7 @@ impl Runner for PlainProcess {
         note.read::<Running>().is_some_and(|running| running.process.is_alive())
     }
 
-    fn ready(&self, here: &ProcessHere, waited: Duration) -> Result<Readiness, String> {
+    fn ready(&self, here: &ProcessHere, _: Option<&Note>, waited: Duration) -> Result<Readiness, String> {
         super::answer_of_test(here, waited)
     }
 

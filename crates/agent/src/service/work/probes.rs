@@ -10,10 +10,10 @@
 //!   mistake in a service file, or a node without memory, restarts no database.
 
 use super::{Work, words};
-use crate::service::command::{self, ProcessError, ProcessPlan, Role};
+use crate::service::command::{self, Asked, ProcessError, ProcessPlan, Role, ServiceDirs};
 use crate::service::instance::{Done, OnDone};
 use crate::service::lane::CALLED_OFF;
-use crate::service::runners::ProcessHere;
+use crate::service::runners::{ProcessHere, Runner};
 use crate::threads::lock;
 use mainstay_ha::{Event, Finding, Probe, ProbeExit, Step};
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Work {
     pub fn ask_process(&self, process: usize, timeout: Duration) -> Finding {
         let spec = self.spec();
         let asked = ProcessHere::of(&spec, process, &self.dirs, &self.outputs).and_then(|here| {
-            let (plan, patience) = plan(&here, timeout)?;
+            let asks = plan(&here, timeout)?;
             // One that an earlier agent began may still run.
             self.kill_role(process, Role::Probe)?;
             let footing = self.footing()?;
@@ -38,14 +38,12 @@ impl Work {
             if !running.contains_key(&process) {
                 return Err(CALLED_OFF.into());
             }
-            let asked = command::ask(&self.dirs, &plan, Role::Probe, footing).map_err(words)?;
+            let asked = command::ask(&self.dirs, &asks.plan, Role::Probe, footing).map_err(words)?;
             drop(running);
-            Ok((plan, patience, asked))
+            Ok((asks, asked))
         });
         match asked {
-            Ok((plan, patience, asked)) => {
-                finding(command::answer(&self.dirs, &plan, asked, patience, &|| true), timeout)
-            }
+            Ok((asks, asked)) => asks.finding(&self.dirs, asked, &|| true),
             Err(why) => Finding::NotAsked(why),
         }
     }
@@ -55,14 +53,14 @@ impl Work {
     pub(super) fn probe_start(&self, process: usize, number: u64, on_done: &OnDone) -> bool {
         let spec = self.spec();
         let Some(described) = spec.processes.get(process) else { return false };
-        let timeout = Duration::from_secs(described.probe_timeout_s);
+        let timeout = Duration::from_secs(described.look_timeout_s());
         let begin = || {
             let here = ProcessHere::of(&spec, process, &self.dirs, &self.outputs)?;
-            let (plan, patience) = plan(&here, timeout)?;
+            let asks = plan(&here, timeout)?;
             self.kill_role(process, Role::Ready)?;
             self.stands(Step::CheckReady { process }, on_done)?;
-            let asked = command::ask(&self.dirs, &plan, Role::Ready, self.footing()?).map_err(words)?;
-            Ok((plan, patience, asked))
+            let asked = command::ask(&self.dirs, &asks.plan, Role::Ready, self.footing()?).map_err(words)?;
+            Ok((asks, asked))
         };
         let revoke = || {
             if let Err(error) = self.kill_role(process, Role::Ready) {
@@ -71,15 +69,13 @@ impl Work {
         };
         let wanted = || self.processes.is_newest(number);
         let found = match self.processes.make(number, begin, revoke) {
-            Ok((plan, patience, asked)) => {
-                finding(command::answer(&self.dirs, &plan, asked, patience, &wanted), timeout)
-            }
+            Ok((asks, asked)) => asks.finding(&self.dirs, asked, &wanted),
             Err(why) => Finding::NotAsked(why),
         };
         let (why, recovers) = match found {
             Finding::Healthy => return true,
             Finding::Recovering(why) => (why, true),
-            Finding::Unhealthy(why) | Finding::NotAsked(why) => (why, false),
+            Finding::Unhealthy(why) | Finding::Gone(why) | Finding::NotAsked(why) => (why, false),
         };
         if wanted() {
             let event = Event::NotReady { process, why, recovers };
@@ -89,8 +85,33 @@ impl Work {
     }
 }
 
-/// Returns the command of a process's probe, and how long it is waited for.
-fn plan(here: &ProcessHere, timeout: Duration) -> Result<(ProcessPlan, Duration), String> {
+/// A command that asks a process, and what its answer means.
+struct Asks {
+    plan: ProcessPlan,
+    /// How long the process has to answer.
+    timeout: Duration,
+    /// How long the command is waited for.
+    patience: Duration,
+    /// The runner whose own monitor this is.
+    monitor: Option<&'static dyn Runner>,
+}
+
+impl Asks {
+    /// Waits for the answer.
+    fn finding(&self, dirs: &ServiceDirs, asked: Asked, wanted: &dyn Fn() -> bool) -> Finding {
+        let answer = command::answer(dirs, &self.plan, asked, self.patience, wanted);
+        match (self.monitor, answer) {
+            (Some(runner), Ok((code, said))) => runner.judged(code, said),
+            (_, answer) => finding(answer, self.timeout),
+        }
+    }
+}
+
+/// Returns the command that asks a process: its runner's own, or that of its probe.
+fn plan(here: &ProcessHere, timeout: Duration) -> Result<Asks, String> {
+    if let Some(monitor) = here.runner.monitor(here) {
+        return Ok(Asks { plan: monitor?, timeout, patience: timeout, monitor: Some(here.runner) });
+    }
     let (command, patience) = match &here.process.probe {
         None => return Err("it has no probe".into()),
         Some(Probe::Command(command)) => (command.clone(), timeout),
@@ -101,7 +122,7 @@ fn plan(here: &ProcessHere, timeout: Duration) -> Result<(ProcessPlan, Duration)
             (command.map(str::to_owned).into(), timeout + SAYS_WHERE)
         }
     };
-    Ok((here.plan(&command)?, patience))
+    Ok(Asks { plan: here.plan(&command)?, timeout, patience, monitor: None })
 }
 
 fn finding(answer: Result<(i32, String), ProcessError>, timeout: Duration) -> Finding {
@@ -126,7 +147,6 @@ mod tests {
     use super::super::tests::made;
     use super::*;
     use crate::service::cgroup;
-    use crate::service::command::ServiceDirs;
     use crate::service::mount::cgroup2_mount;
     use crate::service::runners::Note;
     use mainstay_ha::ServiceSpec;
@@ -137,13 +157,13 @@ mod tests {
 
     /// A service whose process is noted as running, with this script as its probe; its cgroup is
     /// gone when dropped.
-    struct Asked {
+    struct Probed {
         work: Work,
         root: PathBuf,
         _dir: tempfile::TempDir,
     }
 
-    impl Asked {
+    impl Probed {
         fn new(name: &str, command: &str) -> Option<Self> {
             let root = format!("mainstay-test-{}-probe-{name}", std::process::id());
             let root = cgroup2_mount().map(|mount| mount.join(root))?;
@@ -167,7 +187,7 @@ mod tests {
         }
     }
 
-    impl Drop for Asked {
+    impl Drop for Probed {
         fn drop(&mut self) {
             cgroup::remove(&self.root.join("s"));
             cgroup::remove(&self.root);
@@ -188,14 +208,14 @@ mod tests {
             ("recovers", "echo starting up; exit 75", Finding::Recovering("starting up".into())),
             ("much", "head -c 1000000 /dev/zero; echo; echo much; exit 1", unhealthy("much")),
         ] {
-            let Some(asked) = Asked::script(name, script) else { return };
+            let Some(asked) = Probed::script(name, script) else { return };
             assert_eq!(asked.work.ask_process(0, SECOND * 20), found, "{script}");
         }
     }
 
     #[test]
     fn a_probe_that_hangs_ends_with_its_time_limit_and_all_that_it_started() {
-        let Some(asked) = Asked::script("hangs", "sleep 1000 & sleep 1000") else { return };
+        let Some(asked) = Probed::script("hangs", "sleep 1000 & sleep 1000") else { return };
         let began = Instant::now();
         let found = asked.work.ask_process(0, SECOND);
         assert_eq!(found, Finding::Unhealthy("there was no answer within 1 s".into()));
@@ -205,10 +225,10 @@ mod tests {
 
     #[test]
     fn a_probe_that_cannot_begin_says_nothing_of_its_process() {
-        let Some(asked) = Asked::new("missing", "['/nowhere/ask']") else { return };
+        let Some(asked) = Probed::new("missing", "['/nowhere/ask']") else { return };
         let found = asked.work.ask_process(0, SECOND);
         assert!(matches!(&found, Finding::NotAsked(why) if why.contains("/nowhere/ask")), "{found:?}");
-        let Some(asked) = Asked::script("stopped", "exit 1") else { return };
+        let Some(asked) = Probed::script("stopped", "exit 1") else { return };
         lock(&asked.work.running).clear();
         assert_eq!(asked.work.ask_process(0, SECOND), Finding::NotAsked(CALLED_OFF.into()));
         assert!(!asked.root.join("s/p/probe").exists(), "it was begun");
@@ -217,7 +237,7 @@ mod tests {
     #[test]
     fn no_probe_outlives_the_stop_or_the_kill_of_its_process() {
         for kill in [true, false] {
-            let Some(asked) = Asked::script("outlives", "sleep 1000") else { return };
+            let Some(asked) = Probed::script("outlives", "sleep 1000") else { return };
             std::thread::scope(|scope| {
                 let probe = scope.spawn(|| asked.work.ask_process(0, SECOND * 60));
                 let probes = asked.root.join("s/p/probe");

@@ -13,7 +13,7 @@ use crate::service::cgroup;
 use crate::service::command::{self, Identified, ProcessError, ProcessPlan, Role};
 use crate::service::instance::OnDone;
 use crate::service::lane::{CALLED_OFF, Haste};
-use crate::service::runners::{self, Note, ProcessHere, Readiness, Started, Watch};
+use crate::service::runners::{self, Ended, Note, ProcessHere, Readiness, Started, Watch};
 use crate::threads::{lock, spawn};
 use mainstay_ha::{Event, ServiceSpec, Step};
 use std::sync::Arc;
@@ -38,7 +38,10 @@ impl Work {
         if here.process.prepare.is_empty() {
             return Ok(());
         }
-        let plan = here.plan(&here.process.prepare)?;
+        let mut plan = here.plan(&here.process.prepare)?;
+        if here.process.prepare_user.is_some() {
+            plan.user.clone_from(&here.process.prepare_user);
+        }
         let limit = Duration::from_secs(here.process.start_timeout_s);
         self.command(process, &plan, Role::Prepare, number, limit, on_done)
     }
@@ -77,18 +80,22 @@ impl Work {
     fn watch_process(self: &Arc<Self>, process: usize, note: Note, watch: Watch, on_done: &OnDone) {
         let (work, on_done) = (Arc::clone(self), on_done.clone());
         spawn("agent-child", move || {
-            let status = watch(&|| lock(&work.running).get(&process) == Some(&note));
-            work.ended(process, &note, status, &on_done);
+            let ended = watch(&|| lock(&work.running).get(&process) == Some(&note));
+            work.ended(process, &note, ended, &on_done);
         });
     }
 
     /// Takes in the end of a process. A process that was stopped or killed has not ended by itself,
     /// and the machine does not wait for it. Its end is told before the answer to the stop, or not
     /// at all.
-    pub fn ended(&self, process: usize, ended: &Note, status: String, on_done: &OnDone) {
+    pub fn ended(&self, process: usize, note: &Note, ended: Ended, on_done: &OnDone) {
         let running = lock(&self.running);
-        if running.get(&process) == Some(ended) {
-            let event = Event::ProcessExited { process, status };
+        if running.get(&process) == Some(note) {
+            let Ended { status, is_permanent } = ended;
+            let event = match is_permanent {
+                false => Event::ProcessExited { process, status },
+                true => Event::Lost { step: Step::StartProcess { process }, why: status, mendable: false },
+            };
             tell_loss(&self.places.run_dir, &self.name, event, on_done);
         }
     }
@@ -127,6 +134,9 @@ impl Work {
             // A command that an earlier agent began may still run. Only the answer of this one
             // counts.
             self.kill_role(process, role)?;
+            if role == Role::Prepare {
+                self.kill_forgotten(process)?;
+            }
             self.stands(step, on_done)?;
             command::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
         };
@@ -139,6 +149,18 @@ impl Work {
             let log = command::log_path(&self.dirs, &plan.name);
             format!("{error}{}", if tells { command::said(&log) } else { String::new() })
         })
+    }
+
+    /// Ends what a forgotten instance has left of a process, so that a preparation has its files for
+    /// itself (R19). A process that is noted is none of these.
+    fn kill_forgotten(&self, process: usize) -> Result<(), String> {
+        let spec = self.spec();
+        let here = self.here(&spec, process)?;
+        let noted = lock(&self.running).get(&process).cloned();
+        match noted {
+            Some(note) if here.runner.runs(&here, &note) => Ok(()),
+            _ => here.runner.kill(&here, KILL_PATIENCE),
+        }
     }
 
     fn warn_of_left(&self, result: Result<(), String>) {
@@ -154,7 +176,8 @@ impl Work {
             // An operator may mend the test while it is repeated.
             let spec = self.spec();
             let here = self.here(&spec, process)?;
-            let is_ready = match here.runner.ready(&here, start.elapsed())? {
+            let note = lock(&self.running).get(&process).cloned();
+            let is_ready = match here.runner.ready(&here, note.as_ref(), start.elapsed())? {
                 Readiness::Ready => true,
                 Readiness::NotYet => false,
                 Readiness::Ask(plan) => {

@@ -124,7 +124,7 @@ fn a_process_that_the_silencer_killed_is_told_as_silenced_and_not_as_ended_by_it
     let (told, tells) = channel();
     let on_done: OnDone = Arc::new(move |done: Done| told.send(done.event).unwrap_or_default());
     let ended = || {
-        work.ended(0, &running, "signal: 9 (SIGKILL)".into(), &on_done);
+        work.ended(0, &running, "signal: 9 (SIGKILL)".to_owned().into(), &on_done);
         tells.try_iter().collect::<Vec<_>>()
     };
     let exited = |event: &Event| matches!(event, Event::ProcessExited { process: 0, .. });

@@ -1,0 +1,257 @@
+//! A cluster that begins anew on this node: after its majority is lost for good, or from a backup of
+//! its record. The agent of this node is stopped meanwhile.
+//!
+//! Guarantees
+//! - Nothing changes while another node of the cluster answers, or while the agent runs.
+//! - The log begins anew in one transaction, beyond every entry of the earlier members. What this
+//!   node had in its log is kept, also entries that it did not know to be committed: a majority may
+//!   have committed them.
+//! - Nothing is removed. A node that is a member of a cluster does not take a backup in.
+
+use crate::clock::wall_ms;
+use crate::error::AgentError;
+use crate::identity::{Identity, LogMark, number_of};
+use crate::lease;
+use crate::member::{log_path, suspects_path};
+use crate::messages::{Call, CallReply, Proposal, random_u64};
+use crate::own_state;
+use crate::raft::Machine;
+use crate::raft::store::RaftStore;
+use crate::transport::call;
+use mainstay_api::rest::{BACKUP_FORMAT, ClusterBackup};
+use mainstay_control::State;
+use mainstay_control::era::Anew;
+use mainstay_types::{Code, NodeId, Problem};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long another node has to show that it lives.
+const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+
+/// The result, or what the result would be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Outcome {
+    pub cluster: String,
+    /// Name of the node on which the cluster begins anew.
+    pub node: String,
+    /// Names of the nodes that are refused from then on.
+    pub refused: Vec<String>,
+    /// Names of the resources of which this node has no replica with every acknowledged write.
+    pub lacking: Vec<String>,
+    /// Whether it was done.
+    pub done: bool,
+}
+
+/// Sum by which a damaged backup is noticed (FNV-1a, folded to 32 bits).
+#[must_use]
+pub fn sum_of(text: &str) -> u32 {
+    let mixed = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (mixed >> 32) as u32 ^ mixed as u32
+}
+
+fn problem(error: &AgentError) -> Problem {
+    let problem = error.problem();
+    let runs = problem.message.contains("already open") || problem.message.contains("lock");
+    if problem.code == Code::AgentStore && runs {
+        return Problem::new(
+            Code::AgentRuns,
+            "the agent of this node runs, or another command uses its files",
+            "Stop the agent first, for example with `systemctl stop mainstay-agent`.",
+        );
+    }
+    problem
+}
+
+/// Refuses while another node of the cluster answers.
+fn refuse_living(state: &State, identity: (u64, NodeId)) -> Result<(), Problem> {
+    let others = state.nodes.values().filter(|node| node.id != identity.1);
+    let answers: Vec<(String, String)> = std::thread::scope(|scope| {
+        let asked: Vec<_> = others
+            .map(|node| {
+                scope.spawn(move || {
+                    let reply = call(&node.agent_addr, Some(identity), &Call::Who, ANSWER_WITHIN);
+                    matches!(reply, Ok(CallReply::Is { .. }))
+                        .then(|| (node.name.clone(), node.agent_addr.clone()))
+                })
+            })
+            .collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let Some((name, address)) = answers.first() else { return Ok(()) };
+    Err(Problem::new(
+        Code::NodeAlive,
+        format!("the agent of {name} answers at {address}"),
+        format!(
+            "If a majority of the nodes can be brought back, do that: nothing is lost then. Otherwise stop agent and engine of {name} \
+             first; it joins again afterwards."
+        ),
+    ))
+}
+
+fn others_of(state: &State, own: NodeId) -> Vec<String> {
+    let others = state.nodes.values().filter(|node| node.id != own && !node.candidate);
+    others.map(|node| node.name.clone()).collect()
+}
+
+/// Begins the cluster anew on this node with what it knows, if `dead` are all other nodes. Without
+/// any name it only tells the result.
+///
+/// # Errors
+/// When this node is no member, another one lives, the names are not all others, or the disk fails.
+pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
+    let Some(identity) = own_state::load(state_dir).map_err(|error| problem(&error))? else {
+        return Err(not_a_member(state_dir));
+    };
+    let path = log_path(state_dir);
+    let mut store = RaftStore::open(&path).map_err(|error| problem(&error.into()))?;
+    let mut state = all_known(&store).map_err(|error| problem(&error))?;
+    let own = identity.node;
+    let known = state.nodes.get(&own).filter(|node| !node.candidate && state.cluster.is_some());
+    let Some(node) = known.map(|node| node.name.clone()) else {
+        return Err(Problem::new(
+            Code::HasNotJoined,
+            "this node has not finished joining, and does not know the record of the cluster",
+            "Run the command on a node that has joined.",
+        ));
+    };
+    let era = state.cluster.as_ref().map_or(0, |cluster| cluster.era);
+    let others = others_of(&state, own);
+    refuse_living(&state, (number_of(identity.cluster, era), own))?;
+    let named: BTreeSet<&String> = dead.iter().collect();
+    let lacking = state.begin_anew(wall_ms(), own, random_u64(), Anew::MajorityLost);
+    let mut outcome = Outcome { cluster: identity.cluster_name, node, refused: others, lacking, done: false };
+    if dead.is_empty() {
+        return Ok(outcome);
+    }
+    if named != outcome.refused.iter().collect() {
+        return Err(Problem::new(
+            Code::NodesNotNamed,
+            format!("the other nodes of the cluster are {}", outcome.refused.join(", ")),
+            "Name exactly these. If one of them can come back, bring it back instead.",
+        ));
+    }
+    let data = Machine::new(state).encode().map_err(|error| problem(&error.into()))?;
+    store.begin_anew(u64::from(own.0), data).map_err(|error| problem(&error.into()))?;
+    outcome.done = true;
+    Ok(outcome)
+}
+
+fn not_a_member(state_dir: &Path) -> Problem {
+    Problem::new(
+        Code::NotAMember,
+        format!("{} is not the state of a member of a cluster", state_dir.display()),
+        "Name the state directory of the node with --state-dir.",
+    )
+}
+
+/// The state with every entry that is in the log.
+fn all_known(store: &RaftStore) -> Result<State, AgentError> {
+    let mut machine = Machine::restore(store.newest_snapshot())?;
+    let after = store.newest_snapshot().get_metadata().index;
+    for entry in store.log().filter(|entry| entry.index > after) {
+        if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
+            machine.apply(&proposal);
+        }
+    }
+    Ok(machine.state)
+}
+
+/// Reads a backup.
+///
+/// # Errors
+/// When it is none, or is damaged, or of a newer release.
+pub fn read_backup(text: &str) -> Result<State, Problem> {
+    let bad = |why: String| {
+        let remedy = "Take another copy of the file.";
+        Err(Problem::new(Code::BadBackup, format!("this is no whole backup of a cluster: {why}"), remedy))
+    };
+    let backup: ClusterBackup = match serde_json::from_str(text) {
+        Ok(backup) => backup,
+        Err(error) => return bad(error.to_string()),
+    };
+    if backup.format > BACKUP_FORMAT {
+        return Err(Problem::new(
+            Code::BadBackup,
+            format!("the backup has format {}, and this release reads {BACKUP_FORMAT}", backup.format),
+            "Use the release that wrote the backup, or a newer one.",
+        ));
+    }
+    if sum_of(&backup.state) != backup.sum {
+        return bad("its sum is wrong".into());
+    }
+    match serde_json::from_str::<State>(&backup.state) {
+        Ok(state) if state.cluster.is_some() => match state.check() {
+            Ok(()) => Ok(state),
+            Err(why) => bad(why),
+        },
+        Ok(_) => bad("it has no cluster".into()),
+        Err(error) => bad(error.to_string()),
+    }
+}
+
+/// Makes this machine the node `name` of a backup, and the only voter of the cluster.
+///
+/// # Errors
+/// When this machine is a member already, a node of the cluster lives, the backup does not fit, or
+/// the disk fails.
+pub fn restore(state_dir: &Path, text: &str, name: &str) -> Result<Outcome, Problem> {
+    let mut state = read_backup(text)?;
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| AgentError::File { path, source }.problem()
+    };
+    let taken = [crate::identity::FILE, "agent.redb", "suspects.redb"];
+    if let Some(file) = taken.iter().find(|file| state_dir.join(file).exists()) {
+        return Err(Problem::new(
+            Code::AlreadyAMember,
+            format!(
+                "{} is there: this machine is a member of a cluster, or was one",
+                state_dir.join(file).display()
+            ),
+            "Move identity.json, agent.redb and suspects.redb away first, and keep them.",
+        ));
+    }
+    let Some(node) = state.nodes.values().find(|node| node.name == name && !node.candidate) else {
+        let names: Vec<&str> = state.nodes.values().map(|node| node.name.as_str()).collect();
+        return Err(Problem::new(
+            Code::UnknownNode,
+            format!("the backup has no node {name}"),
+            format!("Name one of {}.", names.join(", ")),
+        ));
+    };
+    let own = node.id;
+    let Some(cluster) = state.cluster.clone() else { return Err(not_a_member(state_dir)) };
+    refuse_living(&state, (number_of(cluster.id, cluster.era), own))?;
+    let refused = others_of(&state, own);
+    let era = random_u64();
+    let lacking = state.begin_anew(wall_ms(), own, era, Anew::Restored);
+    fs::create_dir_all(state_dir).map_err(failed(state_dir))?;
+    let identity = Identity {
+        cluster: cluster.id,
+        cluster_name: cluster.name.clone(),
+        node: own,
+        name: name.to_owned(),
+        first_members: BTreeMap::new(),
+        log: LogMark::Begun,
+        era,
+        removed: None,
+    };
+    // The log before the identity: with the identity the node is a member.
+    let write = || -> Result<(), AgentError> {
+        lease::prepare(&suspects_path(state_dir))?;
+        let mut store = RaftStore::open(&log_path(state_dir))?;
+        store.bootstrap(u64::from(own.0), Machine::new(state).encode()?)?;
+        drop(store);
+        identity.save(state_dir).map_err(|source| AgentError::File { path: state_dir.to_path_buf(), source })
+    };
+    write().map_err(|error| problem(&error))?;
+    Ok(Outcome { cluster: cluster.name, node: name.to_owned(), refused, lacking, done: true })
+}
+
+#[cfg(test)]
+mod tests;

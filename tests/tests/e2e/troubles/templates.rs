@@ -1,0 +1,138 @@
+//! Services that are made from templates.
+
+use super::Trouble;
+use crate::cluster::{LIMIT, NODES};
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::lab::{CLIENT, Lab};
+use mainstay_tests::wait_for;
+use std::fs;
+
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_postgresql_of_its_template_loses_no_row_with_the_power", postgresql),
+    ("troubles_mariadb_of_its_template_loses_no_row_with_the_power", mariadb),
+];
+
+/// A database that a template knows, and how the test speaks with it.
+struct Database {
+    template: &'static str,
+    vip: &'static str,
+    /// A command of the node where it runs that runs the statements that follow.
+    local: &'static str,
+    /// Statements that make a table and a user that may insert from elsewhere.
+    made: &'static str,
+    /// A command of the client that runs the statement that follows, and prints nothing but values.
+    remote: &'static str,
+}
+
+fn postgresql(lab: &Lab) -> Result<()> {
+    power_cut(
+        lab,
+        &Database {
+            template: "postgresql",
+            vip: "10.213.0.81",
+            local: "setpriv --reuid=postgres --regid=postgres --init-groups psql --host=/srv/postgresql/run -v ON_ERROR_STOP=1 -c",
+            made: "CREATE TABLE t (i INT PRIMARY KEY); CREATE USER w PASSWORD 'w'; GRANT ALL ON t TO w",
+            remote: "PGPASSWORD=w PGCONNECT_TIMEOUT=2 timeout 20 psql -h 10.213.0.81 -U w -At postgres -c",
+        },
+    )
+}
+
+fn mariadb(lab: &Lab) -> Result<()> {
+    power_cut(
+        lab,
+        &Database {
+            template: "mariadb",
+            vip: "10.213.0.82",
+            local: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -e",
+            made: "CREATE DATABASE d; CREATE TABLE d.t (i INT PRIMARY KEY); CREATE USER w@'%' IDENTIFIED BY 'w'; GRANT ALL ON d.* TO w@'%'",
+            remote: "timeout 20 mariadb --no-defaults --connect-timeout=2 -h 10.213.0.82 -u w -pw -BN d -e",
+        },
+    )
+}
+
+/// Makes a database from its template and cuts the power of its node while a client inserts. Every
+/// row that was acknowledged is there afterwards.
+fn power_cut(lab: &Lab, database: &Database) -> Result<()> {
+    let name = database.template;
+    lab.create_resource(name, "448MiB", &NODES, &["--journal", "64MiB"])?;
+    let file = lab.dir().join(format!("{name}-template.toml"));
+    drop(fs::remove_file(&file));
+    let path = file.to_string_lossy().into_owned();
+    let create = |vip: &str| {
+        lab.try_cli(&[
+            "service",
+            "create",
+            name,
+            "--resource",
+            name,
+            "--memory",
+            "256MiB",
+            "--vip",
+            vip,
+            "--output",
+            &path,
+        ])
+    };
+    // The address of a node is none for a service.
+    let refused = create("10.213.0.1/24")?;
+    ensure!(refused.code() != 0 && !file.exists(), "it was made: {}{}", refused.stdout, refused.stderr);
+    fs::write(&file, "mine")?;
+    let refused = create(&format!("{}/24", database.vip))?;
+    ensure!(refused.stderr.contains("is not overwritten"), "{}", refused.stderr);
+    ensure!(fs::read_to_string(&file)? == "mine", "the file was overwritten");
+    fs::remove_file(&file)?;
+    let made = create(&format!("{}/24", database.vip))?;
+    ensure!(made.code() == 0, "{}{}", made.stdout, made.stderr);
+    let node = lab.wait_running(name, LIMIT)?;
+    // The file is what the cluster has.
+    let again = lab.cli(&["service", "apply", &path])?;
+    ensure!(again.contains("unchanged"), "{again}");
+
+    lab.shell(&node, &format!("{} \"{}\"", database.local, database.made))?;
+    let acknowledged = lab.dir().join(format!("{name}-acknowledged"));
+    let stop = lab.dir().join(format!("{name}-stop"));
+    drop(fs::remove_file(&acknowledged));
+    drop(fs::remove_file(&stop));
+    let script = format!(
+        "i=0; while [ ! -e {} ]; do i=$((i+1)); {} \"INSERT INTO t VALUES ($i)\" && echo $i >>{}; sleep 0.02; done",
+        stop.display(),
+        database.remote,
+        acknowledged.display()
+    );
+    let mut writer = lab.spawn(CLIENT, &["sh", "-c", &script], &format!("{name}-writer.log"))?;
+    let rows = || -> Result<Vec<u64>> {
+        let text = fs::read_to_string(&acknowledged).unwrap_or_default();
+        text.lines().map(|line| line.parse().with_context(|| format!("row {line}"))).collect()
+    };
+    let more_rows = |than: usize| {
+        wait_for("acknowledged rows", LIMIT, || {
+            let found = rows()?.len();
+            ensure!(found >= than + 20, "{found}");
+            Ok(found)
+        })
+    };
+    let outcome = (|| -> Result<()> {
+        more_rows(0)?;
+        lab.kill(&node)?;
+        let before = rows()?.len();
+        more_rows(before)?;
+        let now = lab.wait_running(name, LIMIT)?;
+        ensure!(now != node, "{node} has no power");
+        Ok(())
+    })();
+    fs::write(&stop, "")?;
+    let ended = mainstay_tests::command::wait(&mut writer, LIMIT);
+    outcome?;
+    ended?.context("the writer did not end")?;
+    let acknowledged = rows()?;
+    let there = lab.exec(CLIENT, &["sh", "-c", &format!("{} 'SELECT i FROM t'", database.remote)])?;
+    let there: Vec<u64> = there.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    let lost: Vec<_> = acknowledged.iter().filter(|row| !there.contains(row)).collect();
+    ensure!(lost.is_empty(), "lost {lost:?} of {} rows", acknowledged.len());
+    lab.start(&node)?;
+    lab.wait_in_sync(name, LIMIT)?;
+    let report = lab.scrub(name)?;
+    ensure!(report.equal, "replicas differ: {report:?}");
+    lab.cli(&["service", "delete", name])?;
+    lab.cli(&["resource", "delete", name, "--yes"]).map(drop)
+}
