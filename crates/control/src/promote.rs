@@ -1,7 +1,6 @@
 //! Promotion: one compare-and-set that names the next primary in the next epoch (R5).
 
 use crate::facts::{Cause, Fact};
-use crate::history::IS_PRIMARY;
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, ConfigVersion, NodeId, ResourceId, Severity, reach};
@@ -97,7 +96,7 @@ impl State {
         }
         (resource.failure, resource.refused) = (None, None);
         let subject = format!("resource {}", resource.name);
-        let text = format!("{name}{IS_PRIMARY}{}: {reason}", record.epoch.0);
+        let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
         let (resource_name, epoch) = (resource.name.clone(), record.epoch);
         for service in self.services.values_mut().filter(|service| service.spec.resource == resource_name) {
             if service.desired_node == Some(to) {
