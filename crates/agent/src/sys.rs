@@ -73,6 +73,35 @@ pub fn link_address(index: u32, mac: [u8; 6], protocol: u16) -> socket2::SockAdd
     unsafe { socket2::SockAddr::new(storage, length) }
 }
 
+/// A process that may be no child of this one.
+pub struct OtherProcess(OwnedFd);
+
+impl OtherProcess {
+    /// The process that has this id now. It stays the same one when the id is used again.
+    ///
+    /// # Errors
+    /// When there is none, or when the kernel is older than 5.3.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: the call takes two numbers and no pointer.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        match i32::try_from(fd) {
+            // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
+            Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until the process has ended, and no longer than `patience`; says whether it has.
+    #[must_use]
+    pub fn ends_within(&self, patience: std::time::Duration) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `poll` is one valid `pollfd`, and lives until the call returns.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, ms) };
+        ready == 1 && poll.revents & libc::POLLIN != 0
+    }
+}
+
 /// Whether the kernel speaks IPv6 on interfaces of this network namespace.
 #[must_use]
 pub fn has_ipv6() -> bool {
