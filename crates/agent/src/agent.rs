@@ -7,8 +7,8 @@ use crate::AgentOptions;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
-use crate::hooks;
 use crate::held;
+use crate::hooks;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
@@ -171,7 +171,13 @@ impl Agent {
         member.log.subscribe(Box::new(move |view: &View| metrics.view(own, view)));
         if let Some(directory) = &self.options.hooks {
             let (node, name) = (own, member.identity.name.clone());
-            hooks::start(directory.clone(), &self.options.state_dir, node, name, Arc::new(member.log.clone()));
+            hooks::start(
+                directory.clone(),
+                &self.options.state_dir,
+                node,
+                name,
+                Arc::new(member.log.clone()),
+            );
         }
         *write(&self.member) = Some(member.clone());
         removed::watch(&member, &self.options.state_dir, &self.fatal);

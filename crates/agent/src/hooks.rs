@@ -199,7 +199,8 @@ fn first_bytes(mut reader: impl Read) -> String {
     }
     let text = String::from_utf8_lossy(&kept);
     let lines = text.lines().map(|line| line.replace(|c: char| c.is_control(), " "));
-    let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<String> =
+        lines.map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect();
     lines.join(" / ")
 }
 
@@ -239,7 +240,10 @@ mod tests {
     fn a_hook_that_hangs_is_killed_with_what_it_started() {
         let start = Instant::now();
         let hung = ran("sleep 300 & echo begun; wait", Duration::from_millis(500));
-        assert!(hung.as_ref().is_err_and(|why| why.contains("did not end") && why.contains("begun")), "{hung:?}");
+        assert!(
+            hung.as_ref().is_err_and(|why| why.contains("did not end") && why.contains("begun")),
+            "{hung:?}"
+        );
         assert!(start.elapsed() < LONG);
     }
 

@@ -1,7 +1,7 @@
 //! Applying an entry of the control plane's log.
 
-use crate::facts::Fact;
 use crate::actions::Unusable;
+use crate::facts::Fact;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::members::{Newcomer, settling};

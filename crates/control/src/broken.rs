@@ -36,8 +36,8 @@
 //! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
-use crate::facts::Cause;
 use crate::actions::Unusable;
+use crate::facts::Cause;
 use crate::state::{Broken, Outcome, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, Severity, reach};

@@ -179,7 +179,9 @@ impl State {
             None if resource.record.epoch.0 == 0 => Cause::First,
             Some(primary) if primary == to => Cause::Restarted,
             _ if service.is_some_and(|service| service.desired_node == Some(to)) => Cause::Operator,
-            Some(primary) if service.is_some_and(|service| service.failed_on(primary)) => Cause::ServiceFailed,
+            Some(primary) if service.is_some_and(|service| service.failed_on(primary)) => {
+                Cause::ServiceFailed
+            }
             Some(_) if service.is_some_and(|service| service.spec.policy.failback) => Cause::Failback,
             _ => Cause::Other,
         }
@@ -260,9 +262,8 @@ impl State {
                     let resource = event.subject.strip_prefix("service ").and_then(|name| {
                         self.services.get(name).map(|service| service.spec.resource.as_str())
                     });
-                    let at = resource.and_then(|resource| {
-                        changes.iter().rposition(|change| change.resource == resource)
-                    });
+                    let at = resource
+                        .and_then(|resource| changes.iter().rposition(|change| change.resource == resource));
                     if let Some(at) = at.filter(|&at| changes[at].running_ms.is_none()) {
                         changes[at].stages.push(event);
                     }

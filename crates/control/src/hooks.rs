@@ -39,8 +39,8 @@ pub struct Hook {
     pub environment: BTreeMap<&'static str, String>,
 }
 
-/// The hooks that `node` has to run for events after `done`, oldest first, and the index of the last
-/// event that was looked at. `now_ms`: wall clock.
+/// The hooks that `node` has to run for events after `done`, oldest first, and the index of the
+/// last event that was looked at. `now_ms`: wall clock.
 #[must_use]
 pub fn due(state: &State, node: NodeId, done: u64, now_ms: u64) -> (Vec<Hook>, u64) {
     let newer = state.events.iter().filter(|event| event.index > done);

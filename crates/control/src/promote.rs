@@ -70,14 +70,7 @@ impl State {
     }
 
     /// Raises the epoch and names `to`. The caller has checked that `to` is eligible.
-    pub(crate) fn set_primary(
-        &mut self,
-        at_ms: u64,
-        id: ResourceId,
-        to: NodeId,
-        reason: &str,
-        cause: Cause,
-    ) {
+    pub(crate) fn set_primary(&mut self, at_ms: u64, id: ResourceId, to: NodeId, reason: &str, cause: Cause) {
         let name = self.node_name(to);
         let before = self.resources.get(&id).and_then(|resource| resource.record.primary);
         let from = before.map(|node| self.node_name(node));

@@ -185,7 +185,9 @@ impl State {
     fn taken(&self, spec: &ServiceSpec) -> Option<Outcome> {
         let others = || self.services.iter().filter(|(name, _)| **name != spec.name);
         let of_others = |ip: IpAddr| {
-            others().find(|(_, other)| addresses_of(&other.spec).any(|theirs| theirs == ip)).map(|(name, _)| name)
+            others()
+                .find(|(_, other)| addresses_of(&other.spec).any(|theirs| theirs == ip))
+                .map(|(name, _)| name)
         };
         if let Some((address, other)) =
             addresses_of(spec).find_map(|address| Some((address, of_others(address)?)))
@@ -353,9 +355,10 @@ impl State {
         let found = before.filter(|old| old.phase == phase && phase == ServicePhase::Running);
         let found = found.and_then(|old| match (old.detail.is_empty(), on.detail.is_empty()) {
             (true, false) => Some((Severity::Warning, format!("on {node_name}: {}", on.detail))),
-            (false, true) => {
-                Some((Severity::Info, format!("on {node_name}: all its processes and addresses answer again")))
-            }
+            (false, true) => Some((
+                Severity::Info,
+                format!("on {node_name}: all its processes and addresses answer again"),
+            )),
             _ => None,
         });
         let text = match phase {
@@ -383,7 +386,8 @@ impl State {
             }
             ServicePhase::Starting | ServicePhase::Stopping => None,
         };
-        let about = OfService { name, resource: service.spec.resource.clone(), node: node_name.clone(), epoch };
+        let about =
+            OfService { name, resource: service.spec.resource.clone(), node: node_name.clone(), epoch };
         let why = on.detail.clone();
         service.nodes.insert(node, on);
         if phase == ServicePhase::Running {

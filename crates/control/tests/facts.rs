@@ -60,12 +60,8 @@ fn a_death_is_told_with_the_change_that_follows_and_its_hooks_run_on_living_node
         epoch: next,
         cause: Cause::NodeDead,
     };
-    let started = Fact::ServiceStarted {
-        service: "web".into(),
-        resource: "db".into(),
-        node: "b".into(),
-        epoch: next,
-    };
+    let started =
+        Fact::ServiceStarted { service: "web".into(), resource: "db".into(), node: "b".into(), epoch: next };
     assert_eq!(facts, [(&lost, Some(B)), (&changed, Some(B)), (&started, Some(B))]);
     let changes = state.primary_changes();
     let last = changes.last().unwrap();
@@ -110,8 +106,7 @@ fn a_resource_that_no_node_can_take_over_is_told_as_well() {
     let before = state.last_event;
     die(&mut state, A);
     let facts = facts_since(&state, before);
-    let lost =
-        Fact::PrimaryLost { resource: "db".into(), from: Some("a".into()), cause: Cause::NodeDead };
+    let lost = Fact::PrimaryLost { resource: "db".into(), from: Some("a".into()), cause: Cause::NodeDead };
     assert!(facts.contains(&(&lost, Some(W))), "{facts:?}");
     let changes = state.primary_changes();
     assert_eq!(changes.last().map(|change| (change.to, change.cause)), Some((None, Cause::NodeDead)));

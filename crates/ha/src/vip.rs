@@ -81,10 +81,8 @@ impl Vip {
 /// A problem and its remedy.
 type Wrong = (&'static str, &'static str);
 
-const NO_ADDRESS: Wrong = (
-    "is not a unicast IP address with prefix length",
-    "write it like \"10.0.0.7/24\" or \"fd00::7/64\"",
-);
+const NO_ADDRESS: Wrong =
+    ("is not a unicast IP address with prefix length", "write it like \"10.0.0.7/24\" or \"fd00::7/64\"");
 const ANOTHER: &str = "use an address that a single host may have";
 const ANOTHER_OF_IT: &str = "use another address of the network";
 
@@ -209,8 +207,7 @@ mod tests {
 
     #[test]
     fn a_floating_address_is_one_that_a_host_may_have() {
-        let address =
-            |address: &str| ServiceSpec::parse(&format!("{TOP}[vip]\naddress='{address}'\n"));
+        let address = |address: &str| ServiceSpec::parse(&format!("{TOP}[vip]\naddress='{address}'\n"));
         for good in [
             "10.0.0.7/24",
             "10.0.0.0/31",

@@ -279,7 +279,8 @@ impl Instance {
                     Step::ProbeAddress => return self.addresses(ticket, |work, _| work.probe()),
                     Step::AddAddress => {
                         let number = number.unwrap_or_default();
-                        return self.addresses(ticket, move |work, on_done| work.add_addresses(number, on_done));
+                        return self
+                            .addresses(ticket, move |work, on_done| work.add_addresses(number, on_done));
                     }
                     _ => {}
                 }

@@ -258,11 +258,11 @@ fn flags_of(vip: Vip) -> Result<AddressFlags, VipError> {
         let ours = messages
             .iter()
             .find(|message| found(message).is_some_and(|found| found.is_ours() && found.ip == vip.address));
-        let flags = ours.into_iter().flat_map(|message| &message.attributes).find_map(|attribute| match attribute
-        {
-            AddressAttribute::Flags(flags) => Some(*flags),
-            _ => None,
-        });
+        let flags =
+            ours.into_iter().flat_map(|message| &message.attributes).find_map(|attribute| match attribute {
+                AddressAttribute::Flags(flags) => Some(*flags),
+                _ => None,
+            });
         Ok(flags.unwrap_or(AddressFlags::empty()))
     })
 }

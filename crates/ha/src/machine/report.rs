@@ -28,7 +28,9 @@ impl Machine {
 
     pub(super) fn report(&mut self) {
         let detail = match &self.mode {
-            Mode::Forward { at } if self.is_last(*at) && self.awaited.is_none() && self.address_held.is_some() => {
+            Mode::Forward { at }
+                if self.is_last(*at) && self.awaited.is_none() && self.address_held.is_some() =>
+            {
                 self.held_words().unwrap_or_default()
             }
             Mode::Forward { at } => match self.steps.get(*at) {

@@ -46,7 +46,8 @@ fn of_change(change: &ChangeView, brief: bool, columns: Option<usize>) -> String
         change.decided_by
     );
     let mut lines = vec![output::fold(&head, columns)];
-    let stage = |after_ms: u64, text: &str| output::fold(&format!("  +{:>9}  {text}", seconds(after_ms)), columns);
+    let stage =
+        |after_ms: u64, text: &str| output::fold(&format!("  +{:>9}  {text}", seconds(after_ms)), columns);
     if !brief {
         lines.extend(change.stages.iter().map(|one| stage(one.after_ms, &one.text)));
     }
@@ -76,13 +77,18 @@ mod tests {
             decided_by: "cluster".into(),
             at_ms: 0,
             took_ms: Some(1234),
-            stages: vec![stage(0, "is primary"), stage(1234, &format!("runs on {}", "long words ".repeat(20)))],
+            stages: vec![
+                stage(0, "is primary"),
+                stage(1234, &format!("runs on {}", "long words ".repeat(20))),
+            ],
         };
         let page = HistoryPage { changes: vec![change], since_ms: Some(1) };
         let shown = words(&page, false, Some(80));
         assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         let joined = shown.split_whitespace().collect::<Vec<_>>().join(" ");
-        for part in ["node-dead, decided by the cluster", "ran after 1.234 s", "epoch 7", "no events from before"] {
+        for part in
+            ["node-dead, decided by the cluster", "ran after 1.234 s", "epoch 7", "no events from before"]
+        {
             assert!(joined.contains(part), "{part} is not in {shown}");
         }
         assert_eq!(words(&page, true, None).lines().count(), 2);

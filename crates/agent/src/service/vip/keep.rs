@@ -73,7 +73,7 @@ pub struct Keeper {
 /// Result of one look.
 enum Look {
     NotWanted,
-    /// It does not answer, or the kernel does not tell.
+    /// The address does not answer, or the kernel does not tell.
     NotHere,
     Here {
         list: Vec<FoundAddress>,
@@ -140,7 +140,8 @@ pub fn keep(vip: Vip, interface: &Interface, keeper: Keeper) {
             };
             let is_due = announcements.next_if(|at| start.elapsed() >= *at).is_some();
             // Behind a carrier that comes back there may be another switch.
-            let carrier_came = std::mem::replace(&mut was_without_carrier, without_carrier) && !without_carrier;
+            let carrier_came =
+                std::mem::replace(&mut was_without_carrier, without_carrier) && !without_carrier;
             if is_due || carrier_came {
                 announce(vip, &interface);
             }
@@ -199,7 +200,9 @@ mod tests {
         assert_eq!(lost(&[ours], up, fine), None);
         assert_eq!(lost(&[ours], None, None), None, "the kernel does not tell");
         assert_eq!(lost(&[ours], up, Some(AddressFlags::Tentative)), None, "the kernel still asks");
-        let says = |why: Option<String>, words: &str| assert!(why.as_ref().is_some_and(|why| why.contains(words)), "{why:?}");
+        let says = |why: Option<String>, words: &str| {
+            assert!(why.as_ref().is_some_and(|why| why.contains(words)), "{why:?}")
+        };
         says(lost(&[], up, None), "was taken off eth0");
         says(lost(&[ours, theirs], up, fine), "another program");
         says(lost(&[ours], up, Some(AddressFlags::Dadfailed)), "another host has it");

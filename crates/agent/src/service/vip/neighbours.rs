@@ -56,7 +56,9 @@ pub fn probe(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     let to = link_address(interface.index, to, protocol(vip));
     for _ in 0..PROBES {
         socket.send_to(&question, &to).map_err(failed)?;
-        if let Some(by) = read_until(&mut socket, vip, interface, Instant::now() + PROBE_WAIT).map_err(failed)? {
+        if let Some(by) =
+            read_until(&mut socket, vip, interface, Instant::now() + PROBE_WAIT).map_err(failed)?
+        {
             return Err(VipError::InUse { vip, by: MacAddress(by) });
         }
     }
@@ -304,7 +306,10 @@ mod tests {
         assert_eq!(conflict(&advertisement(MINE, vip)), None);
         assert_eq!(conflict(&solicitation(MINE, vip)), None);
         assert_eq!(solicited(vip), solicited(near), "the group of both");
-        assert_eq!((conflict(&advertisement(OTHER, near)), conflict(&solicitation(OTHER, near))), (None, None));
+        assert_eq!(
+            (conflict(&advertisement(OTHER, near)), conflict(&solicitation(OTHER, near))),
+            (None, None)
+        );
         // A neighbour looks for it.
         let looks = neighbour_frame(OTHER, (near, solicited(vip)), SOLICITATION, 0, vip, &[]);
         assert_eq!(conflict(&looks), None);
@@ -320,7 +325,7 @@ mod tests {
         }
     }
 
-    /// The frames as another implementation writes them: hosts drop a message with a wrong checksum.
+    /// The frames as another implementation writes them: hosts drop messages with a wrong checksum.
     #[test]
     fn the_checksum_covers_addresses_length_and_message() {
         let ip: Ipv6Addr = "fe80::1".parse().unwrap();

@@ -60,7 +60,11 @@ fn together(found: Vec<Result<(), Not>>) -> Result<(), NoAddress> {
         Not::Failed(why) => why,
     });
     let why = why.collect::<Vec<_>>().join("; ");
-    Err(if failed { NoAddress::Failed(why) } else { NoAddress::Held(HeldAddresses { why, free, without_interface }) })
+    Err(if failed {
+        NoAddress::Failed(why)
+    } else {
+        NoAddress::Held(HeldAddresses { why, free, without_interface })
+    })
 }
 
 impl Work {
@@ -77,9 +81,10 @@ impl Work {
             asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| gone())).collect()
         });
         let mut free = BTreeMap::new();
-        let told = vips.iter().zip(found).map(|((vip, _), found)| {
-            found.map(|found| drop(free.insert(vip.address, found)))
-        });
+        let told = vips
+            .iter()
+            .zip(found)
+            .map(|((vip, _), found)| found.map(|found| drop(free.insert(vip.address, found))));
         let told = told.collect();
         *lock(&self.free_addresses) = free;
         together(told)
