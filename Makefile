@@ -19,6 +19,9 @@ help:
 	@echo "make sim        2,000 seeds of the simulator"
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
+	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
+	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
+	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
 	@echo "make advisories known faults of the crates in use; fetches their list from the network"
@@ -151,6 +154,29 @@ demo: build
 demo-down:
 	@test -x $(BUILT)/demo || { echo "there is no built demo to end: make demo" >&2; exit 1; }
 	@$(BUILT)/demo --down
+
+# The Debian package, of release code unless PACKAGED names another built program.
+PACKAGED ?= $(BUILT)/mainstay
+DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
+.PHONY: deb install package-test test-long
+$(BUILT)/mainstay: FORCE
+	$(CARGO) build --locked --release -p mainstay --bin mainstay
+
+deb: $(PACKAGED)
+	@scripts/deb.sh $(PACKAGED) $(DEBS)
+
+# DESTDIR and PREFIX as usual.
+install: $(PACKAGED)
+	@DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install.sh $(PACKAGED)
+
+# Installs, starts, uses, upgrades, removes and purges the package in a machine of namespaces that systemd runs (root). The
+# package is that of the debug build, which the other tests have built already.
+package-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/package.sh $(DEV)/mainstay
+
+# What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
+test-long: package-test
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

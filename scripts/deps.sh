@@ -32,6 +32,10 @@ need qemu-system-x86_64 qemu-system-x86
 need cpio cpio
 need xz xz-utils
 need depmod kmod
+# For machines of namespaces: tests/systemd/machine.sh.
+need systemctl systemd
+[ -x /sbin/init ] || packages+=(systemd-sysv)
+need dbus-daemon dbus
 need strip binutils
 need busybox busybox-static
 need valgrind valgrind

@@ -22,6 +22,7 @@ use mainstay_control::attachments::ClientSeen;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
 use mainstay_control::reconciler::job::{Step, StepAnswer};
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
+use mainstay_control::standstill::{JournalWait, Measured, Standstill};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Effect, ServiceSpec};
 use mainstay_silence::Absence;
@@ -29,6 +30,9 @@ use mainstay_types::{Incarnation, NodeId, Proposal, ResourceId, ServicePhase, Ti
 use services::Instance;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// Pause between two looks for what stands still.
+const LOOK_MS: u64 = 300;
 
 /// State of an agent that outlives its process. Every part of it is durable before the agent relies
 /// on it. A reboot of the machine ends the services.
@@ -240,6 +244,12 @@ pub struct Agent {
     durable: Durable,
     chance: Random,
     lease: LeaseMachine,
+    standstill: Standstill,
+    /// When it looks for a standstill again.
+    standstill_due: Time,
+    /// Since when the engine has owed an answer to a lease.
+    asked_since: Option<Time>,
+    journals: Vec<JournalWait>,
     is_leader: bool,
     core: Reconciler,
     connected: bool,
@@ -294,6 +304,10 @@ impl Agent {
             durable,
             chance: Random::new(session),
             lease,
+            standstill: Standstill::default(),
+            standstill_due: now,
+            asked_since: None,
+            journals: Vec::new(),
             is_leader: false,
             core,
             connected: false,
@@ -357,6 +371,17 @@ impl Agent {
         self.gone = gone;
     }
 
+    /// Whether the agent looks now for what stands still.
+    #[must_use]
+    pub fn looks_for_standstill(&self, now: Time) -> bool {
+        now >= self.standstill_due
+    }
+
+    /// What the engine tells of the journals of its primaries, if it answers.
+    pub fn set_journals(&mut self, journals: Vec<JournalWait>) {
+        self.journals = journals;
+    }
+
     /// Whether the pool has space from here on.
     pub fn set_room(&mut self, room: bool) {
         self.room = room;
@@ -395,6 +420,7 @@ impl Agent {
 
     pub fn handle(&mut self, now: Time, input: In) {
         let changed = self.take(now, input);
+        self.look_for_standstill(now);
         if now >= self.lease.next_deadline() {
             self.lease.handle(now, lease::Event::Tick);
         }
@@ -408,8 +434,23 @@ impl Agent {
         }
     }
 
+    /// R19: this node gives its lease up while its engine or the journal of a primary stands still.
+    fn look_for_standstill(&mut self, now: Time) {
+        if !self.looks_for_standstill(now) {
+            return;
+        }
+        self.standstill_due = now.plus_ms(LOOK_MS);
+        let engine_ms = self.asked_since.map_or(0, |since| now.ms_since(since));
+        let measured = Measured { engine_ms, journals: self.journals.clone() };
+        self.standstill.look(now, self.node, &self.state, &measured);
+        self.lease.handle(now, lease::Event::GivesUp(self.standstill.gives_up().is_some()));
+    }
+
     /// Takes an input in; `true` if the reconciler has to look at it.
     fn take(&mut self, now: Time, input: In) -> bool {
+        if matches!(input, In::Engine(_) | In::EngineConnected { .. } | In::EngineDisconnected) {
+            self.asked_since = None;
+        }
         match input {
             In::Lease { from, message } => {
                 let event = match message {
@@ -493,6 +534,9 @@ impl Agent {
                 lease::Effect::PersistSuspect(suspect) => self.outs.push_back(Out::PersistSuspect(suspect)),
                 lease::Effect::LeaseUntil(until) => {
                     self.outs.push_back(Out::Lease(until));
+                    if self.connected {
+                        self.asked_since.get_or_insert(now);
+                    }
                     news |= !self.core.knows_lease();
                     self.tell(now, reconciler::Event::Lease(until));
                 }

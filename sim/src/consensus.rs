@@ -123,7 +123,7 @@ struct Member {
     handover: Handover,
     /// How far its wall clock is off.
     wall_ms: i64,
-    /// It was removed, and learns entries up to this one.
+    /// Entry up to which a removed member learns; `None`: the node was not removed.
     gone: Option<u64>,
 }
 

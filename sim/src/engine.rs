@@ -18,8 +18,9 @@ use mainstay_codec::{Answered, Envelope, Message, Pieces};
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
+use mainstay_control::standstill::{JournalWait, LOOK_MS_MAX};
 use mainstay_host::{AnswerError, CoreMessage, DeviceAnswer, Digest, Happened, Host, Platform};
-use mainstay_replica::{Op, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
+use mainstay_replica::{Op, PeerStatus, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
 use mainstay_silence::{Devices, Guard, HeldErrors, Wanted};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
@@ -471,6 +472,25 @@ impl Engine {
                 && self.down_since.get(&peer.member.node).is_some_and(|since| long(*since))
         });
         gone.map(|peer| peer.member.node)
+    }
+
+    /// What the status of the engine tells of the journals of its primaries.
+    #[must_use]
+    pub fn journal_waits(&self, now: Time) -> Vec<JournalWait> {
+        let primaries = self.hosts.iter().filter(|(_, hosted)| hosted.role == Role::Primary);
+        let wait = |(resource, hosted): (&ResourceId, &Hosted)| {
+            let status = hosted.host.replica().status_at(now);
+            let answers = |peer: &&PeerStatus| {
+                matches!(peer.state, PeerState::InSync | PeerState::Joining | PeerState::Following)
+                    && peer.latency_us / 1000 < LOOK_MS_MAX
+            };
+            JournalWait {
+                resource: *resource,
+                ms: status.journal_latency_us / 1000,
+                answering: status.peers.iter().filter(answers).map(|peer| peer.member.node).collect(),
+            }
+        };
+        primaries.map(wait).collect()
     }
 
     /// Requests of a primary here that wait for copies for too long. There are too few copies, and

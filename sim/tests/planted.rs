@@ -7,7 +7,7 @@ use mainstay_control::State;
 use mainstay_control::members::{Genuine, genuine, is_recorded_here};
 use mainstay_control::state::{Command, Entry};
 use mainstay_ha::{Guard, Wanted};
-use mainstay_silence::{Fate, fate};
+use mainstay_silence::{Fate, WATCHDOG_LOOKS_MS, Watchdog, WatchdogCan, WatchdogSees, fate};
 use mainstay_sim::agent::initial_state;
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
@@ -18,7 +18,8 @@ use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
-use mainstay_types::{Epoch, NodeId, NodeStatus, ResourceId, Time};
+use mainstay_types::settings::parse_change;
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, NodeStatus, ResourceId, Time};
 use std::collections::BTreeSet;
 
 const SEEDS: &str = include_str!("planted_seeds.txt");
@@ -184,6 +185,30 @@ const STORIES: &[Story] = &[
         "H1: ",
         "a_node_without_engine_and_agent_is_silenced",
         a_node_without_engine_and_agent_is_silenced,
+    ),
+    (
+        Bug::WatchdogOutlastsLease,
+        "the watchdog fires after the lease",
+        "a_watchdog_fires_before_another_node_may_serve",
+        a_watchdog_fires_before_another_node_may_serve,
+    ),
+    (
+        Bug::FenceNotAwaited,
+        "another node takes over before n1 is switched off",
+        "a_node_takes_over_only_after_the_former_primary_is_switched_off",
+        a_node_takes_over_only_after_the_former_primary_is_switched_off,
+    ),
+    (
+        Bug::StandstillKept,
+        "not within 7000 ms: another node than n1 is primary",
+        "a_primary_whose_engine_stands_still_hands_over",
+        a_primary_whose_engine_stands_still_hands_over,
+    ),
+    (
+        Bug::StandstillAlone,
+        "the lease of n1 ends although no other node could take over",
+        "a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still",
+        a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still,
     ),
     (
         Bug::ForeignMountTaken,
@@ -744,21 +769,78 @@ fn a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard() {
     sim.settle();
 }
 
-/// R19: the process of the service ends, and a second later its agent starts it again. At that
-/// moment the guard acts. The new process enters its cgroup before the kill or after it.
+/// R19: the process of the service ends for the second time, and two seconds later its agent starts
+/// it again. At that moment the guard acts. The new process enters its cgroup before the kill or
+/// after it.
 fn a_process_whose_start_is_under_way_does_not_begin_after_the_kill() {
     let mut late = 0;
-    for ms in (1_002..1_040).step_by(2) {
+    for ms in (1_202..1_240).step_by(2) {
         let mut sim = Scenario::with_service();
         let [p, ..] = sim.cast();
-        sim.isolate(p);
-        sim.run_ms(5);
+        sim.service(p, ServiceFault::Dies);
+        sim.run_ms(50);
+        sim.expect_service_on_within_ms(p, 500);
+        // The lease is renewed every 200 ms, and four times more.
         sim.until_guard_acts_in_ms(p, ms);
         sim.service(p, ServiceFault::Dies);
-        sim.run_ms(ms + 100);
+        sim.run_ms(500);
+        sim.isolate(p);
+        sim.run_ms(1_700);
         late += sim.count("R19 a process was to begin while its node was silenced");
     }
     assert!(late > 0, "the guard never acted while a process was being started");
+}
+
+/// R19: the lease of a node is not renewed any more, and its machine may stop at every moment after
+/// that.
+fn a_watchdog_fires_before_another_node_may_serve() {
+    let ms = |ms: u64| Time(ms * 1000);
+    let mut watchdog = Watchdog::new(WatchdogCan::ALL, false);
+    for look in 0..60 {
+        let now_ms = 10_000 + look * WATCHDOG_LOOKS_MS;
+        let renewed_ms = (now_ms - now_ms % 200).min(12_000);
+        let sees = WatchdogSees {
+            lease_until: ms(renewed_ms + 2000),
+            serves: true,
+            silent: Time(0),
+            guarded: true,
+            ended: false,
+        };
+        watchdog.look(ms(now_ms), sees);
+        let fires = watchdog.fires_at().expect("it is armed");
+        assert!(fires <= sees.lease_until, "the watchdog fires after the lease");
+    }
+}
+
+/// R19: the engine of the primary stands still, and its agent is well. Another node takes over
+/// within the lease and five seconds, and the service is silent before that.
+fn a_primary_whose_engine_stands_still_hands_over() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.pause_engine(p, 30_000);
+    sim.until_primary_is_not(p, 7_000);
+    sim.expect_service_gone_within_ms(p, 0);
+    let next = sim.primary().expect("one of the others");
+    sim.expect_service_on_within_ms(next, 3_000);
+    sim.write_at(next, 7);
+    sim.settle();
+}
+
+/// R19: nothing is gained if a node gives its lease up and no other one can go on.
+fn a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.power_cut(s);
+    sim.expect_iss_within_ms(&[p], 15_000);
+    let epoch = sim.epoch();
+    sim.pause_engine(p, 9_000);
+    sim.run_ms(8_900);
+    assert!(sim.lease_lasts(p), "the lease of n{p} ends although no other node could take over");
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), epoch));
+    sim.power_on(s);
+    sim.settle();
 }
 
 /// R5: the primary's engine dies, and its agent with it. Another node takes over. The node is back,
@@ -807,6 +889,33 @@ fn nothing_begins_on_a_confirmation_given_before_the_engine_silenced_its_node() 
 /// A cluster of three nodes, n1 to n3, at 10.1.0.1 to 10.1.0.3.
 fn cluster() -> State {
     initial_state(&Shape::small(3, 3, false))
+}
+
+/// R19: the operator wants the fence command to have succeeded.
+fn a_node_takes_over_only_after_the_former_primary_is_switched_off() {
+    let mut state = cluster();
+    let resource = *state.resources.keys().next().expect("a resource");
+    let first = state.resources[&resource].record.version.0;
+    let mut apply = |command: Command| {
+        let outcome = state.apply(Entry { at_ms: 0, command: command.clone() });
+        assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
+    };
+    let n1 = NodeId(1);
+    let fencing = parse_change("fencing", "required").expect("a setting");
+    let changes = [fencing].into();
+    apply(Command::ChangeSettings { resource: None, version: None, changes });
+    for node in (1..=3).map(NodeId) {
+        let (version, incarnation) = (ConfigVersion(first + u64::from(node.0)), Incarnation(u64::from(node.0)));
+        apply(Command::ReplicaReady { resource, version, node, incarnation });
+    }
+    let (expect_version, reason) = (ConfigVersion(first + 4), "test".to_owned());
+    apply(Command::Promote { resource, expect_version, by: n1, to: n1, reason });
+    apply(Command::NodeDead { node: n1, generation: 1 });
+    let primary = state.resources[&resource].record.primary;
+    assert!(primary.is_none(), "another node takes over before n1 is switched off");
+    let fenced = Command::Fenced { node: n1, generation: 1, result: Ok("n2".into()) };
+    assert!(state.apply(Entry { at_ms: 0, command: fenced }).is_ok());
+    assert!(state.resources[&resource].record.primary.is_some_and(|primary| primary != n1));
 }
 
 fn a_node_that_no_member_has_found_at_its_addresses_does_not_vote() {

@@ -30,7 +30,9 @@ wait_for() {
 supervise() {
     while true; do
         if [ ! -e /tmp/stay-away ]; then
-            mainstay engine --device "$(cat /tmp/device)" --listen 127.0.0.1:7401 2>>/tmp/engine.log &
+            # shellcheck disable=SC2046
+            mainstay engine --device "$(cat /tmp/device)" --listen 127.0.0.1:7401 $(cat /tmp/engine-options 2>/dev/null) \
+                2>>/tmp/engine.log &
             echo $! >/tmp/engine.pid
             wait $!
         fi
@@ -220,4 +222,35 @@ gives_up_for_another_frontend() {
     wait_for 60 serves
     dd if="$(readlink -f /run/mainstay/dev/db/0)" of=/dev/null bs=1M count=4 2>/dev/null || fail "no device from FUSE"
     mainstay status | grep 'devices of this node: fuse (asked for; ' || fail "status does not say what was asked for"
+}
+
+status_says() {
+    mainstay status | grep -q "$1"
+}
+
+# watchdog_resets: the last step of a machine, because the machine is reset. It needs the module softdog.
+watchdog_resets() {
+    step "a watchdog that another program has open is left alone, and a node that requires one says so"
+    sleep 10000 9>/dev/watchdog &
+    holder=$!
+    echo "--watchdog required" >/tmp/engine-options
+    kill_engine
+    wait_for 60 status_says "watchdog of this node: cannot be used: .*(process $holder) has /dev/watchdog open"
+    wait_for 60 sh -c "mainstay events | grep -q 'is not to be primary: .*--watchdog required'"
+    kill "$holder"
+    wait_for 60 status_says "watchdog of this node: ready, not armed"
+    step "it is armed while a service runs, and only then"
+    mainstay resource create wd --size 64MiB --journal 64MiB --replica-count 1 --wait-s 60 || fail "no resource"
+    printf 'name = "wd"\nresource = "wd"\n[[process]]\nname = "p"\ncommand = ["/bin/sleep", "100000"]\n' >/tmp/wd.toml
+    mainstay service apply /tmp/wd.toml || fail "no service"
+    wait_for 60 status_says "watchdog of this node: armed; it resets the machine 19 s after"
+    mainstay service stop wd || fail "cannot stop the service"
+    wait_for 60 status_says "watchdog of this node: ready, not armed"
+    mainstay service start wd || fail "cannot start the service"
+    wait_for 60 status_says "watchdog of this node: armed"
+    step "the engine stands still: the machine is reset"
+    echo "vm-result: 0"
+    kill -STOP "$(cat /tmp/engine.pid)"
+    sleep 60
+    fail "the machine was not reset"
 }

@@ -80,7 +80,7 @@ dax() {
         truncate -s 0 "$nvdimm"
         truncate -s "$bytes" "$nvdimm"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/dax.sh --seconds 600 --memory 1536 \
-            --module virtio_pci --module virtio_blk --module xfs --module nfit --module nd_pmem \
+            --module virtio_pci --module virtio_blk --module xfs --module nfit --module nd_pmem --module softdog \
             --module ublk_drv --module fuse --module loop \
             --binary "$target/$profile/mainstay" --binary fio --binary mkfs.xfs --file tests/vm/node.sh=/node.sh \
             --qemu -machine --qemu pc,nvdimm=on --qemu -m --qemu slots=2,maxmem=4G \

@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::own_state;
 use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
+use crate::reconciler_thread::Input;
 use crate::service::instance::users_of;
 use crate::service::lacks::{Lack, lacks};
 use crate::service::logs;
@@ -29,6 +30,7 @@ use mainstay_api::rest::ClusterView;
 use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
+use mainstay_devices::supervisor;
 use mainstay_ha::{ServiceSpec, valid_name};
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
@@ -194,6 +196,14 @@ impl Agent {
                 "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
             )
         })
+    }
+
+    /// Lets the reconciler tell the supervisor that it works. A node that is no member has none.
+    pub fn say_alive(&self) {
+        match &*read(&self.member) {
+            Some(member) => member.node.send(Input::Alive),
+            None => supervisor::alive(),
+        }
     }
 
     /// Waits until the view is as wanted; `false` after `patience`.
@@ -521,8 +531,7 @@ impl Inbound for Agent {
 
     fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem> {
         let member = self.member().ok()?;
-        let state = member.log.view().state;
-        removed::of(&state, cluster, node)
+        removed::of(&member.log.view(), cluster, node)
     }
 
     fn raft(&self, _from: NodeId, message: Vec<u8>) {

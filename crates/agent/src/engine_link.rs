@@ -13,7 +13,7 @@ use crate::clock::boot_now;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
     ClientStatus, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
-    RequestLine, encode_line, read_line,
+    RequestLine, WatchdogStatus, encode_line, read_line,
 };
 use mainstay_types::{Code, Problem, ResourceId, Time};
 use nix::sys::socket::getsockopt;
@@ -106,6 +106,7 @@ struct LinkShared {
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
     clients: Mutex<BTreeMap<ResourceId, ClientStatus>>,
     frontend: Mutex<Option<FrontendStatus>>,
+    watchdog: Mutex<Option<WatchdogStatus>>,
     /// The first status of the present connection has arrived.
     synced: AtomicBool,
     /// Process at the other end; 0 if that is not known.
@@ -130,6 +131,7 @@ impl EngineLink {
             replicas: Mutex::new(BTreeMap::new()),
             clients: Mutex::new(BTreeMap::new()),
             frontend: Mutex::new(None),
+            watchdog: Mutex::new(None),
             synced: AtomicBool::new(false),
             pid: AtomicU32::new(0),
             asked_since: AtomicU64::new(0),
@@ -246,6 +248,12 @@ impl EngineLink {
         lock(&self.shared.frontend).clone()
     }
 
+    /// Its watchdog as it was in the last status, while it is connected.
+    #[must_use]
+    pub fn watchdog(&self) -> Option<WatchdogStatus> {
+        lock(&self.shared.watchdog).clone()
+    }
+
     /// The engine's process, while it is connected.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -322,6 +330,7 @@ fn run_connection(shared: &LinkShared, input: &impl Fn(EngineInput)) -> Option<E
     lock(&shared.replicas).clear();
     lock(&shared.clients).clear();
     *lock(&shared.frontend) = None;
+    *lock(&shared.watchdog) = None;
     input(EngineInput::Disconnected);
     Some(ended)
 }
@@ -340,6 +349,7 @@ fn read_lines(stream: UnixStream, shared: &LinkShared, input: &impl Fn(EngineInp
                 let found = status.clients.into_iter().map(|client| (client.resource, client)).collect();
                 *lock(&shared.clients) = found;
                 *lock(&shared.frontend) = status.frontend;
+                *lock(&shared.watchdog) = status.watchdog;
                 shared.synced.store(true, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
                 input(EngineInput::Connected { lease_until, silenced: status.silenced_us });
@@ -351,6 +361,9 @@ fn read_lines(stream: UnixStream, shared: &LinkShared, input: &impl Fn(EngineInp
                 input(EngineInput::Lease { until: until_us, silenced: silenced_us });
             }
             Ok(Some(EngineLine::Reply { id, reply })) => {
+                if let Reply::Status(status) = &reply {
+                    lock(&shared.watchdog).clone_from(&status.watchdog);
+                }
                 let waiting = lock(&shared.pending).remove(&id);
                 if let Some(waiting) = waiting {
                     // The asker may have given up at this moment, which is its right.

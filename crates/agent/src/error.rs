@@ -90,7 +90,7 @@ fn lost(message: String, path: &Path) -> Problem {
         format!(
             "A restart does not help. Do not put an older copy of the file in its place: the node could vote twice. Keep the state \
              directory, and make the node anew: stop its agent and its engine, run `mv {state_dir} {state_dir}.lost`, start both, and \
-             join in its own place with `mainstay cluster join --replace`. docs/lost-state.md has each step."
+             join in its own place with `mainstay cluster join --peer ADDRESS --as NODE --replace`. docs/lost-state.md has each step."
         ),
     )
 }

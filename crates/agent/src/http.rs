@@ -6,6 +6,7 @@
 mod clients;
 pub mod destinations;
 mod existing;
+mod fencing;
 mod force;
 mod history;
 mod nodes;
@@ -96,6 +97,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/nodes/{name}/removal", get(nodes::removal).post(nodes::remove))
         .route("/v1/nodes/{name}/replacement", post(nodes::replace))
         .route("/v1/nodes/{name}/address", put(nodes::set_address))
+        .route("/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
         .route("/v1/resources", get(resources::list).post(resources::create))
         .route("/v1/resources/{name}", get(resources::show).delete(resources::delete))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
@@ -253,6 +255,7 @@ async fn status(AppState(agent): App) -> ApiResult<StatusView> {
                 (false, true) => "the engine of this node does not answer".to_owned(),
             },
             frontend: agent.engine.frontend(),
+            watchdog: agent.engine.watchdog(),
         };
         let Ok(member) = agent.member() else {
             return Ok(StatusView {

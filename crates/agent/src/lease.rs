@@ -128,6 +128,12 @@ impl LeaseKeeper {
         drop(self.queue.try_send(Input::Event(event)));
     }
 
+    /// Whether this node gives its lease up, because it stands still. To be said again and again:
+    /// it may get lost.
+    pub fn gives_up(&self, gives_up: bool) {
+        drop(self.queue.try_send(Input::Event(Event::GivesUp(gives_up))));
+    }
+
     /// When this node's lease ends.
     #[must_use]
     pub fn until(&self) -> Time {

@@ -12,6 +12,7 @@ pub mod engine_feed;
 pub mod engine_link;
 pub mod error;
 mod extents;
+pub mod fence;
 pub mod held;
 pub mod hooks;
 pub mod http;
@@ -38,6 +39,7 @@ pub mod watch;
 
 use agent::{Agent, Started};
 use error::AgentError;
+use mainstay_devices::supervisor;
 use mainstay_pool::journals::Journals;
 use std::fs;
 use std::io;
@@ -69,6 +71,8 @@ pub struct AgentOptions {
     pub journals: Journals,
     /// Directory of the hooks ([`hooks`]); none are run if none.
     pub hooks: Option<PathBuf>,
+    /// Program that switches a node off; see [`fence`].
+    pub fence_command: Option<PathBuf>,
 }
 
 /// Name of the API's socket in the run directory.
@@ -84,7 +88,10 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     let started = Agent::start(options)?;
     serve(started.agent.clone())?;
     tracing::info!(address = %started.address, "the agent is up");
-    let Started { fatal, .. } = started;
+    supervisor::ready("serves");
+    let Started { agent, fatal, .. } = started;
+    let asked = supervisor::keep_asking(move || agent.say_alive());
+    asked.map_err(|error| AgentError::Fatal(format!("a thread cannot be started: {error}")))?;
     Err(fatal.recv().unwrap_or_else(|_| AgentError::Fatal("all threads ended".to_owned())))
 }
 

@@ -4,6 +4,7 @@ use crate::AgentOptions;
 use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
+use crate::fence::Fencer;
 use crate::identity::{Identity, LogMark, number_of};
 use crate::lease::{self, LeaseKeeper};
 use crate::metrics::Metrics;
@@ -64,6 +65,7 @@ pub struct Member {
     pub reach: Reach,
     /// Until it is stopped.
     watch: Mutex<Option<Watch>>,
+    fencer: Mutex<Option<Fencer>>,
     started: Instant,
 }
 
@@ -193,8 +195,11 @@ impl Member {
         let hindrances = places.hindrances.clone();
         let reach = Reach::default();
         let watched = (watched, hindrances, reach.clone());
-        let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
+        let watch =
+            crate::watch::start(identity.node, log.clone(), watched, lease.clone(), transport.clone());
         let watch = Mutex::new(Some(watch));
+        let fencer = crate::fence::start(identity.node, log.clone(), options.fence_command.clone());
+        let fencer = Mutex::new(Some(fencer));
         Ok(Self {
             identity,
             log,
@@ -207,6 +212,7 @@ impl Member {
             destinations_changed,
             reach,
             watch,
+            fencer,
             started: Instant::now(),
         })
     }
@@ -214,6 +220,7 @@ impl Member {
     /// Ends the threads that decide. Services and the engine go on.
     pub fn stop(&self) {
         drop(lock(&self.watch).take());
+        drop(lock(&self.fencer).take());
         self.node.send(Input::Stop);
         self.lease.stop();
         self.log.stop();

@@ -24,12 +24,13 @@ use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
-use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request};
+use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice};
 use mainstay_control::State;
 use mainstay_control::actions::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, NodeSeen, Reconciler, ReconcilerTask, ReplicaSeen};
 use mainstay_control::state::{Command, Links};
+use mainstay_devices::supervisor;
 use mainstay_types::{
     Code, Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time,
 };
@@ -65,6 +66,8 @@ pub enum Input {
     Swept {
         service: String,
     },
+    /// The supervisor wants to hear that this thread works.
+    Alive,
     Stop,
 }
 
@@ -242,6 +245,10 @@ impl ReconcilerThread {
             }
             Input::Guarded { number, confirmed } => self.tell(Event::Guarded { number, confirmed }),
             Input::Swept { service } => self.tell(Event::Swept { name: service }),
+            Input::Alive => {
+                supervisor::alive();
+                return false;
+            }
             Input::Stop => {}
         }
         true
@@ -370,6 +377,7 @@ impl ReconcilerThread {
         let mut seen = NodeSeen {
             wall_ms: wall_ms(),
             links: lock(&self.links).clone(),
+            unfit: self.unfit(),
             replayed: self.view.replayed,
             engine: self.parts.engine.is_connected(),
             room: false,
@@ -380,6 +388,18 @@ impl ReconcilerThread {
         seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
+    }
+
+    /// Why this node is not to be primary: its watchdog is required and cannot be used.
+    fn unfit(&self) -> Option<Option<String>> {
+        if !self.parts.engine.is_connected() {
+            return None;
+        }
+        let watchdog = self.parts.engine.watchdog();
+        let required = watchdog.filter(|watchdog| watchdog.choice == WatchdogChoice::Required);
+        Some(required.and_then(|watchdog| watchdog.problem).map(|problem| {
+            format!("its engine was started with --watchdog required, and {problem}")
+        }))
     }
 
     fn task(&mut self, task: ReconcilerTask) {

@@ -1,5 +1,5 @@
-//! A cluster that begins anew on this node: after its majority is lost for good, or from a backup of
-//! its record. The agent of this node is stopped meanwhile.
+//! A cluster that begins anew on this node: after its majority is lost for good, or from a backup
+//! of its record. The agent of this node is stopped meanwhile.
 //!
 //! Guarantees
 //! - Nothing changes while another node of the cluster answers, or while the agent runs.
@@ -121,6 +121,13 @@ pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
     };
     let era = state.cluster.as_ref().map_or(0, |cluster| cluster.era);
     let others = others_of(&state, own);
+    if others.is_empty() {
+        return Err(Problem::new(
+            Code::LastNode,
+            format!("{node} is the only node of the cluster, and has its majority"),
+            "Start the agent, and look at `mainstay status`.",
+        ));
+    }
     refuse_living(&state, (number_of(identity.cluster, era), own))?;
     let named: BTreeSet<&String> = dead.iter().collect();
     let lacking = state.begin_anew(wall_ms(), own, random_u64(), Anew::MajorityLost);

@@ -3,6 +3,8 @@
 
 use crate::service::footing::Footing;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid};
 use std::ffi::CString;
 use std::fs::File;
@@ -23,8 +25,17 @@ pub struct Identity {
 /// `cgroup_procs` (its open `cgroup.procs`) before it runs its first instruction, and as
 /// `identity`. It does not begin if its `footing` does not hold.
 pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Identity>, footing: Footing) {
+    // An agent that the kernel spares when memory is short would hand that on to the database, and
+    // everything else would be killed before it.
+    let is_spared = std::fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|own| own.starts_with('-'));
     let prepare = move || -> io::Result<()> {
         (&cgroup_procs).write_all(b"0")?;
+        if is_spared
+            && let Ok(own) =
+                open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())
+        {
+            let _ = nix::unistd::write(&own, b"0");
+        }
         // The process looks only now: from here on a kill of the cgroup finds it.
         footing.look()?;
         nix::unistd::setsid()?;
@@ -36,8 +47,8 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may
-    // hold copies of locks of other threads. The closure makes the system calls write, pread,
-    // statx, setsid, setgroups, setgid and setuid on values made before the fork; it neither
+    // hold copies of locks of other threads. The closure makes the system calls write, open,
+    // close, pread, statx, setsid, setgroups, setgid and setuid on values made before the fork; it neither
     // allocates nor takes a lock (an error from the operating system is carried as its number).
     unsafe {
         command.pre_exec(prepare);

@@ -1,5 +1,6 @@
 //! The thread that notices what stands still on this node without an error, and tells when that
-//! begins and ends (R28).
+//! begins and ends (R28). It has the node give its lease up where another node could go on
+//! ([`mainstay_control::standstill`], R19).
 //!
 //! Guarantees
 //! - The thread waits for the engine no longer than it says here, and for no disk. So it can tell
@@ -9,6 +10,7 @@
 
 use crate::clock::{boot_now, wall_ms};
 use crate::engine_link::EngineLink;
+use crate::lease::LeaseKeeper;
 use crate::messages::{Hindered, Proposal, ProposalId, Waits};
 use crate::raft::{ConsensusLog, RaftHandle};
 use crate::reach::Reach;
@@ -19,14 +21,15 @@ use mainstay_api::engine::{EngineStatus, Reply, Request};
 use mainstay_control::State;
 use mainstay_control::causes::{News, Tellings, causes};
 use mainstay_control::stalls::{Stall, Stalled};
+use mainstay_control::standstill::{JournalWait, LOOK_MS_MAX, Measured, Standstill, Turn};
 use mainstay_control::state::{Command, Entry};
-use mainstay_types::{Copies, NodeId, PeerState, Role};
+use mainstay_types::{Copies, NodeId, PeerState, Role, Severity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often the engine is asked how its replicas are.
+/// How often the engine is asked how its replicas are, unless one of them seems to stand still.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
@@ -47,6 +50,7 @@ pub fn start(
     node: NodeId,
     log: RaftHandle,
     (engine, hindrances, reach): (EngineLink, Hindrances, Reach),
+    lease: LeaseKeeper,
     transport: Transport,
 ) -> Watch {
     let ends = Arc::new(AtomicBool::new(false));
@@ -56,21 +60,36 @@ pub fn start(
         let began = Instant::now();
         let mut asked = began;
         let mut status = None;
+        let mut standstill = Standstill::default();
         while !ended.load(Ordering::Relaxed) {
             std::thread::sleep(PAUSE);
-            if asked.elapsed() >= ASK_EVERY {
+            if asked.elapsed() >= ASK_EVERY || standstill.suspects() {
                 asked = Instant::now();
                 let serves = engine
                     .replicas(|replica| replica.role != Role::Secondary)
                     .into_values()
                     .any(|serves| serves);
-                // The engine of a node with secondaries alone has nothing to tell here.
-                status = match serves.then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
+                // The engine of a node with secondaries alone has nothing to tell here. One that
+                // owes an answer already would only delay the next look.
+                let answers = engine.silent_ms(boot_now()) < LOOK_MS_MAX;
+                // Its watchdog changes, and a required one counts for more than the status.
+                let wanted = serves || engine.watchdog().is_some();
+                status = match (wanted && answers).then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
                     Some(Ok(Reply::Status(status))) => Some(status),
                     _ => None,
                 };
             }
             let state = log.view().state;
+            let measured = measured(&engine, status.as_ref());
+            if let Some(turn) = standstill.look(boot_now(), node, &state, &measured) {
+                let severity = match turn {
+                    Turn::GivesUp(_) => Severity::Critical,
+                    Turn::HoldsAgain(_) => Severity::Info,
+                };
+                let subject = format!("node {}", state.node_name(node));
+                note((severity, subject, turn.words(&state)), &state, &log, &transport, node);
+            }
+            lease.gives_up(standstill.gives_up().is_some());
             reach.look(node, &state, &transport);
             let mut seen = of_node(node, &waits(&log, &engine, &hindrances, &reach));
             seen.extend(status.iter().flat_map(|status| of_engine(node, status)));
@@ -142,18 +161,45 @@ pub fn of_engine(node: NodeId, engine: &EngineStatus) -> Vec<Stall> {
     list
 }
 
+/// What counts for giving the lease up. `status` is of this moment, or not known.
+fn measured(engine: &EngineLink, status: Option<&EngineStatus>) -> Measured {
+    let leads = |replica: &&mainstay_api::engine::ReplicaStatus| replica.role == Role::Primary;
+    let journals = status.into_iter().flat_map(|status| &status.replicas).filter(leads).map(|replica| {
+        let answers = |peer: &&mainstay_api::engine::PeerStatus| {
+            matches!(peer.state, PeerState::InSync | PeerState::Joining | PeerState::Following)
+                && peer.latency_us / 1000 < LOOK_MS_MAX
+        };
+        JournalWait {
+            resource: replica.resource,
+            ms: replica.journal_latency_us / 1000,
+            answering: replica.peers.iter().filter(answers).map(|peer| peer.node).collect(),
+        }
+    });
+    Measured { engine_ms: engine.silent_ms(boot_now()), journals: journals.collect() }
+}
+
 /// Tells what has begun, and what has ended.
 fn tell(news: &[News], state: &State, log: &RaftHandle, transport: &Transport, node: NodeId) {
     for one in news {
-        let (severity, subject, text) = one.words(state);
-        tracing::warn!(subject, "{text}");
-        let command = Command::Note { severity, subject, text };
-        let entry = Entry { at_ms: wall_ms(), command };
-        let proposal = Proposal { id: ProposalId::random(), entry };
-        log.forwarded(proposal.clone());
-        // The leader takes it, once.
-        for other in state.nodes.keys().filter(|other| **other != node) {
-            transport.send_proposal(*other, &proposal);
-        }
+        note(one.words(state), state, log, transport, node);
+    }
+}
+
+/// Makes an event of it, also where this node's own log hangs.
+fn note(
+    (severity, subject, text): (Severity, String, String),
+    state: &State,
+    log: &RaftHandle,
+    transport: &Transport,
+    node: NodeId,
+) {
+    tracing::warn!(subject, "{text}");
+    let command = Command::Note { severity, subject, text };
+    let entry = Entry { at_ms: wall_ms(), command };
+    let proposal = Proposal { id: ProposalId::random(), entry };
+    log.forwarded(proposal.clone());
+    // The leader takes it, once.
+    for other in state.nodes.keys().filter(|other| **other != node) {
+        transport.send_proposal(*other, &proposal);
     }
 }

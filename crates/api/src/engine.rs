@@ -378,9 +378,42 @@ pub struct EngineStatus {
     /// How volumes become devices here; `None` from an engine that does not say.
     #[serde(default)]
     pub frontend: Option<FrontendStatus>,
+    /// `None` if the engine was started without a watchdog.
+    #[serde(default)]
+    pub watchdog: Option<WatchdogStatus>,
     pub replicas: Vec<ReplicaStatus>,
     #[serde(default)]
     pub clients: Vec<ClientStatus>,
+}
+
+/// Whether the watchdog of a machine backs the guard of its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WatchdogChoice {
+    #[default]
+    Off,
+    /// If there is one that can be used.
+    Automatic,
+    /// The node does not become primary without one.
+    Required,
+}
+
+/// State of the watchdog of a machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WatchdogStatus {
+    pub choice: WatchdogChoice,
+    /// Path of the device.
+    pub device: String,
+    /// As its driver says it; empty while it is not open.
+    pub identity: String,
+    /// Whether it resets the machine if the engine does not feed it.
+    pub armed: bool,
+    /// How long after the last feed it does so, in milliseconds; 0 unless armed.
+    pub timeout_ms: u64,
+    /// When it does so unless it is fed, on the engine's boot-time clock; 0 unless armed.
+    pub fires_at_us: Time,
+    /// Why it cannot be used, in words.
+    pub problem: Option<String>,
 }
 
 /// Which frontend an engine uses.

@@ -15,6 +15,7 @@
 //! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `GET /v1/cluster/backup` | | [`ClusterBackup`] |
 //! | `GET /v1/nodes` | | `Vec<NodeView>` |
+//! | `POST /v1/nodes/{name}/confirm-off` | | [`Accepted`] |
 //! | `GET /v1/nodes/{name}/removal` | | [`NodeRemoval`] |
 //! | `POST /v1/nodes/{name}/removal` | [`NodeRemove`] | [`Accepted`] |
 //! | `POST /v1/nodes/{name}/replacement` | [`NodeReplace`] | [`Accepted`] |
@@ -63,7 +64,7 @@ mod scrubs;
 mod services;
 mod settings;
 
-use crate::engine::FrontendStatus;
+use crate::engine::{FrontendStatus, WatchdogStatus};
 pub use destinations::*;
 pub use history::*;
 pub use mainstay_types::{
@@ -651,6 +652,9 @@ pub struct EngineView {
     /// How it makes devices, as far as it has said so.
     #[serde(default)]
     pub frontend: Option<FrontendStatus>,
+    /// Its watchdog, as far as it has said so; `None` if it was started without one.
+    #[serde(default)]
+    pub watchdog: Option<WatchdogStatus>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

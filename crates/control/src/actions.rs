@@ -96,6 +96,8 @@ pub struct Observed {
     pub wall_ms: u64,
     /// The interfaces of the node; `None` until the agent has looked at them.
     pub links: Option<Links>,
+    /// Why this node is not to be primary, if it is not; `None` while that is not known.
+    pub unfit: Option<Option<String>>,
     /// The lease is valid, and long enough to start something.
     pub lease_valid: bool,
     /// The engine answers. `replicas` counts only then.
@@ -236,6 +238,9 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
     }
     if let Some(links) = observed.links.as_ref().filter(|links| me.links != **links) {
         actions.push(Action::Propose(Command::NodeLinks { node, links: links.clone() }));
+    }
+    if let Some(unfit) = observed.unfit.as_ref().filter(|unfit| state.unfit.get(&node) != unfit.as_ref()) {
+        actions.push(Action::Propose(Command::NodeFitness { node, unfit: unfit.clone() }));
     }
     if me.status == NodeStatus::Dead || !observed.lease_valid {
         for (name, service) in &observed.services {

@@ -122,6 +122,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
+    for Advice { severity, subject, what, remedy } in state.fencing_advice() {
+        add(severity, subject, what, remedy);
+    }
     for (node, left) in &observations.left {
         // The advice about a replica also covers a directory in its place.
         let told = |path: &str| {

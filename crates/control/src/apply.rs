@@ -89,6 +89,9 @@ impl State {
             Command::WithdrawNode { nonce } => self.withdraw_node(at_ms, nonce),
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeLinks { node, links } => self.node_links(node, links),
+            Command::NodeFitness { node, unfit } => self.node_fitness(at_ms, node, unfit),
+            Command::Fenced { node, generation, result } => self.fenced(at_ms, node, generation, result),
+            Command::ConfirmOff { node } => self.confirm_off(at_ms, node),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
             Command::CreateResource { name, spec, choices, origin } => {
@@ -322,15 +325,15 @@ impl State {
         }
         let subject = format!("node {}", node.name);
         let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
-        let name = node.name.clone();
         if was_dead {
-            let fact = Fact::NodeBack { node: name.clone() };
+            let fact = Fact::NodeBack { node: node.name.clone() };
             self.note_fact(at_ms, Severity::Info, subject, text, fact);
         } else {
             self.note(at_ms, Severity::Info, subject, text);
         }
+        self.fence_is_moot(at_ms, id);
         if was_dead {
-            self.try_services_again(at_ms, id, &format!("node {name} is back"));
+            self.try_services_again(id);
         }
         // The node may hold the whole member for whose sake broken members stayed in sync.
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {
@@ -452,7 +455,7 @@ impl State {
             let name = self.node_name(*node);
             return fail(
                 format!("{name} has not joined yet"),
-                "wait until `mainstay node list` shows it as a voter",
+                "wait until `mainstay node list` does not show it as joining any more",
             );
         }
         if let Some(node) = spec.preferred.iter().find(|node| !nodes.contains(node)) {
@@ -593,6 +596,9 @@ impl State {
             if let Err(what) = self.check_broken(resource) {
                 return fail(what);
             }
+        }
+        if let Err(what) = self.check_fences() {
+            return Err(what.into());
         }
         Ok(())
     }

@@ -38,6 +38,9 @@ impl State {
             cluster.earlier.push(cluster.id ^ cluster.era);
             cluster.era = era;
         }
+        // The operator has said that the other nodes do not run.
+        self.fences.clear();
+        self.unfit.clear();
         let candidates: Vec<NodeId> =
             self.nodes.values().filter(|known| known.candidate).map(|known| known.id).collect();
         for candidate in candidates {

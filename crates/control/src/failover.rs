@@ -26,11 +26,17 @@ impl State {
             .filter(|resource| !resource.deleting && resource.record.iss_member(node).is_some())
             .map(|resource| resource.id)
             .collect();
+        let leads = |id: &ResourceId| {
+            self.resources.get(id).is_some_and(|resource| resource.record.primary == Some(node))
+        };
+        let led: Vec<ResourceId> = affected.iter().copied().filter(leads).collect();
+        let waiting = self.owe_fence(at_ms, node, &led);
         for id in affected {
-            let was_primary =
-                self.resources.get(&id).is_some_and(|resource| resource.record.primary == Some(node));
+            let was_primary = led.contains(&id);
             self.leave_iss(at_ms, id, node, &format!("{name} is dead"));
-            if was_primary {
+            if was_primary && waiting.contains(&id) {
+                self.wait_for_fence(at_ms, id, node);
+            } else if was_primary {
                 reach!("control: a primary dies");
                 self.replace_primary(at_ms, id, &format!("{name} is dead"), Cause::NodeDead);
             }
@@ -47,7 +53,7 @@ impl State {
             }
         }
         self.cancel_impossible_moves(at_ms);
-        self.try_services_again(at_ms, node, &format!("node {name} is dead"));
+        self.try_services_again(node);
         Outcome::Done
     }
 

@@ -45,6 +45,9 @@ pub(crate) struct Held {
 impl State {
     /// Why `node` cannot be promoted by force, if it cannot.
     pub fn cannot_force(&self, id: ResourceId, node: NodeId) -> Option<Problem> {
+        if let Some(node) = self.fence_awaited(id) {
+            return Some(self.awaits_fence_of(node));
+        }
         let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
             return Some(Problem::new(
                 Code::UnknownResource,

@@ -18,6 +18,12 @@
 //! half. So it comes to suspect the node `lease_ms + margin_ms` after its last acknowledgement, as
 //! above.
 //!
+//! A node may give its lease up by itself, because it stands still ([`crate::standstill`]). It goes
+//! on to send heartbeats, which carry its suspicions of others, and says in them that it gives its
+//! lease up. A voter does not acknowledge such a heartbeat and does not count it as heard. So the
+//! lease ends by itself, and the node is suspected as if it were silent. An acknowledgement that is
+//! under way may still prolong the lease; that is as safe as any other.
+//!
 //! A voter that holds no lease itself begins its sums anew: then the majority is missing, and no
 //! single node is to blame.
 //!
@@ -55,6 +61,9 @@ pub struct Heartbeat {
     /// The sender holds a lease. Older versions do not say it, and are taken at their best.
     #[serde(default = "holds_by_default")]
     pub holds: bool,
+    /// The sender gives its lease up: it is not to be acknowledged.
+    #[serde(default)]
+    pub gives_up: bool,
     /// Durable suspicions of the sender.
     pub suspects: Vec<Suspect>,
 }
@@ -100,6 +109,8 @@ pub enum Event {
     },
     /// Answer to [`Effect::PersistSuspect`].
     SuspectPersisted(Suspect),
+    /// Whether this node gives its lease up, because it stands still.
+    GivesUp(bool),
     Tick,
 }
 
@@ -170,6 +181,8 @@ pub struct LeaseMachine {
     /// acknowledged it.
     sent: BTreeMap<u64, (Time, BTreeSet<NodeId>)>,
     lease_until: Time,
+    /// This node gives its lease up: none of its heartbeats is to count.
+    gives_up: bool,
     next_heartbeat: Time,
     /// When each node was last heard in its present generation.
     heard: BTreeMap<NodeId, Time>,
@@ -223,6 +236,7 @@ impl LeaseMachine {
             seq: 0,
             sent: BTreeMap::new(),
             lease_until: Time(0),
+            gives_up: false,
             next_heartbeat: now,
             heard: BTreeMap::new(),
             lacks: BTreeMap::new(),
@@ -258,6 +272,12 @@ impl LeaseMachine {
             Event::Heartbeat { from, heartbeat } => self.on_heartbeat(now, from, heartbeat),
             Event::Ack { from, ack } => self.on_ack(now, from, ack),
             Event::SuspectPersisted(suspect) => self.on_persisted(now, suspect),
+            Event::GivesUp(gives_up) => {
+                if self.gives_up != gives_up {
+                    self.gives_up = gives_up;
+                    self.next_heartbeat = now;
+                }
+            }
             Event::Tick => self.on_tick(now),
         }
     }
@@ -400,12 +420,13 @@ impl LeaseMachine {
             session: self.session,
             seq: self.seq,
             holds: self.holds(now),
+            gives_up: self.gives_up,
             suspects: self.durable_suspects(),
         };
         for to in self.view.voters.iter().copied().filter(|voter| *voter != self.node) {
             self.effects.push_back(Effect::SendHeartbeat { to, heartbeat: heartbeat.clone() });
         }
-        if self.alive_generation(self.node).is_none() {
+        if self.gives_up || self.alive_generation(self.node).is_none() {
             return;
         }
         while self.sent.len() >= SENT_MAX {
@@ -426,6 +447,10 @@ impl LeaseMachine {
             }
         }
         let Heartbeat { generation, session, seq, holds, .. } = heartbeat;
+        if heartbeat.gives_up {
+            reach!("control: a heartbeat gives its lease up");
+            return self.propose_dead(now);
+        }
         if self.gives_up(now, from, holds) {
             reach!("control: a node that is heard and holds no lease is given up");
             return self.propose_dead(now);
@@ -511,7 +536,7 @@ impl LeaseMachine {
     }
 
     fn propose_rejoin(&mut self, now: Time) {
-        let Some(generation) = self.alive_generation(self.node) else { return };
+        let Some(generation) = self.alive_generation(self.node).filter(|_| !self.gives_up) else { return };
         let suspected =
             self.reports.get(&Suspect { node: self.node, generation }).is_some_and(|by| !by.is_empty());
         let due = self.last_rejoin.is_none_or(|last| now.ms_since(last) >= self.view.lease_ms);

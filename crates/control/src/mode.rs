@@ -101,6 +101,7 @@ impl State {
         let due = record.policy.mode() == Mode::A
             && record.policy.takeover()
             && record.primary.is_none()
+            && self.fence_awaited(resource.id).is_none()
             && !resource.deleting;
         if !due || self.a_member_lives_whole(resource, None) {
             return None;

@@ -7,13 +7,16 @@ use mainstay_types::{NodeId, ResourceId, reach};
 
 impl State {
     /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered
-    /// disk, which can be used (R12), alive.
+    /// disk, which can be used (R12), alive, and fit by its own word. No node may while a fence is
+    /// awaited (`fencing.rs`).
     #[must_use]
     pub fn eligible(&self, resource: &Resource, node: NodeId) -> bool {
         let member = resource.record.iss_member(node);
         let recorded = resource.record.replica(node);
         let in_sync = member.is_some() && member == recorded;
         !resource.deleting
+            && !self.unfit.contains_key(&node)
+            && self.fence_awaited(resource.id).is_none()
             && self.lives_whole(resource, node)
             && (in_sync || (recorded.is_some() && planted(Bug::OutsiderPromoted)))
     }

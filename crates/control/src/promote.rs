@@ -34,6 +34,16 @@ impl State {
             reach!("control: a promotion by a dead node");
             return refused(Code::NodeDead, "the proposing node counts as dead", "it has to rejoin first");
         }
+        if let Some(node) = self.fence_awaited(id) {
+            return Outcome::Refused(self.awaits_fence_of(node));
+        }
+        if let Some(why) = self.unfit.get(&to) {
+            return refused(
+                Code::NotEligible,
+                format!("node {} is not to be primary: {why}", self.node_name(to)),
+                "choose another node, or mend that",
+            );
+        }
         if !self.eligible(resource, to) {
             reach!("control: a promotion of what is not eligible");
             return refused(

@@ -55,6 +55,9 @@ pub const REPEAT_PROPOSAL_MS: u64 = 800;
 /// most.
 pub const RETRY_HALTED_MS: u64 = 60_000;
 pub const RETRY_HALTED_MS_MAX: u64 = 30 * 60_000;
+/// Least time between the last failure of a service and another attempt because nodes came or went,
+/// in milliseconds.
+pub const RETRY_FAILED_MS: u64 = 60_000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 pub const LEASE_UNKNOWN_MS_MAX: u64 = 500;
 
@@ -99,6 +102,8 @@ pub struct NodeSeen {
     pub wall_ms: u64,
     /// The node's interfaces; `None` until the agent has looked at them.
     pub links: Option<Links>,
+    /// Why this node is not to be primary, if it is not; `None` while that is not known.
+    pub unfit: Option<Option<String>>,
     /// The state is no older than any that an earlier process on this node has seen. Everything
     /// that was in the node's log when this process began has been applied or replaced.
     pub replayed: bool,
@@ -264,6 +269,8 @@ pub struct Reconciler {
     found: bool,
     /// Services that are halted and may be tried again from here: see [`Self::retry_halted`].
     halted: BTreeMap<String, Halted>,
+    /// When this process has first seen the last failures of a service.
+    failed: BTreeMap<String, (BTreeMap<NodeId, (Epoch, u32)>, Time)>,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
@@ -291,6 +298,7 @@ impl Reconciler {
             given_up: BTreeMap::new(),
             found: false,
             halted: BTreeMap::new(),
+            failed: BTreeMap::new(),
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
@@ -437,10 +445,12 @@ impl Reconciler {
     /// Tries a service anew that failed on every node for a cause that may have passed, at a
     /// bounded rate (R21). The primary's node sees to that.
     fn retry_halted(&mut self, now: Time, state: &State) {
+        self.see_failures(now, state);
+        let me = self.node;
         let own = |name: &String| {
             let service = state.services.get(name).filter(|service| service.is_wanted());
             let resource = service.and_then(|service| state.resource_of(service));
-            service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(self.node)))
+            service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(me)))
         };
         // Each pause is longer than the one before, until the service runs somewhere or is another
         // one.
@@ -452,10 +462,18 @@ impl Reconciler {
         });
         let mut due = Vec::new();
         for (name, service) in &state.services {
-            if own(name).is_none() || !service.may_be_tried_again() {
+            if own(name).is_none() {
                 continue;
             }
             let round = service.round;
+            let failed = self.failed.get(name).filter(|_| service.nodes_have_changed());
+            if failed.is_some_and(|(_, since)| now.ms_since(*since) >= RETRY_FAILED_MS) {
+                due.push(Command::RetryService { name: name.clone(), round });
+                continue;
+            }
+            if !service.may_pass() {
+                continue;
+            }
             let known = self.halted.entry(name.clone()).or_insert(Halted {
                 revision: service.revision,
                 round,
@@ -471,6 +489,20 @@ impl Reconciler {
             }
         }
         due.into_iter().for_each(|command| self.propose(now, command));
+    }
+
+    /// Notes when failures of services are seen first. Every node does so, because any may be the
+    /// next primary.
+    fn see_failures(&mut self, now: Time, state: &State) {
+        self.failed.retain(|name, _| state.services.contains_key(name));
+        for (name, service) in &state.services {
+            let failures = service.failures();
+            match self.failed.get(name) {
+                _ if failures.is_empty() => drop(self.failed.remove(name)),
+                Some((known, _)) if *known == failures => {}
+                _ => drop(self.failed.insert(name.clone(), (failures, now))),
+            }
+        }
     }
 
     /// Forgets proposals that count on no record any more. An earlier process may have proposed to
@@ -506,6 +538,7 @@ impl Reconciler {
         Observed {
             wall_ms: seen.wall_ms,
             links: seen.links.clone(),
+            unfit: seen.unfit.clone(),
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
             room: seen.room,

@@ -82,6 +82,9 @@ impl State {
                 "to end the cluster, stop its agent and its engine, and move its state directory away",
             ));
         }
+        if self.fences.get(&id).is_some_and(|fence| fence.done.is_none() && !fence.waiting.is_empty()) {
+            return Some(self.awaits_fence_of(id));
+        }
         let refusal = self.serves(node).or_else(|| self.cannot_spare(node, lost));
         refusal.or_else(|| self.vote_needed(node))
     }
@@ -225,6 +228,8 @@ impl State {
             service.desired_node = service.desired_node.filter(|to| *to != id);
         }
         self.nodes.remove(&id);
+        self.unfit.remove(&id);
+        self.fences.remove(&id);
         if is_voter {
             self.voters_version += 1;
         }

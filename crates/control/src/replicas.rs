@@ -234,7 +234,7 @@ impl State {
             return Some(refused(
                 Code::HasNotJoined,
                 format!("{name} has not joined yet"),
-                "wait until `mainstay node list` shows it as a voter",
+                "wait until `mainstay node list` does not show it as joining any more",
             ));
         }
         if resource.spec.replicas.contains(&node) {

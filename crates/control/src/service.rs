@@ -8,10 +8,6 @@ use mainstay_types::{Code, Epoch, MacAddress, NodeId, Problem, ServicePhase, Sev
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Least time between the last failure of a service and another attempt because nodes came or went,
-/// in milliseconds.
-const TRY_AGAIN_MS: u64 = 60_000;
-
 /// Report of a node about a service; see [`crate::state::Command::ServiceStatus`].
 pub(crate) struct StatusReport {
     pub node: NodeId,
@@ -462,9 +458,11 @@ impl State {
         self.note(at_ms, Severity::Critical, format!("service {name}"), text);
     }
 
-    /// Tries failed services anew everywhere, because a node came or went and the cause may have
-    /// gone with it. A service is tried [`TRY_AGAIN_MS`] after its last failure at the earliest.
-    pub(crate) fn try_services_again(&mut self, at_ms: u64, node: NodeId, why: &str) {
+    /// Notes that failed services are to be tried anew everywhere, because a node came or went and
+    /// the cause may have gone with it. The node of the primary says when: it counts the time since
+    /// the last failure, so that nodes that come and go in a row do not start a service over and
+    /// over again (R21). No wall clock decides that.
+    pub(crate) fn try_services_again(&mut self, node: NodeId) {
         let concerned = |service: &Service| {
             let resource = self.resource_of(service);
             service.is_wanted()
@@ -479,14 +477,8 @@ impl State {
             .collect();
         for name in names {
             let Some(service) = self.services.get_mut(&name) else { continue };
-            // If nodes come and go in a row, the service must not start over and over again (R21).
-            if service.last_failed_ms().is_some_and(|failed| at_ms.saturating_sub(failed) < TRY_AGAIN_MS) {
-                reach!("control: a service that has just failed is tried again later");
-                service.nodes_changed = true;
-                continue;
-            }
-            reach!("control: a service is tried again because a node came or went");
-            self.new_round(at_ms, &name, why);
+            reach!("control: a failed service is to be tried again because a node came or went");
+            service.nodes_changed = true;
         }
     }
 
@@ -495,8 +487,14 @@ impl State {
         if service.round != round || !service.may_be_tried_again() {
             return Outcome::Unchanged;
         }
-        reach!("control: a halted service is tried again");
-        self.new_round(at_ms, name, "what it failed for may have passed");
+        let why = if service.nodes_have_changed() {
+            reach!("control: a service is tried again because a node came or went");
+            "nodes have come or gone since it failed"
+        } else {
+            reach!("control: a halted service is tried again");
+            "what it failed for may have passed"
+        };
+        self.new_round(at_ms, name, why);
         Outcome::Done
     }
 
@@ -515,6 +513,28 @@ impl State {
             return Outcome::Unchanged;
         }
         known.links = links;
+        Outcome::Done
+    }
+
+    /// A node says whether it may be primary, and why not.
+    pub(crate) fn node_fitness(&mut self, at_ms: u64, node: NodeId, unfit: Option<String>) -> Outcome {
+        let unfit = unfit.map(cut);
+        if !self.nodes.contains_key(&node) || self.unfit.get(&node) == unfit.as_ref() {
+            return Outcome::Unchanged;
+        }
+        let subject = format!("node {}", self.node_name(node));
+        match unfit {
+            Some(why) => {
+                reach!("control: a node is not to be primary");
+                self.note(at_ms, Severity::Warning, subject, format!("is not to be primary: {why}"));
+                self.unfit.insert(node, why);
+            }
+            None => {
+                reach!("control: a node may be primary again");
+                self.unfit.remove(&node);
+                self.note(at_ms, Severity::Info, subject, "may be primary again");
+            }
+        }
         Outcome::Done
     }
 

@@ -9,6 +9,7 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use crate::facts::Fact;
+use crate::fencing::Fence;
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
 use crate::removal::Removed;
@@ -64,6 +65,12 @@ pub struct State {
     pub last_event: u64,
     pub last_node: u32,
     pub last_resource: u64,
+    /// Nodes that are not to be primary at this moment, and the reason, as each says of itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unfit: BTreeMap<NodeId, String>,
+    /// Nodes that are to be switched off, or were; see `fencing.rs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fences: BTreeMap<NodeId, Fence>,
     /// Nodes that have left the cluster, the last [`REMOVED_MAX`]; see `removal.rs`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removed: BTreeMap<NodeId, Removed>,
@@ -340,8 +347,8 @@ pub struct Service {
     pub deleting: bool,
     /// Why it runs nowhere, when it used up its attempts on every node that could run it.
     pub halted: Option<String>,
-    /// A node came or went shortly after the last failure: a new round is due when some time has
-    /// passed.
+    /// A node came or went after the last failure: a new round is due when some time has passed
+    /// since that failure.
     #[serde(default)]
     pub nodes_changed: bool,
     /// An operator has stopped it; see `orders.rs`.
@@ -380,21 +387,33 @@ impl Service {
     }
 
     /// Nodes on which the service used up its attempts in the current round.
-    fn failed(&self) -> impl Iterator<Item = &ServiceOnNode> {
-        self.nodes.iter().filter(|(node, _)| self.failed_on(**node)).map(|(_, on)| on)
+    fn failed(&self) -> impl Iterator<Item = (NodeId, &ServiceOnNode)> {
+        self.nodes.iter().filter(|(node, _)| self.failed_on(**node)).map(|(node, on)| (*node, on))
     }
 
-    /// Wall-clock time of the last such failure, in milliseconds since 1970.
+    /// These nodes, with what tells one such failure from another: epoch and number of failures.
     #[must_use]
-    pub fn last_failed_ms(&self) -> Option<u64> {
-        self.failed().map(|on| on.at_ms).max()
+    pub fn failures(&self) -> BTreeMap<NodeId, (Epoch, u32)> {
+        self.failed().map(|(node, on)| (node, (on.epoch, on.failures))).collect()
     }
 
-    /// Whether it is halted, and nodes have come or gone since, or its cause may pass by itself.
+    /// Whether it is halted, and its cause may pass by itself.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.halted.is_some() && self.is_wanted() && self.failed().any(|(_, on)| on.passes)
+    }
+
+    /// Whether nodes have come or gone since it failed somewhere.
+    #[must_use]
+    pub fn nodes_have_changed(&self) -> bool {
+        self.nodes_changed && self.is_wanted() && self.failed().next().is_some()
+    }
+
+    /// Whether another round may be begun for it ([`crate::state::Command::RetryService`]). The
+    /// reconciler says when.
     #[must_use]
     pub fn may_be_tried_again(&self) -> bool {
-        let passes = self.nodes_changed || self.failed().any(|on| on.passes);
-        self.halted.is_some() && self.is_wanted() && passes
+        self.may_pass() || self.nodes_have_changed()
     }
 }
 
@@ -447,6 +466,22 @@ pub enum Command {
     NodeLinks {
         node: NodeId,
         links: Links,
+    },
+    /// Whether a node may be primary, as it says of itself, and why not.
+    NodeFitness {
+        node: NodeId,
+        unfit: Option<String>,
+    },
+    /// How the fence command for this generation of a node ended: the node that ran it, or why it
+    /// failed.
+    Fenced {
+        node: NodeId,
+        generation: u64,
+        result: Result<String, String>,
+    },
+    /// An operator says that a node is off.
+    ConfirmOff {
+        node: NodeId,
     },
     /// A node joins: it receives the log and does not vote yet (R29); see `members.rs`. Repeated
     /// with the same nonce it answers the same node.

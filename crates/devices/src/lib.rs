@@ -5,10 +5,12 @@
 //! [`mainstay_silence`] decides what may be done with a left device, and when.
 
 pub mod block_queue;
+pub mod clock;
 pub mod descriptor_holder;
 pub mod device_recovery;
 pub mod nbd_device;
 pub mod netlink;
+pub mod supervisor;
 pub mod ublk;
 pub mod ublk_device;
 pub mod users;

@@ -43,7 +43,7 @@ use crate::addresses::{AddressThread, Wanted};
 use crate::lease_file::LeaseFile;
 use crate::ring::now;
 use mainstay_devices::users::kill_cgroup;
-use mainstay_silence::{Effect, EngineEnds, Silencing, Step, Why, silencing_pause_ms};
+use mainstay_silence::{Effect, EngineEnds, Silencing, Step, WatchdogSees, Why, silencing_pause_ms};
 use mainstay_types::{ResourceId, Time};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -82,6 +82,8 @@ struct GuardShared {
     /// Copies of what `state` holds, for readers that must not wait.
     lease_until_us: AtomicU64,
     fenced: AtomicBool,
+    /// The guard's thread runs.
+    watches: AtomicBool,
     timer: OwnedFd,
     /// For the silencer; `None` without one.
     noted: Option<LeaseFile>,
@@ -219,6 +221,7 @@ impl Guard {
             state: Mutex::new(State { guard, withdrawn: Arc::default(), stopping: false }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
+            watches: AtomicBool::new(true),
             // SAFETY: the descriptor was just made and has no other owner.
             timer: unsafe { OwnedFd::from_raw_fd(timer) },
             noted,
@@ -227,6 +230,7 @@ impl Guard {
         shared.carry_out(&mut shared.state())?;
         let worker = Arc::clone(&shared);
         let thread = thread::Builder::new().name("guard".into()).spawn(move || {
+            let _ends = Watches(&worker);
             prefer_this_thread();
             watch(&worker, &mut addresses, &mut tell);
         })?;
@@ -292,6 +296,12 @@ impl Guard {
         Time(self.shared.lease_until_us.load(Ordering::Acquire))
     }
 
+    /// For the watchdog.
+    #[must_use]
+    pub fn view(&self) -> GuardView {
+        GuardView { shared: Arc::clone(&self.shared) }
+    }
+
     /// For the thread that is told to end the engine.
     #[must_use]
     pub fn ender(&self) -> GuardEnder {
@@ -302,6 +312,39 @@ impl Guard {
     #[must_use]
     pub fn fenced(&self) -> bool {
         self.shared.fenced.load(Ordering::Acquire)
+    }
+}
+
+/// Says that the guard's thread has ended, also by a panic.
+struct Watches<'a>(&'a GuardShared);
+
+impl Drop for Watches<'_> {
+    fn drop(&mut self) {
+        self.0.watches.store(false, Ordering::Release);
+    }
+}
+
+/// What the guard knows, for the watchdog.
+pub struct GuardView {
+    shared: Arc<GuardShared>,
+}
+
+impl GuardView {
+    /// What counts for the watchdog at this moment.
+    #[must_use]
+    pub fn sees(&self, at: Time) -> WatchdogSees {
+        let state = self.shared.state();
+        let guard = &state.guard;
+        let noted = self.shared.noted.as_ref().and_then(|file| file.silent().ok()).unwrap_or_default();
+        let done = guard.is_fenced() && !guard.acts() && guard.left().is_empty();
+        let silent = if done { noted.max(guard.silenced_at(at)) } else { noted };
+        WatchdogSees {
+            lease_until: Time(self.shared.lease_until_us.load(Ordering::Acquire)),
+            serves: !guard.targets().is_empty(),
+            silent,
+            guarded: self.shared.watches.load(Ordering::Acquire),
+            ended: guard.has_ended(),
+        }
     }
 }
 

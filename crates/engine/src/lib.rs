@@ -30,6 +30,7 @@ pub mod shard;
 mod signals;
 pub mod silencer;
 pub mod transport;
+pub mod watchdog;
 
 pub use frontend::DeviceOption;
 pub use options::EngineOptions;

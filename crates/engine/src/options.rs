@@ -2,6 +2,7 @@
 
 use crate::frontend::DeviceOption;
 use crate::frontend::nbd::NetworkOptions;
+use crate::watchdog::WatchdogOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -29,6 +30,8 @@ pub struct EngineOptions {
     /// tests: it costs a checksum and a look-up for each block that is written or read, and some 30
     /// bytes for each block of a volume.
     pub check_reads: bool,
+    /// Whether the watchdog of this machine backs the guard.
+    pub watchdog: WatchdogOptions,
     /// The process is the engine of a node, and nothing else: it has a silencer, and ends in order
     /// at SIGTERM and SIGINT.
     pub stands_alone: bool,
@@ -47,6 +50,7 @@ impl EngineOptions {
             poll: true,
             preallocate: false,
             check_reads: false,
+            watchdog: WatchdogOptions::default(),
             stands_alone: false,
         }
     }

@@ -18,6 +18,8 @@ use crate::ring::{Ring, RingError, Spin};
 use crate::shard::{Inbound, Parts, Shard};
 use crate::signals;
 use crate::silencer;
+use crate::watchdog::WatchdogThread;
+use mainstay_devices::supervisor;
 use mainstay_devices::users::Users;
 use mainstay_types::FrontendKind;
 use std::convert::Infallible;
@@ -117,9 +119,11 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         });
     });
     let guard = failed("cannot start the guard", guard)?;
+    let watchdog = WatchdogThread::start(options.watchdog.clone(), guard.view());
+    let watchdog = failed("cannot start the thread of the watchdog", watchdog)?;
     if options.stands_alone {
         failed("cannot start the silencer", silencer::keep(run_dir.clone()))?;
-        failed("cannot wait for signals", end_when_told(guard.ender()))?;
+        failed("cannot wait for signals", end_when_told(guard.ender(), watchdog.clone()))?;
     }
     let to_shard = tell.clone();
     let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));
@@ -134,6 +138,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         let to_shard = to_shard.clone();
         job.start(move |done| to_shard(Inbound::Snapshot(done)));
     });
+    let (to_shard, stands_alone) = (tell.clone(), options.stands_alone);
     let socket = run_dir.join("engine.sock");
     let ipc = IpcServer::start(&socket, move |message| {
         tell(match message {
@@ -146,11 +151,15 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle, snapshots };
+    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, watchdog, devices, lifecycle, snapshots };
     // An engine that ends by itself ends like one that is killed. To drop the shard would take the
     // devices away before their users are killed, see `mainstay_devices::users`. The process ends
     // now, and the kernel closes everything.
     let mut shard = ManuallyDrop::new(Shard::new(parts));
+    if stands_alone {
+        supervisor::ready("serves");
+        failed("cannot start a thread", supervisor::keep_asking(move || to_shard(Inbound::Alive)))?;
+    }
     let ended = shard.run();
     drop(presence);
     Ok(ended?)
@@ -158,10 +167,12 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
 
 /// Makes a stop an orderly one: when this process is told to end, it first sees that nothing of any
 /// service is left on this node (R19).
-fn end_when_told(guard: GuardEnder) -> io::Result<()> {
+fn end_when_told(guard: GuardEnder, watchdog: WatchdogThread) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         signals::wait();
+        supervisor::stopping();
         guard.end(END_PATIENCE);
+        watchdog.end();
         thread::sleep(LAST_WORDS);
         std::process::exit(0);
     })?;

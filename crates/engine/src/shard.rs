@@ -23,11 +23,13 @@ use crate::lifecycle::{Lifecycle, Opened};
 use crate::open_replica::{AgentReply, OpenReplica, ShardParts};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
+use crate::watchdog::WatchdogThread;
 use crate::transport::{Channel, Transport, TransportEvent};
 use fill_rates::FillRates;
 use mainstay_api::engine::{EngineEvent, Request};
 use mainstay_codec::nbd::Export;
 use mainstay_codec::{Envelope, Message};
+use mainstay_devices::supervisor;
 use mainstay_devices::users::Users;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +80,8 @@ pub enum Inbound {
     Fence,
     /// The engine was told to end: this node is being silenced.
     Ends,
+    /// The supervisor wants to hear that this thread works.
+    Alive,
     /// The services on a resource were killed, because its devices are about to fail.
     Killed(ResourceId),
 }
@@ -99,6 +103,7 @@ pub struct Shard {
     inbox: Receiver<Inbound>,
     ipc: IpcServer,
     guard: Guard,
+    watchdog: WatchdogThread,
     users: Users,
     devices: DeviceAdmin,
     lifecycle: Lifecycle,
@@ -148,6 +153,7 @@ pub struct Parts {
     pub inbox: Receiver<Inbound>,
     pub ipc: IpcServer,
     pub guard: Guard,
+    pub watchdog: WatchdogThread,
     pub devices: DeviceAdmin,
     pub lifecycle: Lifecycle,
     /// Hands a job to a thread, which reports its end to the shard.
@@ -167,6 +173,7 @@ impl Shard {
             inbox: parts.inbox,
             ipc: parts.ipc,
             guard: parts.guard,
+            watchdog: parts.watchdog,
             devices: parts.devices,
             lifecycle: parts.lifecycle,
             snapshots: parts.snapshots,
@@ -460,6 +467,7 @@ impl Shard {
                 let silenced_us = self.guard.silenced();
                 self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
             }
+            Inbound::Alive => supervisor::alive(),
             Inbound::Ends => {
                 tracing::warn!("the engine was told to end: the services of this node are silenced first");
                 let silenced_us = self.guard.silenced();

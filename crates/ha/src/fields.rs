@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-const FIELDS: [Field; 78] = [
+pub(crate) const FIELDS: [Field; 78] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -183,6 +183,16 @@ fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|(known, ..)| *known == path)
 }
 
+/// Returns the kind of value that a field holds.
+pub(crate) fn holds_of(path: &str) -> Option<&'static str> {
+    field(path).map(|(_, holds, _)| *holds)
+}
+
+/// An example of a field, as it is written in a file.
+pub(crate) fn example_of(path: &str) -> Option<&'static str> {
+    field(path).map(|(.., example)| *example)
+}
+
 /// Whether there is such a field.
 pub(crate) fn is_known(path: &str) -> bool {
     field(path).is_some()
@@ -217,8 +227,9 @@ fn found(text: &str) -> String {
     }
 }
 
-/// How many letters have to be changed to get from one name to the other.
-fn distance(one: &str, other: &str) -> usize {
+/// Number of letters that have to be changed to get from one name to the other.
+#[must_use]
+pub fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.chars().enumerate() {

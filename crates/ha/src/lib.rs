@@ -12,11 +12,13 @@ mod change;
 mod fields;
 mod foundation;
 mod guard;
+mod import;
 mod machine;
 mod mount_watch;
 mod ocf;
 mod options;
 mod probe;
+mod reference;
 mod shown;
 mod spec;
 mod steps;
@@ -25,8 +27,10 @@ mod template;
 mod vip;
 
 pub use change::Change;
+pub use fields::distance;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
+pub use import::{ImportChoices, Imported, import};
 pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
 pub use mount_watch::{MountNews, MountWatch, Room};
 pub use ocf::{
@@ -37,6 +41,7 @@ pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,
     host_and_port,
 };
+pub use reference::reference_page;
 pub use shown::HIDDEN;
 pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name};
 pub use steps::Step;

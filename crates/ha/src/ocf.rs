@@ -110,7 +110,7 @@ impl Ocf {
                     "{} does what Mainstay does itself, and would not be undone when the lease of a node ends",
                     self.agent
                 ),
-                format!("use {instead} instead; `mainstay service import` translates a promoter's file"),
+                format!("use {instead} instead; `mainstay service import FILE` translates a promoter's file"),
             ));
         }
         if self.params.len() > PARAMS_MAX {

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 pub const HIDDEN: &str = "(hidden)";
 
 /// The fields without which a table is none, by the table's path.
-const REQUIRED: [(&str, &[&str]); 5] = [
+pub(crate) const REQUIRED: [(&str, &[&str]); 5] = [
     ("", &["name", "resource"]),
     ("mount", &["path"]),
     ("process[]", &["name"]),

@@ -224,6 +224,8 @@ fn launch(mut program: Program, running: &Running) {
         Command::new(&program.path)
             .args(&program.args)
             .env_remove("MAINSTAY_SOCKET")
+            // The configuration is of the machine that the lab runs on.
+            .env("MAINSTAY_CONFIG", "/dev/null")
             .stdin(Stdio::null())
             .stdout(program.log.try_clone()?)
             .stderr(log)

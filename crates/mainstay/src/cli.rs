@@ -1,17 +1,18 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
+mod roles;
 mod service;
 
-pub use self::service::{ServiceCommand, ServiceCreateArgs, TemplateName};
+pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
+pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};
 use crate::connect::Target;
+use crate::doctor::DoctorArgs;
 use crate::front::FrontArgs;
 use crate::output::fold;
 use crate::router::RouterArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use mainstay_api::rest::{OriginView, ScrubRepair};
-use mainstay_engine::DeviceOption;
-use mainstay_engine::frontend::nbd::TlsFiles;
 use mainstay_types::settings::{SETTINGS, parse_change};
 use mainstay_types::{Key, Scope};
 use mainstay_types::{duration, size};
@@ -23,10 +24,11 @@ const EXIT_CODES: &str = "Exit codes:
   2    wrong command line
   3    no agent answered, no majority of the nodes can be reached, or the
        command did not end in time
-  4    `status`, `inspect`: something needs attention
+  4    `status`, `inspect`, `doctor`: something needs attention
        `service check`: the service could not run on some node
   5    `resource scrub`: replicas differ, or were not all compared
-  6    `agent`: files of its state directory are lost or damaged; a restart does not help
+  6    `agent`: files of its state directory are lost or damaged, or its node was
+       removed; a restart does not help
   75   `probe`: the server is starting up or recovering from a crash
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";
@@ -76,6 +78,12 @@ pub enum Command {
     /// Show what the journal and the metadata of a replica hold. The directory must not be in use
     /// by an engine: use a copy, or stop the engine first.
     Inspect(InspectArgs),
+    /// Check whether this machine can be a node: kernel, disk, ports, clock, programs. Changes
+    /// nothing. Exits with 4 if there are warnings and with 1 if something is missing.
+    Doctor(DoctorArgs),
+    /// Print and check the configuration file of this node.
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Look once whether a database or another program answers.
     #[command(disable_help_flag = true)]
     Probe(FrontArgs),
@@ -85,6 +93,9 @@ pub enum Command {
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     #[command(disable_help_flag = true)]
     Lab(FrontArgs),
+    /// Write manual pages and completions, for packages.
+    #[command(hide = true, subcommand)]
+    Generate(GenerateCommand),
     /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
@@ -94,129 +105,35 @@ pub enum Command {
     Silencer(SilencerArgs),
 }
 
+#[derive(Subcommand, Debug)]
+pub enum GenerateCommand {
+    /// Write a manual page for each command to a directory.
+    Man {
+        /// Directory that exists.
+        directory: PathBuf,
+    },
+    /// Write the completions of the shells to a directory: mainstay.bash, _mainstay, mainstay.fish.
+    Completions {
+        /// Directory that exists.
+        directory: PathBuf,
+    },
+}
+
 #[derive(Args, Debug)]
 pub struct LogWriterArgs {
     /// Path of the log.
     pub log: PathBuf,
 }
 
-/// Paths that engine and agent share.
-#[derive(Args, Debug, Clone)]
-pub struct PathArgs {
-    /// Durable state of the node.
-    #[arg(long, default_value = "/var/lib/mainstay", value_name = "DIR")]
-    pub state_dir: PathBuf,
-    /// Sockets, devices and mounts; empty after a restart of the machine.
-    #[arg(long, default_value = "/run/mainstay", value_name = "DIR")]
-    pub run_dir: PathBuf,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct SilencerArgs {
-    /// The run directory of the engine.
-    #[arg(long, default_value = "/run/mainstay", value_name = "DIR")]
-    pub run_dir: PathBuf,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct EngineArgs {
-    #[command(flatten)]
-    pub paths: PathArgs,
-    /// Address and port for other engines.
-    #[arg(long, default_value = "0.0.0.0:7401", value_name = "ADDRESS:PORT")]
-    pub listen: std::net::SocketAddr,
-    /// How volumes become devices. auto: the best way that this kernel offers; `mainstay status`
-    /// says which one it is, and why.
-    #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
-    pub device: DeviceOption,
-    /// Address and port for NBD clients on other machines, with --device nbd. Without
-    /// --nbd-certificate there is no authentication and no encryption: use it only in a network
-    /// that you trust. Default: off.
-    #[arg(long, env = "MAINSTAY_NBD_LISTEN", value_name = "ADDRESS:PORT")]
-    pub nbd_listen: Option<std::net::SocketAddr>,
-    #[command(flatten)]
-    pub nbd_tls: NbdTlsArgs,
-    /// Allocate all space of a new volume at once, and keep the space of discarded blocks. Writes
-    /// to such a volume never run out of space. Without this option a volume takes only the space
-    /// of what is written to it, and gives back what is discarded.
-    #[arg(long, env = "MAINSTAY_PREALLOCATE")]
-    pub preallocate: bool,
-    /// Never poll. Without this option the engine polls for up to 200 us before it sleeps, as long
-    /// as enough processors are idle. Polling saves wake-ups and costs idle processor time.
-    #[arg(long, env = "MAINSTAY_NO_POLL", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
-    pub no_poll: bool,
-}
-
-/// Files for TLS 1.3 with NBD clients on other machines. Give all three or none. With them, only
-/// clients with a certificate of their own can connect. The engine reads the files again for every
-/// client.
-#[derive(Args, Debug, Clone)]
-pub struct NbdTlsArgs {
-    /// Certificate for NBD clients on other machines, PEM, followed by its intermediate
-    /// certificates.
-    #[arg(
-        long,
-        env = "MAINSTAY_NBD_CERTIFICATE",
-        value_name = "FILE",
-        requires_all = ["nbd_listen", "nbd_key", "nbd_client_ca"]
-    )]
-    pub nbd_certificate: Option<PathBuf>,
-    /// Private key of the certificate, PEM, without a password. The file must not be readable by
-    /// others.
-    #[arg(long, env = "MAINSTAY_NBD_KEY", value_name = "FILE", requires = "nbd_certificate")]
-    pub nbd_key: Option<PathBuf>,
-    /// Certificates of the authorities for NBD clients, PEM. Every client with a certificate of
-    /// such an authority reads and writes all exports, so use an authority that serves nothing
-    /// else.
-    #[arg(long, env = "MAINSTAY_NBD_CLIENT_CA", value_name = "FILE", requires = "nbd_certificate")]
-    pub nbd_client_ca: Option<PathBuf>,
-}
-
-impl NbdTlsArgs {
-    /// `None` unless all are there, which the command line sees to.
-    pub fn files(self) -> Option<TlsFiles> {
-        let (certificate, key, client_ca) = (self.nbd_certificate?, self.nbd_key?, self.nbd_client_ca?);
-        Some(TlsFiles { certificate, key, client_ca })
-    }
-}
-
-fn device_option() -> impl TypedValueParser<Value = DeviceOption> {
-    PossibleValuesParser::new(DeviceOption::NAMES).try_map(|name| name.parse::<DeviceOption>())
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct AgentArgs {
-    #[command(flatten)]
-    pub paths: PathArgs,
-    /// Address and port for other agents.
-    #[arg(long, default_value = "0.0.0.0:7400", value_name = "ADDRESS:PORT")]
-    pub listen: std::net::SocketAddr,
-    /// Address and port for Prometheus, as http://ADDRESS:PORT/metrics: for example 127.0.0.1:7402.
-    /// There is no authentication and no encryption, and nothing but metrics. Default: off.
-    #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
-    pub metrics_listen: Option<std::net::SocketAddr>,
-    /// Address and port for `mainstay router` on other machines: for example 0.0.0.0:7403. There is
-    /// no authentication and no encryption. It tells the names of resources and services and the
-    /// nodes where they run, and nothing else. Default: off.
-    #[arg(long, env = "MAINSTAY_ROUTER_LISTEN", value_name = "ADDRESS:PORT")]
-    pub router_listen: Option<std::net::SocketAddr>,
-    /// Control group (version 2) below which each service gets a group of its own. Default:
-    /// mainstay/NODE below the mount point of control groups, usually /sys/fs/cgroup.
-    #[arg(long, value_name = "DIR")]
-    pub cgroup_root: Option<PathBuf>,
-    /// Directory for the journals of new replicas, on a device of its own. Default: in the pool.
-    /// The directory must exist below the mount point of its device, so that it is missing while
-    /// the device is not mounted.
-    #[arg(long, env = "MAINSTAY_JOURNAL_DIR", value_name = "DIR")]
-    pub journal_dir: Option<PathBuf>,
-    /// Directory of hooks: executable files that are run at stages of a failover, each with the name
-    /// of its stage. Default: none are run.
-    #[arg(long, env = "MAINSTAY_HOOKS", value_name = "DIR")]
-    pub hooks: Option<PathBuf>,
-    /// Allow --journal-dir on tmpfs. A power cut LOSES journals there, and the replicas with them:
-    /// use it for tests and measurements only.
-    #[arg(long, requires = "journal_dir")]
-    pub volatile_journals: bool,
+#[derive(Subcommand, Debug)]
+pub enum ConfigCommand {
+    /// Print the file with every key, its help and its default.
+    Default,
+    /// Check a file, and say what is wrong in which line.
+    Check {
+        /// The file [default: /etc/mainstay/mainstay.toml]
+        file: Option<PathBuf>,
+    },
 }
 
 #[derive(Subcommand, Debug)]
@@ -333,6 +250,15 @@ pub struct InspectArgs {
 pub enum NodeCommand {
     /// List the nodes.
     List,
+    /// Say that a node is off, where the fence command cannot. Other nodes then take over what
+    /// waits for that. If the node is not off, two nodes may serve at the same time.
+    ConfirmOff {
+        /// Name of the node. The cluster must count it as dead.
+        node: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
     /// Remove a node from the cluster, alive or dead, with its vote and its replicas. Mainstay
     /// refuses to remove a primary, a node whose vote the others need, and a node with data that no
     /// other living node has. A removed node is told so, and stops.
@@ -804,50 +730,4 @@ pub struct EventsArgs {
     /// Show only the newest N events.
     #[arg(long, short = 'n', value_name = "N")]
     pub lines: Option<usize>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn polling_can_be_switched_off() {
-        let polls = |words: &[&str]| {
-            let line = ["mainstay", "engine"].iter().chain(words);
-            match Cli::try_parse_from(line).map(|cli| cli.command) {
-                Ok(Command::Engine(args)) => !args.no_poll,
-                other => panic!("{other:?}"),
-            }
-        };
-        // The environment of this test may have switched polling off.
-        let here = std::env::var_os("MAINSTAY_NO_POLL").is_none();
-        assert_eq!((polls(&[]), polls(&["--no-poll"])), (here, false));
-    }
-
-    /// With some of them clients would get in without TLS where the operator thinks that they do
-    /// not.
-    #[test]
-    fn certificates_are_named_all_three_and_with_an_address() {
-        let named = |without: &str| {
-            let options = [
-                ("--nbd-listen", "0.0.0.0:10809"),
-                ("--nbd-certificate", "cert.pem"),
-                ("--nbd-key", "key.pem"),
-                ("--nbd-client-ca", "ca.pem"),
-            ];
-            let words =
-                options.iter().filter(|(name, _)| *name != without).flat_map(|(name, value)| [name, value]);
-            let line = ["mainstay", "engine", "--device", "nbd"].into_iter().chain(words.copied());
-            match Cli::try_parse_from(line).map(|cli| cli.command) {
-                Ok(Command::Engine(args)) => Ok(args.nbd_tls.files()),
-                Ok(other) => panic!("{other:?}"),
-                Err(error) => Err(error.to_string()),
-            }
-        };
-        assert!(matches!(named(""), Ok(Some(_))));
-        for without in ["--nbd-listen", "--nbd-certificate", "--nbd-key", "--nbd-client-ca"] {
-            let refusal = named(without).expect_err("one is missing");
-            assert!(refusal.contains(without), "{refusal}");
-        }
-    }
 }

@@ -4,18 +4,25 @@
 mod advised;
 mod cli;
 mod commands;
+mod config;
+mod doctor;
 mod front;
+mod generate;
+#[cfg(test)]
+mod reference_page;
 mod roles;
 mod router;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use cli::{Cli, ClusterCommand, Command, SnapshotCommand};
+use config::Started;
 use connect::idle;
 use failure::Outcome;
 use front::Front;
 use mainstay_cli::{connect, failure, interrupt, output};
 use output::Output;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,20 +32,25 @@ fn main() -> ExitCode {
     if let Some(words) = commands::probe::of_help(std::env::args_os().skip(1)) {
         return ExitCode::from(commands::probe::run(&words, Output::new(false)));
     }
-    let matches = Cli::command().get_matches();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let first = Cli::command().try_get_matches_from(&words);
+    let (matches, started) = match config::complete(&words, first) {
+        Ok(completed) => completed,
+        Err(failure) => return Output::new(false).end(Err(failure)),
+    };
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(cli.target.json);
     if let Some(front) = Front::of(&cli, &matches) {
         return output.end(Err(front.become_program()));
     }
-    output.end(refuse_idle_target(&cli, &matches).and_then(|()| run(cli, output)))
+    output.end(refuse_idle_target(&cli, &matches).and_then(|()| run(cli, started, output)))
 }
 
-fn run(cli: Cli, output: Output) -> Outcome<u8> {
+fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
     let connect = || connect::client(&cli.target);
     match cli.command {
-        Command::Engine(args) => roles::engine(args).map(|()| 0),
-        Command::Agent(args) => roles::agent(args).map(|()| 0),
+        Command::Engine(args) => roles::engine(args, started).map(|()| 0),
+        Command::Agent(args) => roles::agent(args, started).map(|()| 0),
         Command::Router(args) => roles::router(args).map(|()| 0),
         Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
         Command::LogWriter(args) => roles::log_writer(&args).map(|()| 0),
@@ -58,6 +70,9 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
+        Command::Config(command) => config::run(command, output),
+        Command::Doctor(args) => doctor::run(args, output),
+        Command::Generate(command) => generate::run(&command).map(|()| 0),
         Command::Probe(args) => Ok(commands::probe::run(&args.words, output)),
         Command::Bench(_) | Command::Lab(_) => unreachable!("a front has become another program"),
     }
@@ -88,6 +103,13 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Inspect(_) if socket => {
             idle("--socket", "it reads files and asks no agent", "Leave it out.")
         }
+        Command::Doctor(_) if socket => {
+            idle("--socket", "it looks at this machine and asks no agent", "Leave it out.")
+        }
+        Command::Doctor(_) if lab => idle("--lab", "it looks at this machine", inside("doctor")),
+        Command::Config(_) if socket => {
+            idle("--socket", "it reads a file and asks no agent", "Leave it out.")
+        }
         Command::Probe(_) if socket => idle(
             "--socket",
             "a probe asks no agent",
@@ -97,6 +119,7 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Agent(_) if lab => idle("--lab", "an agent runs on this machine", inside("agent")),
         Command::Engine(_) if lab => idle("--lab", "an engine runs on this machine", inside("engine")),
         Command::Router(_) if lab => idle("--lab", "a router runs on this machine", inside("router")),
+        Command::Config(_) if lab => idle("--lab", "it reads a file of this machine", inside("config check")),
         Command::Inspect(_) if lab => {
             idle("--lab", "it reads a directory of this machine", inside("inspect DIRECTORY"))
         }

@@ -1,15 +1,21 @@
 //! The long-running roles of the binary. The only place where the command line meets the
 //! runtimes.
 
+use crate::cli::log_filter;
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
+use crate::config::{Changes, Started};
 use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
 use crate::router::{self, RouterArgs};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
+use mainstay_engine::watchdog::WatchdogOptions;
 use mainstay_engine::{EngineError, EngineOptions};
 use mainstay_pool::journals::Journals;
+use mainstay_types::Problem;
+use std::thread;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 const FORBIDDEN: &str =
@@ -21,8 +27,8 @@ fn check(of: OfNode) -> Outcome<()> {
     check_node(of).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))
 }
 
-pub fn engine(args: EngineArgs) -> Outcome<()> {
-    start_log();
+pub fn engine(args: EngineArgs, started: Option<Started>) -> Outcome<()> {
+    start_reloadable(&args.config.log, started);
     check(OfNode { state: &args.paths.state_dir, run: &args.paths.run_dir, journals: None })?;
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
@@ -30,6 +36,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
     options.poll = !args.no_poll;
     options.preallocate = args.preallocate;
+    options.watchdog = WatchdogOptions { choice: args.watchdog, device: args.watchdog_device };
     options.stands_alone = true;
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
@@ -54,8 +61,8 @@ pub fn silencer(args: &SilencerArgs) -> Outcome<()> {
     ended.map_err(|error| Failure::new(Code::SilencerEnded, chain(&error), "The engine starts it again."))
 }
 
-pub fn agent(args: AgentArgs) -> Outcome<()> {
-    start_log();
+pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
+    start_reloadable(&args.config.log, started);
     // Links lead there from elsewhere.
     let directory = args.journal_dir.map(std::path::absolute).transpose();
     let directory = directory.map_err(|error| {
@@ -72,7 +79,13 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
             Failure::new(Code::BadDirectory, format!("the hooks directory: {why}"), remedy)
         })?;
     }
+    if let Some(program) = &args.fence_command {
+        mainstay_agent::fence::check(program).map_err(|why| {
+            Failure::new(Code::BadDirectory, why, "Name a program that its user may run with --fence-command.")
+        })?;
+    }
     let options = AgentOptions {
+        fence_command: args.fence_command,
         hooks: args.hooks,
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
@@ -116,6 +129,62 @@ pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
             "Make room in the state directory, and let the agent's user write there.",
         )
     })
+}
+
+/// Starts the log of a role, and a thread that reads the configuration again at SIGHUP. The thread
+/// has a handler and no mask: processes of services would inherit a mask.
+fn start_reloadable(filter: &str, started: Option<Started>) {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    // This fails only if it was done before.
+    let _ = log.try_init();
+    let Some(mut started) = started else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let hangups = runtime.and_then(|runtime| {
+        let hangups = runtime.block_on(async { signal(SignalKind::hangup()) })?;
+        Ok((runtime, hangups))
+    });
+    let (runtime, mut hangups) = match hangups {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::warn!(%error, "the configuration cannot be read again while this program runs");
+            return;
+        }
+    };
+    let wait = move || {
+        while runtime.block_on(hangups.recv()).is_some() {
+            reload(&mut started, |filter| handle.reload(EnvFilter::new(filter)).is_ok());
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("reload".into()).spawn(wait) {
+        tracing::warn!(%error, "the configuration cannot be read again while this program runs");
+    }
+}
+
+fn reload(started: &mut Started, set_log: impl Fn(&str) -> bool) {
+    let changes = match started.reload() {
+        Ok(changes) => changes,
+        Err(failure) => {
+            let Problem { message, remedy, .. } = failure.problem;
+            tracing::error!(remedy, "the configuration is refused, and nothing has changed: {message}");
+            return;
+        }
+    };
+    if let Some(log) = &changes.log {
+        let filter = log.as_deref().unwrap_or("info");
+        let is_set = log_filter(filter).is_ok() && set_log(filter);
+        tracing::info!(log = filter, is_set, "the configuration was read again: the log has changed");
+    }
+    for key in &changes.restart {
+        tracing::warn!(key, "this key of the configuration has changed and needs a restart");
+    }
+    if changes == Changes::default() {
+        tracing::info!("the configuration was read again: nothing has changed");
+    }
 }
 
 /// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of

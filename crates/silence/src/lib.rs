@@ -9,6 +9,7 @@ mod guard;
 mod held_errors;
 mod left_devices;
 mod silencer;
+mod watchdog;
 
 use mainstay_types::Time;
 
@@ -19,6 +20,7 @@ pub use left_devices::{Absence, Fate, IN_USE_MS_MAX, LEFT_MS_MAX, fate, may_take
 pub use silencer::{
     SILENCER_LOOKS_MS, SILENCER_MARGIN_MS, SilencerDoes, SilencerSees, silencer_does, silencing_pause_ms,
 };
+pub use watchdog::{WATCHDOG_LOOKS_MS, Watchdog, WatchdogCan, WatchdogDoes, WatchdogSees};
 
 /// How long before the end of the lease the guard acts. From then on no step of a service begins.
 pub const GUARD_MARGIN_MS: u64 = 400;

@@ -105,6 +105,7 @@ codes! {
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     BadAddress "bad-address";
     BadBackup "bad-backup", page: Some("docs/nodes.md");
+    BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md");
     BadDirectory "bad-directory", exit: exit::USAGE;
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md");
     BadMode "bad-mode", page: Some("docs/modes.md");
@@ -435,7 +436,7 @@ mod tests {
                     "wait-over",
                 ],
             ),
-            (exit::STATE_LOST, &["state-lost"]),
+            (exit::STATE_LOST, &["node-removed", "state-lost"]),
         ] {
             assert_eq!(of(&|code| code.exit() == exit), codes.iter().copied().collect(), "{exit}");
         }

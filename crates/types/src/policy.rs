@@ -17,6 +17,18 @@ pub enum Mode {
     C,
 }
 
+/// Whether a primary that died is switched off by a program before another node takes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fencing {
+    #[default]
+    Off,
+    /// The program is run, and another node takes over at once.
+    BestEffort,
+    /// Another node takes over when the program has succeeded.
+    Required,
+}
+
 /// How far a follower may be behind in mode A before writes wait for it. A follower that is gone or
 /// stands still does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -148,6 +160,7 @@ pub struct Policy {
     pub slow: SlowLimits,
     pub background: BackgroundLimits,
     pub scrub: ScrubPolicy,
+    pub fencing: Fencing,
 }
 
 impl Policy {
@@ -193,6 +206,8 @@ struct Fields {
     background: BackgroundLimits,
     #[serde(default)]
     scrub: ScrubPolicy,
+    #[serde(default)]
+    fencing: Fencing,
 }
 
 impl From<Policy> for Fields {
@@ -205,6 +220,7 @@ impl From<Policy> for Fields {
             slow: policy.slow,
             background: policy.background,
             scrub: policy.scrub,
+            fencing: policy.fencing,
         }
     }
 }
@@ -221,6 +237,7 @@ impl From<Fields> for Policy {
             slow: fields.slow,
             background: fields.background,
             scrub: fields.scrub,
+            fencing: fields.fencing,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! and the cluster's before the default. [`Choices`] are what one of them has chosen,
 //! [`Choices::resolve`] makes a policy of two of them.
 
-use crate::{BLOCK_BYTES, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, size, size_typed};
+use crate::{BLOCK_BYTES, Fencing, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, size, size_typed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -73,6 +73,7 @@ macro_rules! settings {
 
 const DAY_MS: u64 = 86_400_000;
 const MODES: [Mode; 3] = [Mode::A, Mode::B, Mode::C];
+const FENCINGS: [Fencing; 3] = [Fencing::Off, Fencing::BestEffort, Fencing::Required];
 const REPAIRS: [ScrubRepair; 3] = [ScrubRepair::Off, ScrubRepair::Proven, ScrubRepair::All];
 
 settings! {
@@ -156,6 +157,11 @@ settings! {
         |policy| policy.background.slowdown_percent,
         |policy, value| policy.background.slowdown_percent = value,
         "How much longer than usual a client's write may take while a replica is filled, in percent.";
+    Fencing "fencing" Resource since "0.1", Kind::Word(&["off", "best-effort", "required"]),
+        |policy| policy.fencing as u64, |policy, value| policy.fencing = pick(FENCINGS, value),
+        "Whether the program that agents have as --fence-command switches a primary off that died. \
+         best-effort: it is run, and another node takes over at once. required: another node takes over \
+         only when it has succeeded, or an operator has confirmed that the node is off. off: it is not run.";
 }
 
 /// The element of this number; values are checked before, so there is one.

@@ -24,6 +24,7 @@ impl Agent {
         let seen = NodeSeen {
             wall_ms: self.wall_ms,
             links: None,
+            unfit: None,
             replayed: self.log.applied >= self.log.found,
             engine: self.connected,
             room: self.room,

@@ -49,6 +49,9 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::SetVote { .. }
         | Command::VotersSeen { .. }
         | Command::NodeLinks { .. }
+        | Command::NodeFitness { .. }
+        | Command::Fenced { .. }
+        | Command::ConfirmOff { .. }
         | Command::RetryService { .. }
         | Command::ServiceRestarted { .. }
         | Command::NodeDead { .. }
@@ -90,6 +93,8 @@ pub fn without_events(state: &State) -> State {
         last_event: state.last_event,
         last_node: state.last_node,
         last_resource: state.last_resource,
+        unfit: state.unfit.clone(),
+        fences: state.fences.clone(),
         removed: state.removed.clone(),
     }
 }

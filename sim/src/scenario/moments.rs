@@ -44,6 +44,14 @@ impl Scenario {
         self.fault(Fault::PauseEngine { target: n(node), ms });
     }
 
+    /// Whether the agent of the node counts a lease at this moment.
+    #[must_use]
+    pub fn lease_lasts(&self, node: u32) -> bool {
+        let machine = &self.world.machines[&NodeId(node)];
+        let now = machine.clock.node_time(self.world.now_us());
+        machine.agent.as_ref().is_some_and(|agent| agent.lease_until() > now)
+    }
+
     /// Waits until something like this happens on the node.
     pub fn until_seen(&mut self, node: u32, text: &str, ms: u64) {
         let before = self.world.trace().lines().len();

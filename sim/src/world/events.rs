@@ -130,7 +130,13 @@ impl World {
         agent.set_wall_ms(self.consensus.wall_ms(node, now_us));
         agent.set_room(!machine.disks.values().any(Disk::is_full));
         agent.set_gone(super::moved::gone(&machine.moved));
-        agent.handle(machine.clock.node_time(now_us), input);
+        let now = machine.clock.node_time(now_us);
+        if agent.looks_for_standstill(now) {
+            let answers = machine.engine_process.paused_until_us == 0;
+            let engine = machine.engine.as_ref().filter(|_| answers);
+            agent.set_journals(engine.map_or_else(Vec::new, |engine| engine.journal_waits(now)));
+        }
+        agent.handle(now, input);
         self.agent_wishes(node);
         self.arm_agent(node);
     }

@@ -238,7 +238,8 @@ impl World {
                 if is_removed {
                     self.judge_removed_lease(node, until_us);
                 }
-                // Until the voters have learnt of a removal, the node that goes is as good as others.
+                // Until the voters have learnt of a removal, the node that goes is as good as
+                // others.
                 let alive = is_removed || self.state().alive(node);
                 self.oracle.lease(node, until_us, alive);
                 self.socket_to_engine(node, engine_boot, EngineIn::Lease(until));

@@ -64,6 +64,9 @@ impl World {
             | Command::SetAddress { .. }
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
+            | Command::NodeFitness { .. }
+            | Command::Fenced { .. }
+            | Command::ConfirmOff { .. }
             | Command::RetryService { .. }
             | Command::MakeFileSystem { .. }
             | Command::Note { .. } => return None,

@@ -1,6 +1,6 @@
 //! Leases and pauses: a node that cannot know whether it may act does not act (R10, R19).
 
-use mainstay_sim::plan::{ClientOp, Fault, Shape};
+use mainstay_sim::plan::{ClientOp, DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
 
 #[test]
@@ -53,6 +53,37 @@ fn an_engine_alone_stands_still_and_the_others_go_on() {
     sim.write_without_waiting(7);
     sim.run_ms(6_000);
     sim.write(7);
+    sim.settle();
+}
+
+/// R19: the disk hangs and reports no error; the agent and the engine are well.
+#[test]
+fn a_primary_whose_disk_hangs_hands_over() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::Stall { ms: 30_000 });
+    sim.write_without_waiting(7);
+    sim.until_primary_is_not(p, 7_000);
+    sim.expect_service_gone_within_ms(p, 0);
+    let next = sim.primary().expect("one of the others");
+    sim.expect_service_on_within_ms(next, 3_000);
+    sim.write_at(next, 7);
+    sim.settle();
+}
+
+/// No member can do better than the primary, so it keeps its role.
+#[test]
+fn a_primary_keeps_its_role_if_all_disks_hang() {
+    let mut sim = Scenario::three();
+    let [p, s, t] = sim.cast();
+    sim.write(7);
+    for node in [p, s, t] {
+        sim.disk(node, DiskFault::Stall { ms: 9_000 });
+    }
+    sim.write_without_waiting(7);
+    sim.run_ms(8_900);
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), 1));
     sim.settle();
 }
 

@@ -1,11 +1,13 @@
-//! Nodes that have left the cluster: how others refuse them, and how such a node learns it and ends.
+//! Nodes that have left the cluster: how others refuse them, and how such a node learns that and
+//! ends.
 //!
 //! Guarantees
-//! - No message of a removed node reaches the log, a lease or a proposal of a member that knows of
-//!   the removal. So it cannot vote, and cannot disturb an election.
-//! - A removed node that runs learns of its removal from its log, or from the answer of a member
-//!   while it has no lease. It notes that beside its log, and ends. From then on it does not run,
-//!   also if no member answers.
+//! - No message of a removed node reaches the log, a lease or a proposal of a member that has taken
+//!   it out of the members of its log. So it cannot vote, and cannot disturb an election.
+//! - A removed node that runs gives its lease up as soon as its log says so. It stays a member of
+//!   the log until the others have taken it out: they may need its confirmation for that. Then a
+//!   member tells it, or its log does. It notes that beside its log, and ends. From then on it does
+//!   not run, also if no member answers.
 //! - Nothing of its files is removed.
 
 use crate::clock::{boot_now, wall_ms};
@@ -14,7 +16,6 @@ use crate::identity::{Identity, number_of};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::threads::spawn;
-use mainstay_control::State;
 use mainstay_types::{Code, NodeId, Problem};
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
@@ -26,13 +27,16 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Time in which a removed node tells its engine that its lease has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Why a node with this identity is no member, if it was one.
+/// Why a node with this identity is no member, if it was one. A node that the state has removed and
+/// that is still a member of the log counts as a member.
 #[must_use]
-pub fn of(state: &State, cluster: u64, node: NodeId) -> Option<Problem> {
+pub fn of(view: &View, cluster: u64, node: NodeId) -> Option<Problem> {
+    let state = &view.state;
     let own = state.cluster.as_ref()?;
     let problem = |message: String| Some(Problem::new(Code::NodeRemoved, message, ""));
     if cluster == number_of(own.id, own.era) {
-        if !state.is_removed(node) {
+        let is_of_log = view.voters.contains(&node) || view.learners.contains(&node);
+        if !state.is_removed(node) || is_of_log {
             return None;
         }
         return problem(match state.removed.get(&node) {
@@ -93,7 +97,7 @@ pub fn watch(member: &Arc<Member>, state_dir: &Path, fatal: &SyncSender<AgentErr
         // Only a removal ends a node. A node that could not join is told by its attempt.
         if view.state.removed.contains_key(&own)
             && let Some(cluster) = &view.state.cluster
-            && let Some(problem) = of(&view.state, number_of(cluster.id, cluster.era), own)
+            && let Some(problem) = of(view, number_of(cluster.id, cluster.era), own)
         {
             let ends = ends.clone();
             spawn("agent-removed", move || ends(problem));
@@ -110,7 +114,8 @@ pub fn watch(member: &Arc<Member>, state_dir: &Path, fatal: &SyncSender<AgentErr
     });
 }
 
-/// The words of a member about a node that has no lease. `None`: this process is no member any more.
+/// The words of a member about a node that has no lease. `None`: this process is no member any
+/// more.
 fn asked(member: &Weak<Member>) -> Option<Option<Problem>> {
     let member = member.upgrade().filter(|member| !member.log.is_stopped())?;
     if member.lease.until() > boot_now() || member.is_joining() {

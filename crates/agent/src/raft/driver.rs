@@ -321,8 +321,8 @@ struct Driver {
     seated: Option<Instant>,
     /// Since when this node has known each dead node as dead.
     dead_since: BTreeMap<NodeId, Instant>,
-    /// A removed node that is still a member of the log, the last entry of the log at that time, and
-    /// since when.
+    /// A removed node that is still a member of the log, the last entry of the log at that time,
+    /// and since when.
     parting: Option<(u64, u64, Instant)>,
     shared: Arc<DriverShared>,
     state_changed: bool,

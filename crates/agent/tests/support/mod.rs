@@ -34,6 +34,7 @@ fn agent_process() {
     let (directory, listen) = text.split_once(' ').unwrap();
     let directory = PathBuf::from(directory);
     let options = AgentOptions {
+        fence_command: None,
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What goes with a node that is removed.
+/// Data and replicas that go with a node that is removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeRemoval {
     /// Names of the resources whose only replica is on the node: their data is lost.

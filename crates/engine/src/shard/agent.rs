@@ -407,6 +407,7 @@ impl Shard {
             fenced: self.fenced,
             silenced_us: self.guard.silenced(),
             frontend: Some(FrontendStatus { kind: self.choice.kind, reason: self.choice.reason.clone() }),
+            watchdog: self.watchdog.status(),
             replicas: self.kept().map(|replica| replica.status_at(now)).collect(),
             clients: self.clients.values().map(OpenClient::status).collect(),
         }

@@ -7,8 +7,10 @@ use mainstay_types::{Time, reach};
 
 /// Pause before a failed undo is repeated, in milliseconds.
 const UNDO_RETRY_MS: u64 = 1_000;
-/// First pause before a restart, in milliseconds; doubles with every failure in the window.
-const BACKOFF_MS: u64 = 1_000;
+/// Pause before a second restart in the window, in milliseconds; doubles with every further failure.
+/// The first restart comes at once, because a failure that comes alone says nothing about the next
+/// attempt.
+const BACKOFF_MS: u64 = 2_000;
 const BACKOFF_MS_MAX: u64 = 60_000;
 
 impl Machine {
@@ -126,18 +128,26 @@ impl Machine {
                 }
                 self.mode = Mode::BackingOff { from: floor };
                 self.awaited = None;
-                self.deadline = Some(now.plus_ms(self.backoff_ms()));
+                let pause_ms = self.backoff_ms();
+                self.deadline = Some(now.plus_ms(pause_ms));
                 self.persist();
                 self.report();
+                if pause_ms == 0 {
+                    reach!("ha: a first restart comes at once");
+                    self.deadline = None;
+                    self.go_on_from(floor, now);
+                }
             }
         }
     }
 
+    /// Pause before the next attempt, in milliseconds.
     pub(super) fn backoff_ms(&self) -> u64 {
         if planted(Bug::TriedAgainAtOnce) {
             return 0;
         }
-        let doublings = u32::try_from(self.failures.len().saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+        let Some(doublings) = self.failures.len().checked_sub(2) else { return 0 };
+        let doublings = u32::try_from(doublings).unwrap_or(u32::MAX).min(16);
         (BACKOFF_MS << doublings).min(BACKOFF_MS_MAX)
     }
 }

@@ -26,6 +26,10 @@ pub enum ServiceCommand {
     /// Write a commented service file for a program that Mainstay knows, and apply it. The file
     /// stays, for changes. It is removed again if the service is refused.
     Create(ServiceCreateArgs),
+    /// Translate a promoter's configuration of drbd-reactor into a service file, say what has no
+    /// meaning here, and apply the file. Commands, users and environment of units are taken from
+    /// this machine.
+    Import(ServiceImportArgs),
     /// List the services.
     List,
     /// Show one service.
@@ -189,6 +193,30 @@ pub struct ServiceCreateArgs {
     /// Major version of PostgreSQL. Default: the newest one that is installed on this machine.
     #[arg(long, value_name = "N")]
     pub release: Option<u32>,
+    /// Where to write the file. A file that exists is never overwritten. Default: NAME.toml in this
+    /// directory.
+    #[arg(long, value_name = "FILE", conflicts_with = "print")]
+    pub output: Option<PathBuf>,
+    /// Print the file. Write and apply nothing.
+    #[arg(long)]
+    pub print: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ServiceImportArgs {
+    /// Path of the promoter's TOML file, or `-`.
+    pub file: PathBuf,
+    /// Resource of the promoter. Default: the only one in the file.
+    #[arg(long, value_name = "RESOURCE")]
+    pub promoted: Option<String>,
+    /// Resource of Mainstay that the service runs on. Default: that of the same name.
+    #[arg(long, value_name = "RESOURCE")]
+    pub resource: Option<String>,
+    /// Name of the service. Default: the name of the promoter's resource.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// Where to write the file. A file that exists is never overwritten. Default: NAME.toml in this
     /// directory.
     #[arg(long, value_name = "FILE", conflicts_with = "print")]

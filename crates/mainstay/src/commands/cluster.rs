@@ -2,22 +2,27 @@
 
 use super::{nodes, settings};
 use crate::cli::{ClusterCommand, NodeCommand};
-use crate::failure::Outcome;
+use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{self, Output, table};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView};
+use mainstay_api::rest::{
+    Accepted, ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView,
+};
 use mainstay_client::Client;
 use mainstay_types::size;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
+    let mut told = Vec::new();
     let cluster: ClusterView = match command {
         ClusterCommand::Init { name, node, address, engine_address, lease_ms, heartbeat_ms } => {
             let _told = forming("making the cluster");
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
             let made = client.post("/v1/cluster/init", &request)?;
-            if let Some(warning) = for_one_machine(&made) {
-                output::say(&format!("warning: {warning}"));
+            match for_one_machine(&made) {
+                Some(warning) => output::say(&format!("warning: {warning}")),
+                None => told.extend(next_node(&made)),
             }
             made
         }
@@ -43,13 +48,25 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             return Ok(0);
         }
     };
-    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), table_of(cluster)))?;
+    output.result(&cluster, |cluster| {
+        let lines = [head(cluster), table_of(cluster)].into_iter().chain(told);
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
     Ok(0)
 }
 
 fn forming(doing: &str) -> GoesOn {
     GoesOn::tell(format!(
         "{doing} goes on in the agent for up to two minutes. To see the result, run `mainstay status`."
+    ))
+}
+
+/// The line that makes the next machine a node, as it can be pasted there.
+fn next_node(cluster: &ClusterView) -> Option<String> {
+    let own = cluster.nodes.iter().find(|node| node.name == cluster.this_node)?;
+    Some(format!(
+        "To add the next node, run on it:\n  mainstay cluster join --peer {} --as \"$(hostname -s)\"",
+        own.agent_address
     ))
 }
 
@@ -75,6 +92,11 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
             };
             output.result(&cluster.nodes, words)?;
         }
+        NodeCommand::ConfirmOff { node, yes } => {
+            confirm_off(node, *yes)?;
+            let accepted: Accepted = client.post(&format!("/v1/nodes/{node}/confirm-off"), &())?;
+            output.result(&accepted, |accepted: &Accepted| accepted.message.clone())?;
+        }
         NodeCommand::Remove { name, force } => nodes::remove(name, *force, client, output)?,
         NodeCommand::Replace { name, with } => nodes::replace(name, with, client, output)?,
         NodeCommand::SetAddress { name, address, engine_address, unseen } => {
@@ -84,6 +106,27 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         }
     }
     Ok(0)
+}
+
+/// Has the operator type the name of a node that is to count as switched off.
+fn confirm_off(name: &str, yes: bool) -> Outcome<()> {
+    if yes {
+        return Ok(());
+    }
+    let remedy = format!("To say so without a question, run `mainstay node confirm-off {name} --yes`.");
+    if !std::io::stdin().is_terminal() {
+        let message =
+            format!("if node {name} still runs, two nodes may serve, and there is no terminal to ask on");
+        return Err(Failure::new(Code::NotConfirmed, message, remedy));
+    }
+    eprint!("If node {name} still runs, two nodes may serve at the same time. Is it off? Type its name: ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    if read.is_ok() && answer.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::new(Code::NotConfirmed, format!("node {name} is not said to be off"), remedy)
+        .with_exit(exit::FAILED))
 }
 
 /// One line about the cluster.
@@ -171,6 +214,17 @@ mod tests {
             "heartbeat_ms": 200, "nodes": [node(1, "a"), node(2, "b")]
         });
         serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn a_new_cluster_names_the_line_for_the_next_node() {
+        let mut view = answer();
+        view.nodes[0].agent_address = "192.0.2.11:7400".into();
+        let text = super::next_node(&view).unwrap();
+        assert!(
+            text.ends_with("\n  mainstay cluster join --peer 192.0.2.11:7400 --as \"$(hostname -s)\""),
+            "{text}"
+        );
     }
 
     #[test]

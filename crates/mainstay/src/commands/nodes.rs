@@ -76,11 +76,10 @@ pub fn recover(state: &StateArgs, dead: &[String], output: Output) -> Outcome<u8
     let outcome = recovery::recover(&state.state_dir, dead).map_err(failure)?;
     tell(&outcome, output)?;
     if !outcome.done {
-        let named = match outcome.refused.as_slice() {
-            [] => "this node is alone".to_owned(),
-            refused => format!("--i-know-that-these-are-dead {}", refused.join(",")),
-        };
-        output.note(&format!("nothing was changed. To do it: `mainstay cluster recover {named}`"));
+        output.note(&format!(
+            "nothing was changed. To do it: `mainstay cluster recover --i-know-that-these-are-dead {}`",
+            outcome.refused.join(",")
+        ));
     }
     Ok(0)
 }
@@ -103,13 +102,13 @@ fn tell(outcome: &recovery::Outcome, output: Output) -> Outcome<()> {
         let mut lines = vec![format!("cluster {} {done} anew on {}", outcome.cluster, outcome.node)];
         if !outcome.refused.is_empty() {
             lines.push(format!(
-                "refused {will} from then on: {}. Each can join again as a new machine with `mainstay cluster join --replace`",
+                "refused {will} from then on: {}. Each can join again as a new machine with `mainstay cluster join --peer ADDRESS --as NODE --replace`",
                 outcome.refused.join(", ")
             ));
         }
         if !outcome.lacking.is_empty() {
             lines.push(format!(
-                "this node may lack the last writes of {}, and serves them only if you force it: `mainstay resource force-promote`",
+                "this node may lack the last writes of {}, and serves them only if you force it: `mainstay resource force-promote NAME NODE`",
                 outcome.lacking.join(", ")
             ));
         }

@@ -2,6 +2,7 @@
 
 mod create;
 mod edit;
+mod import;
 mod looks;
 mod orders;
 
@@ -25,6 +26,7 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             apply_text(read(&file)?, (dry_run, force), None, wait, client, output)?
         }
         ServiceCommand::Create(args) => create::create(args, client, output)?,
+        ServiceCommand::Import(args) => import::import(args, client, output)?,
         ServiceCommand::Check { file } => return looks::check(&file, client, output),
         ServiceCommand::Show { name } => looks::show(&name, client, output)?,
         ServiceCommand::Edit { name, yes, force, wait } => {

@@ -3,6 +3,7 @@
 use super::{advice_lines, cluster, resource, scrub, service};
 use crate::failure::{Outcome, exit};
 use crate::output::Output;
+use mainstay_api::engine::WatchdogStatus;
 use mainstay_api::rest::{ClusterView, StatusView};
 use mainstay_client::Client;
 
@@ -28,6 +29,7 @@ fn words(status: &StatusView) -> String {
         let kind = frontend.kind.map_or_else(|| "no".to_owned(), |kind| kind.to_string());
         lines.push(format!("devices of this node: {kind} ({})", frontend.reason));
     }
+    lines.extend(status.engine.watchdog.as_ref().map(watchdog));
     if let Some(view) = status.cluster.as_ref().filter(|_| status.lease_left_ms == 0) {
         // The node serves nothing, whatever its record says. It read the record when it still heard
         // from a majority.
@@ -42,6 +44,19 @@ fn words(status: &StatusView) -> String {
     let verdict = if status.advice.is_empty() { "all is well".into() } else { advice(&status.advice) };
     lines.push(verdict);
     lines.join("\n")
+}
+
+/// One line about the watchdog of the node that was asked.
+fn watchdog(watchdog: &WatchdogStatus) -> String {
+    let WatchdogStatus { device, identity, armed, timeout_ms, problem, .. } = watchdog;
+    match problem {
+        Some(problem) => format!("watchdog of this node: cannot be used: {problem}"),
+        None if *armed => format!(
+            "watchdog of this node: armed; it resets the machine {} s after the engine stands still ({identity}, {device})",
+            timeout_ms / 1000
+        ),
+        None => format!("watchdog of this node: ready, not armed: no service runs here ({identity}, {device})"),
+    }
 }
 
 fn advice(advice: &[String]) -> String {
@@ -85,7 +100,7 @@ mod tests {
                 joining_ms: None,
                 nodes: vec![node("a", false), node("w", true)],
             }),
-            engine: EngineView { connected: false, message: "gone".into(), frontend: None },
+            engine: EngineView { connected: false, message: "gone".into(), frontend: None, watchdog: None },
             lease_left_ms: 1,
             resources: vec![],
             services: vec![],
@@ -105,7 +120,7 @@ mod tests {
     fn advice_is_shown_and_silence_means_well() {
         let mut status = StatusView {
             cluster: None,
-            engine: EngineView { connected: true, message: String::new(), frontend: None },
+            engine: EngineView { connected: true, message: String::new(), frontend: None, watchdog: None },
             lease_left_ms: 0,
             resources: vec![],
             services: vec![],

@@ -334,6 +334,14 @@ bugs! {
     StartsNotBarred("R19"),
     /// No process silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
+    /// A node takes over although the operator wants the former primary switched off first.
+    FenceNotAwaited("R19"),
+    /// A watchdog is fed although it would fire after the end of the lease.
+    WatchdogOutlastsLease("R19"),
+    /// A node whose engine or journal stands still keeps its lease.
+    StandstillKept("R19"),
+    /// A node that stands still gives its lease up although no other node could take over.
+    StandstillAlone("R19"),
     /// Services begin on a confirmation although the engine has since silenced its node or ended.
     OldConfirmationCounts("R19"),
     /// A primary waits for ever for a member that is disconnected.

@@ -3,7 +3,7 @@
 use super::Trouble;
 use crate::cluster::LIMIT;
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::{EventsPage, Health, NodeStatus, StatusView};
+use mainstay_api::rest::{EventsPage, Health, NodeStatus, ServicePhase, StatusView};
 use mainstay_tests::command::{self, Finished};
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
@@ -17,6 +17,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_an_agent_or_an_engine_that_is_stopped_is_told", stopped_programs),
     ("troubles_a_cut_link_is_told_by_the_third_node", cut_link),
     ("troubles_a_disk_that_hangs_is_told", hanging_disk),
+    ("troubles_a_stuck_service_is_silent_before_it_runs_elsewhere", stuck_service),
     ("troubles_a_voter_that_receives_no_entries_is_told", voter_without_entries),
 ];
 
@@ -301,12 +302,16 @@ fn stopped_programs(lab: &Lab) -> Result<()> {
             ensure!(events_with(lab, "its engine has not answered")? > before, "none yet");
             Ok(())
         })?;
-        // The silencer kills the process while the engine still stands still.
-        wait_for("the true cause of the end of the service", LIMIT, || {
-            ensure!(events_with(lab, "Mainstay itself ended it there")? > 0, "none yet");
+        // The node gives its lease up, its service is silent, and the other one takes over, all
+        // while the engine still stands still.
+        wait_for("the service on the other node", LIMIT, || {
+            let node = lab.wait_running(NAME, LIMIT)?;
+            ensure!(node == "n2", "it runs on {node}");
             Ok(())
         })?;
+        ensure!(events_with(lab, "gives its lease up")? > 0, "the cause is not told");
         ensure!(events_with(lab, "process w ended by itself")? == by_itself, "that is untrue");
+        ensure!(lab.shell("n1", "pgrep -x sleep || true")?.trim().is_empty(), "it runs on n1, too");
         Ok(())
     })();
     signal(lab, "n1", "engine", "CONT")?;
@@ -340,28 +345,22 @@ fn cut_link(lab: &Lab) -> Result<()> {
     wait_well(lab, "n3")
 }
 
-/// The state directory of the primary is frozen while something writes.
+/// The state directory of the primary is frozen, and later something writes to its device. It hands
+/// over, although its disk reports no error.
 fn hanging_disk(lab: &Lab) -> Result<()> {
     make(lab, &["n1", "n2"])?;
     let device = "/run/mainstay/dev/scratch/0";
     wait_for("a device", LIMIT, || lab.shell("n1", &format!("test -e {device}")).map(drop))?;
     lab.shell("n1", "fsfreeze --freeze /var/lib/mainstay")?;
-    let writer = lab.spawn(
-        "n1",
-        &["dd", "if=/dev/zero", &format!("of={device}"), "bs=4k", "count=16", "oflag=direct"],
-        "dd.log",
-    );
+    let primary = || -> Result<Option<String>> {
+        let status = lab.agent("n2")?.get::<StatusView>("/v1/status")?;
+        Ok(status.resources.into_iter().find(|one| one.name == NAME).and_then(|one| one.primary))
+    };
+    let mut writing = None;
     let told = (|| {
         wait_advice(lab, "n2", "has not completed a write")?;
-        // Later, if the control plane's log missed the disk first.
-        wait_for("a resource that is not called ok", LIMIT, || {
-            let status = lab.agent("n2")?.get::<StatusView>("/v1/status")?;
-            ensure!(status.resources[0].health != Health::Ok, "it is");
-            Ok(())
-        })?;
         // The node itself answers as well, although its state directory is on that disk.
-        wait_advice(lab, "n1", &format!("all writes to {NAME} wait for it"))?;
-        wait_advice(lab, "n2", &format!("all writes to {NAME} wait for it"))?;
+        wait_advice(lab, "n1", "has not completed a write")?;
         // One cause gives one line of advice, and the network counts as whole.
         for node in ["n1", "n2"] {
             let advice = status_of(lab, node)?.advice;
@@ -369,19 +368,79 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
             let found = advice.iter().find(|line| untrue.iter().any(|words| line.contains(words)));
             ensure!(found.is_none(), "asked on {node}: {advice:?}");
         }
-        wait_for("an event", LIMIT, || {
-            ensure!(events_with(lab, "the journal of the primary on n1")? > 0, "none yet");
+        // No write waits, so nothing is lost by staying.
+        ensure!(primary()?.as_deref() == Some("n1"), "it moved although nothing waits");
+        let of = format!("of={device}");
+        let words = ["dd", "if=/dev/zero", &of, "bs=4k", "count=16", "oflag=direct"];
+        writing = Some(lab.spawn("n1", &words, "dd.log")?);
+        wait_for("another primary", LIMIT, || {
+            ensure!(primary()?.as_deref() == Some("n2"), "{:?}", primary()?);
             Ok(())
-        })
+        })?;
+        ensure!(events_with(lab, "gives its lease up")? > 0, "the cause is not told");
+        // The write fails, instead of waiting for the disk.
+        let writing = writing.as_mut().context("a write")?;
+        ensure!(command::wait(writing, LIMIT)?.is_some(), "the write does not end");
+        lab.shell("n2", &format!("dd if=/dev/zero of={device} bs=4k count=16 oflag=direct")).map(drop)
     })();
     lab.shell("n1", "fsfreeze --unfreeze /var/lib/mainstay")?;
+    if let Some(mut writing) = writing {
+        let _ = command::wait(&mut writing, LIMIT);
+    }
     told?;
-    let mut writer = writer?;
-    ensure!(command::wait(&mut writer, LIMIT)?.is_some(), "the write does not end");
     lab.wait_in_sync(NAME, LIMIT)?;
     lab.cli(&["resource", "delete", NAME, "--yes"])?;
     wait_well(lab, "n2")
 }
+
+/// A service that ignores SIGTERM and writes to its device all the time: its engine stands still,
+/// its agent stands still, and its whole node sleeps and wakes up. Each time it is silent before it
+/// runs elsewhere, and nothing of it goes on where it was.
+fn stuck_service(lab: &Lab) -> Result<()> {
+    make(lab, &["n1", "n2"])?;
+    let script = "trap \"\" TERM; while :; do dd if=/dev/zero of=/run/mainstay/dev/scratch/0 bs=4k count=1 oflag=direct 2>/dev/null; sleep 0.05; done; : stuck-writer";
+    let process = format!("[[process]]\nname = 'w'\ncommand = ['sh', '-c', '{script}']\n");
+    lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{process}"))?;
+    let mut from = lab.wait_running(NAME, LIMIT)?;
+    ensure!(from == "n1", "it does not run where it was to");
+    for (what, stop, go_on) in STANDSTILLS {
+        stop(lab, &from)?;
+        let taken_over = wait_for(&format!("the service elsewhere: {what}"), LIMIT, || {
+            let view = lab.service(NAME)?;
+            let node = view.node.clone().context("a node")?;
+            ensure!(node != from && view.phase == ServicePhase::Running, "{view:?}");
+            Ok(node)
+        });
+        // What is stuck in the device of a stopped engine ends when that goes on; it has been
+        // killed, and does nothing any more.
+        go_on(lab, &from)?;
+        let to = taken_over?;
+        wait_for(&format!("{from} without the service: {what}"), LIMIT, || {
+            let left = lab.shell(&from, "pgrep -f '[s]tuck-writer' || true")?;
+            ensure!(left.trim().is_empty(), "{left}");
+            Ok(())
+        })?;
+        lab.wait_in_sync(NAME, LIMIT)?;
+        let view = lab.service(NAME)?;
+        ensure!(view.node.as_deref() == Some(to.as_str()), "{what}: {view:?}");
+        from = to;
+    }
+    lab.cli(&["service", "delete", NAME])?;
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
+}
+
+type Act = fn(&Lab, &str) -> Result<()>;
+
+/// What stands still, how it is stopped, and how it goes on.
+const STANDSTILLS: [(&str, Act, Act); 3] = [
+    ("its engine", |lab, node| signal(lab, node, "engine", "STOP"), |lab, node| signal(lab, node, "engine", "CONT")),
+    ("its agent", |lab, node| signal(lab, node, "agent", "STOP"), |lab, node| signal(lab, node, "agent", "CONT")),
+    (
+        "its node",
+        |lab, node| lab.lab(&["pause", node]).map(drop),
+        |lab, node| lab.lab(&["resume", node]).map(drop),
+    ),
+];
 
 /// Large packets to a voter are lost: heartbeats pass, entries do not.
 fn voter_without_entries(lab: &Lab) -> Result<()> {

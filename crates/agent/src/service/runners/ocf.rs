@@ -13,8 +13,8 @@
 //!
 //! Guarantees
 //! - No monitor is begun beside a start or a stop.
-//! - A stop and a kill succeed when the cgroup is empty. What an agent made that is no process, such
-//!   as a state file, is taken away by its `stop`, as well as the agent can.
+//! - A stop and a kill succeed when the cgroup is empty. An effect that is no process, such as a
+//!   state file, is taken away by the agent's `stop`, as well as the agent can.
 //! - Processes stay in their cgroup also where `su` would open a session of systemd-logind, which
 //!   moves them to a cgroup of its own: agents find programs [`SHIMS`] that open none.
 
@@ -51,7 +51,7 @@ const REST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the `stop` after a kill may take, which only clears up.
 const CLEARING: Duration = Duration::from_secs(3);
 /// How long an agent may take to describe itself, within the time that a node has to answer.
-const METADATA_WAIT: Duration = Duration::from_millis(1200);
+const METADATA_WAIT: Duration = Duration::from_millis(600);
 /// Most of a description that is read, in bytes.
 const METADATA_BYTES_MAX: u64 = 1 << 20;
 /// Directory in which Debian's agents keep state files.
@@ -143,7 +143,7 @@ impl Runner for OcfAgent {
         })
     }
 
-    /// What an agent runs need not be a process, so a start that was noted counts until a monitor
+    /// An agent need not run a process, so a start that was noted counts until a monitor
     /// or the watch says otherwise.
     fn runs(&self, _: &ProcessHere, _: &Note) -> bool {
         true
@@ -272,7 +272,7 @@ fn action(here: &ProcessHere, action: &str, timeout_s: u64) -> Result<ProcessPla
     Ok(plan)
 }
 
-/// What an agent is told that does not depend on the action.
+/// Environment of an agent that does not depend on the action.
 fn environment(ocf: &Ocf, process: &Process) -> BTreeMap<String, String> {
     let (provider, kind) = ocf.names().unwrap_or_default();
     let named = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -349,7 +349,7 @@ fn metadata(path: &Path, process: &Process) -> io::Result<Option<Metadata>> {
     found.map(Some).ok_or_else(|| io::Error::other("its answer is no meta-data"))
 }
 
-/// What tells of an end.
+/// Words on the end of an agent.
 struct Words {
     agent: String,
     log: PathBuf,

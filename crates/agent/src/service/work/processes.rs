@@ -151,8 +151,8 @@ impl Work {
         })
     }
 
-    /// Ends what a forgotten instance has left of a process, so that a preparation has its files for
-    /// itself (R19). A process that is noted is none of these.
+    /// Ends the rest that a forgotten instance has left of a process, so that a preparation has its
+    /// files for itself (R19). A process that is noted is no such rest.
     fn kill_forgotten(&self, process: usize) -> Result<(), String> {
         let spec = self.spec();
         let here = self.here(&spec, process)?;

@@ -361,6 +361,38 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
     assert_eq!(pause_ms, crate::reconciler::RETRY_HALTED_MS_MAX);
 }
 
+/// R21, S320: nodes come and go in a row. The service is tried again a minute after this process has
+/// seen its last failure, whatever the wall clocks of the proposers say.
+#[test]
+fn a_failed_service_is_tried_again_a_minute_after_its_failure_if_nodes_have_changed() {
+    let mut lab = Lab::new();
+    let round = lab.state.services["db"].round;
+    let failed = |failures| Command::ServiceStatus {
+        name: "db".into(),
+        node: ME,
+        phase: ServicePhase::Failed,
+        epoch: Epoch(1),
+        round,
+        detail: "exit 1".into(),
+        failures,
+        passes: false,
+        last_failure: String::new(),
+    };
+    assert!(lab.state.apply(Entry { at_ms: 7_200_000, command: failed(4) }).is_ok());
+    let retry = ReconcilerTask::Submit(Command::RetryService { name: "db".into(), round });
+    assert!(!lab.look().contains(&retry));
+    lab.now = lab.now.plus_ms(crate::reconciler::RETRY_FAILED_MS + 1000);
+    assert!(!lab.look().contains(&retry), "no node has come or gone");
+    lab.state.services.get_mut("db").expect("it is there").nodes_changed = true;
+    assert!(lab.look().contains(&retry), "its failure is old");
+    // It failed once more before the proposal was applied.
+    assert!(lab.state.apply(Entry { at_ms: 1, command: failed(5) }).is_ok());
+    lab.now = lab.now.plus_ms(crate::reconciler::REPEAT_PROPOSAL_MS);
+    assert!(!lab.look().contains(&retry), "it has just failed");
+    lab.now = lab.now.plus_ms(crate::reconciler::RETRY_FAILED_MS);
+    assert!(lab.look().contains(&retry));
+}
+
 /// The engine ends within the lease, and has confirmed its list before.
 #[test]
 fn a_confirmation_given_before_the_engine_silenced_its_node_lets_nothing_begin() {
