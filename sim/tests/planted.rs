@@ -17,8 +17,8 @@ use mainstay_sim::plan::{
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::{Scenario, n};
-use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
 use mainstay_types::settings::parse_change;
+use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, NodeStatus, ResourceId, Time};
 use std::collections::BTreeSet;
 
@@ -905,7 +905,8 @@ fn a_node_takes_over_only_after_the_former_primary_is_switched_off() {
     let changes = [fencing].into();
     apply(Command::ChangeSettings { resource: None, version: None, changes });
     for node in (1..=3).map(NodeId) {
-        let (version, incarnation) = (ConfigVersion(first + u64::from(node.0)), Incarnation(u64::from(node.0)));
+        let (version, incarnation) =
+            (ConfigVersion(first + u64::from(node.0)), Incarnation(u64::from(node.0)));
         apply(Command::ReplicaReady { resource, version, node, incarnation });
     }
     let (expect_version, reason) = (ConfigVersion(first + 4), "test".to_owned());

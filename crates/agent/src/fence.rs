@@ -105,7 +105,8 @@ fn look(node: NodeId, state: &State, log: &RaftHandle, program: Option<&Path>, t
         let (log, own) = (log.clone(), own.clone());
         tracing::warn!(node = state.node_name(other), program = %program.display(), "the fence command runs");
         spawn("agent-fence", move || {
-            let result = run(command, TIME_LIMIT).map(|()| own).map_err(|why| format!("the fence command {why}"));
+            let result =
+                run(command, TIME_LIMIT).map(|()| own).map_err(|why| format!("the fence command {why}"));
             log.submit(Proposal::Fenced { node: other, generation, result });
             ends.store(true, Ordering::SeqCst);
         });

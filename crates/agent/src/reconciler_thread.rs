@@ -24,7 +24,9 @@ use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
-use mainstay_api::engine::{self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice};
+use mainstay_api::engine::{
+    self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice,
+};
 use mainstay_control::State;
 use mainstay_control::actions::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
@@ -397,9 +399,11 @@ impl ReconcilerThread {
         }
         let watchdog = self.parts.engine.watchdog();
         let required = watchdog.filter(|watchdog| watchdog.choice == WatchdogChoice::Required);
-        Some(required.and_then(|watchdog| watchdog.problem).map(|problem| {
-            format!("its engine was started with --watchdog required, and {problem}")
-        }))
+        Some(
+            required
+                .and_then(|watchdog| watchdog.problem)
+                .map(|problem| format!("its engine was started with --watchdog required, and {problem}")),
+        )
     }
 
     fn task(&mut self, task: ReconcilerTask) {

@@ -27,8 +27,8 @@
 //! [`Command::Fenced`]: crate::state::Command::Fenced
 //! [`Command::ConfirmOff`]: crate::state::Command::ConfirmOff
 
-use crate::facts::Cause;
 use crate::advice::Advice;
+use crate::facts::Cause;
 use crate::state::{Outcome, Resource, State, cut, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, Fencing, NodeId, NodeStatus, Problem, ResourceId, Severity, reach};
@@ -90,7 +90,10 @@ impl State {
             Advice {
                 severity,
                 subject: format!("node {name}"),
-                what: format!("cannot be switched off, tried {} times: {}", fence.failures, fence.last_failure),
+                what: format!(
+                    "cannot be switched off, tried {} times: {}",
+                    fence.failures, fence.last_failure
+                ),
                 remedy: format!(
                     "mend the fence command; if {name} is off, run `mainstay node confirm-off {name}`"
                 ),

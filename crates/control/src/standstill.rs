@@ -157,9 +157,8 @@ fn led(node: NodeId, state: &State, still: Still) -> impl Iterator<Item = Vec<No
     let resources = state.resources.values().filter(concerned).filter(leads);
     let others = move |resource: &Resource| -> Vec<NodeId> {
         let followers = resource.record.failover_ready.iter().map(|member| member.node);
-        let followers = followers.filter(|other| {
-            resource.record.policy.takeover() && state.lives_whole(resource, *other)
-        });
+        let followers = followers
+            .filter(|other| resource.record.policy.takeover() && state.lives_whole(resource, *other));
         state.candidates(resource).into_iter().chain(followers).filter(|other| *other != node).collect()
     };
     resources.map(others).filter(|others| !others.is_empty() || planted(Bug::StandstillAlone))

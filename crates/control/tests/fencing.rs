@@ -49,7 +49,8 @@ fn with_best_effort_the_takeover_waits_for_nothing() {
     assert_eq!(events(&state, "no such outlet"), 1, "once");
     assert_eq!(state.fences[&A].failures, 2);
     let list = advice(&state, &Observations { has_leader: true, ..Observations::default() });
-    let told = list.iter().find(|one| one.what.contains("tried 2 times: no such outlet")).expect("it is told");
+    let told =
+        list.iter().find(|one| one.what.contains("tried 2 times: no such outlet")).expect("it is told");
     assert!(told.remedy.contains("`mainstay node confirm-off a`"), "{told:?}");
     assert_eq!(fenced(&mut state, A, Ok("b")), Outcome::Done);
     assert_eq!((state.fences_owed().count(), events(&state, "says the fence command on b")), (0, 1));

@@ -380,7 +380,8 @@ fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u
     for seq in 1..=heartbeats {
         let now = Time(seq * 200 * MS);
         machine.handle(now, Event::Tick);
-        let heartbeat = |holds| Heartbeat { generation: 1, session: 9, seq, holds, gives_up: false, suspects: vec![] };
+        let heartbeat =
+            |holds| Heartbeat { generation: 1, session: 9, seq, holds, gives_up: false, suspects: vec![] };
         machine.handle(now, Event::Heartbeat { from: NodeId(1), heartbeat: heartbeat(true) });
         machine.handle(now, Event::Heartbeat { from: NodeId(2), heartbeat: heartbeat(holds(seq)) });
         while let Some(effect) = machine.poll() {
@@ -476,7 +477,8 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
     let mut latched = false;
     for ms in (0..4000).step_by(100) {
         machine.handle(Time(ms * MS), Event::Tick);
-        let other = Heartbeat { generation: 1, session: 5, seq: ms, holds: true, gives_up: false, suspects: vec![] };
+        let other =
+            Heartbeat { generation: 1, session: 5, seq: ms, holds: true, gives_up: false, suspects: vec![] };
         machine.handle(Time(ms * MS), Event::Heartbeat { from: NodeId(1), heartbeat: other });
         while let Some(effect) = machine.poll() {
             match effect {
@@ -487,7 +489,8 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
         }
     }
     assert!(latched && !reported);
-    let late = Heartbeat { generation: 1, session: 9, seq: 1, holds: true, gives_up: false, suspects: vec![] };
+    let late =
+        Heartbeat { generation: 1, session: 9, seq: 1, holds: true, gives_up: false, suspects: vec![] };
     machine.handle(Time(4000 * MS), Event::Heartbeat { from: NodeId(2), heartbeat: late.clone() });
     assert!(std::iter::from_fn(|| machine.poll()).all(|effect| !matches!(effect, Effect::SendAck { .. })));
 
@@ -517,7 +520,14 @@ fn a_suspicion_holds_for_older_generations_too() {
     };
     let heartbeat = |generation| Event::Heartbeat {
         from: NodeId(2),
-        heartbeat: Heartbeat { generation, session: 9, seq: 1, holds: true, gives_up: false, suspects: vec![] },
+        heartbeat: Heartbeat {
+            generation,
+            session: 9,
+            seq: 1,
+            holds: true,
+            gives_up: false,
+            suspects: vec![],
+        },
     };
     let mut machine = LeaseMachine::new(NodeId(0), 2, [Suspect { node: NodeId(2), generation: 4 }], Time(0));
     let mut acknowledges = |generation| {

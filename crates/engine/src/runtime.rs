@@ -151,7 +151,20 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, watchdog, devices, lifecycle, snapshots };
+    let parts = Parts {
+        options,
+        choice,
+        nbd,
+        ring,
+        pool,
+        inbox,
+        ipc,
+        guard,
+        watchdog,
+        devices,
+        lifecycle,
+        snapshots,
+    };
     // An engine that ends by itself ends like one that is killed. To drop the shard would take the
     // devices away before their users are killed, see `mainstay_devices::users`. The process ends
     // now, and the kernel closes everything.

@@ -71,9 +71,14 @@ impl WatchdogThread {
     /// # Errors
     /// When there can be no further thread.
     pub fn start(options: WatchdogOptions, view: GuardView) -> io::Result<Self> {
-        Self::start_with(options, move || view.sees(now()), |options| {
-            Kernel::open(&options.device).map(|opened| opened.map(|kernel| Box::new(kernel) as Box<dyn Device>))
-        })
+        Self::start_with(
+            options,
+            move || view.sees(now()),
+            |options| {
+                Kernel::open(&options.device)
+                    .map(|opened| opened.map(|kernel| Box::new(kernel) as Box<dyn Device>))
+            },
+        )
     }
 
     fn start_with(
@@ -82,8 +87,15 @@ impl WatchdogThread {
         open: impl Fn(&WatchdogOptions) -> Result<Opened<Box<dyn Device>>, String> + Send + 'static,
     ) -> io::Result<Self> {
         let off = options.choice == WatchdogChoice::Off;
-        let state =
-            State { options, device: None, identity: String::new(), problem: None, tried: None, short_since: None, ended: false };
+        let state = State {
+            options,
+            device: None,
+            identity: String::new(),
+            problem: None,
+            tried: None,
+            short_since: None,
+            ended: false,
+        };
         let thread = Self { state: Arc::new(Mutex::new(state)) };
         if off {
             return Ok(thread);

@@ -130,7 +130,7 @@ pub(crate) const FIELDS: [Field; 78] = [
     ("vip.address", "a string", "address = \"10.0.0.7/24\""),
     ("vip.interface", "a string", "interface = \"eth0\""),
     ("vip[]", "a table", "[[vip]]"),
-    ("vip[].address", "a string", "address = \"fd00::7/64\""),
+    ("vip[].address", "a string", "address = \"10.0.0.7/24\""),
     ("vip[].interface", "a string", "interface = \"eth0\""),
     ("policy", "a table", "[policy]"),
     ("policy.restart_limit", "a whole number", "restart_limit = 3"),

@@ -81,7 +81,11 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     }
     if let Some(program) = &args.fence_command {
         mainstay_agent::fence::check(program).map_err(|why| {
-            Failure::new(Code::BadDirectory, why, "Name a program that its user may run with --fence-command.")
+            Failure::new(
+                Code::BadDirectory,
+                why,
+                "Name a program that its user may run with --fence-command.",
+            )
         })?;
     }
     let options = AgentOptions {

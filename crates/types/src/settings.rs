@@ -6,7 +6,9 @@
 //! and the cluster's before the default. [`Choices`] are what one of them has chosen,
 //! [`Choices::resolve`] makes a policy of two of them.
 
-use crate::{BLOCK_BYTES, Fencing, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, size, size_typed};
+use crate::{
+    BLOCK_BYTES, Fencing, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, size, size_typed,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -707,7 +707,8 @@ fn a_suspicion_outlives_the_process_and_the_machine() {
     durable.suspect(Suspect { node: NodeId(2), generation: 1 });
     let mut agent =
         Agent::new(NodeId(1), durable, 9, 7, Time(0), Log::default(), initial_state(&shape(false)));
-    let heartbeat = Heartbeat { generation: 1, session: 5, seq: 1, holds: true, gives_up: false, suspects: Vec::new() };
+    let heartbeat =
+        Heartbeat { generation: 1, session: 5, seq: 1, holds: true, gives_up: false, suspects: Vec::new() };
     for from in [NodeId(2), NodeId(3)] {
         agent.handle(Time(1), In::Lease { from, message: LeaseMessage::Heartbeat(heartbeat.clone()) });
     }

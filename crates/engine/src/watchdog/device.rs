@@ -79,9 +79,9 @@ impl Kernel {
         })?;
         let mut kernel = Self { file, has_timeout: false };
         let found = kernel.look();
-        found.map(|(identity, can, runs)| Opened { device: kernel, identity, can, runs }).map_err(|error| {
-            format!("{} is no watchdog that can be used: {error}", path.display())
-        })
+        found
+            .map(|(identity, can, runs)| Opened { device: kernel, identity, can, runs })
+            .map_err(|error| format!("{} is no watchdog that can be used: {error}", path.display()))
     }
 
     /// Returns its identity, what it can do, and whether it goes on.

@@ -55,7 +55,9 @@ fn watchdog(watchdog: &WatchdogStatus) -> String {
             "watchdog of this node: armed; it resets the machine {} s after the engine stands still ({identity}, {device})",
             timeout_ms / 1000
         ),
-        None => format!("watchdog of this node: ready, not armed: no service runs here ({identity}, {device})"),
+        None => {
+            format!("watchdog of this node: ready, not armed: no service runs here ({identity}, {device})")
+        }
     }
 }
 

@@ -433,8 +433,16 @@ type Act = fn(&Lab, &str) -> Result<()>;
 
 /// What stands still, how it is stopped, and how it goes on.
 const STANDSTILLS: [(&str, Act, Act); 3] = [
-    ("its engine", |lab, node| signal(lab, node, "engine", "STOP"), |lab, node| signal(lab, node, "engine", "CONT")),
-    ("its agent", |lab, node| signal(lab, node, "agent", "STOP"), |lab, node| signal(lab, node, "agent", "CONT")),
+    (
+        "its engine",
+        |lab, node| signal(lab, node, "engine", "STOP"),
+        |lab, node| signal(lab, node, "engine", "CONT"),
+    ),
+    (
+        "its agent",
+        |lab, node| signal(lab, node, "agent", "STOP"),
+        |lab, node| signal(lab, node, "agent", "CONT"),
+    ),
     (
         "its node",
         |lab, node| lab.lab(&["pause", node]).map(drop),
