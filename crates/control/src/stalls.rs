@@ -345,7 +345,7 @@ mod tests {
         assert!(frozen.contains("`fsfreeze --unfreeze '/srv/my db'` on n1"), "{frozen}");
         let full = told(&state, Hindrance::Full { path: "/srv/db".into(), volume: 1 });
         assert!(full.contains("/srv/db on n1 has been full for 12 s"), "{full}");
-        assert!(full.contains("`mainstay resource resize db SIZE --volume 1`"), "{full}");
+        assert!(full.contains("`mainstay resource resize web SIZE --volume 1`"), "{full}");
         let silent = told(&state, Hindrance::Silent { path: "/srv/db".into() });
         assert!(silent.contains("has not answered for 12 s"), "{silent}");
         let address = "10.0.0.7/24".to_owned();
