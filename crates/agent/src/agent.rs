@@ -8,6 +8,7 @@ use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
+use crate::hooks;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
@@ -170,6 +171,16 @@ impl Agent {
         let (metrics, own) = (self.metrics.clone(), member.identity.node);
         metrics.view(own, &member.log.view());
         member.log.subscribe(Box::new(move |view: &View| metrics.view(own, view)));
+        if let Some(directory) = &self.options.hooks {
+            let (node, name) = (own, member.identity.name.clone());
+            hooks::start(
+                directory.clone(),
+                &self.options.state_dir,
+                node,
+                name,
+                Arc::new(member.log.clone()),
+            );
+        }
         *write(&self.member) = Some(member.clone());
         removed::watch(&member, &self.options.state_dir, &self.fatal);
         Ok(member)

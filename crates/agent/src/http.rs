@@ -8,6 +8,7 @@ pub mod destinations;
 mod existing;
 mod fencing;
 mod force;
+mod history;
 mod nodes;
 mod placement;
 mod resources;
@@ -130,6 +131,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services/{name}/history", get(service_looks::history))
         .route("/v1/service-check", post(service_check::check))
         .route("/v1/events", get(events))
+        .route("/v1/history", get(history::history))
         .route(destinations::PATH, get(destinations::answer))
         .route("/metrics", get(listener::answer))
         .fallback(async || {

@@ -14,6 +14,7 @@ pub mod error;
 mod extents;
 pub mod fence;
 pub mod held;
+pub mod hooks;
 pub mod http;
 pub mod identity;
 pub mod lease;
@@ -68,6 +69,8 @@ pub struct AgentOptions {
     pub log_writer: Vec<String>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
+    /// Directory of the hooks ([`hooks`]); none are run if none.
+    pub hooks: Option<PathBuf>,
     /// Program that switches a node off; see [`fence`].
     pub fence_command: Option<PathBuf>,
 }

@@ -65,9 +65,9 @@ pub fn ignore_signals() {
     }
 }
 
-/// The link-layer address `mac` on interface `index`, for ARP.
+/// The link-layer address `mac` on interface `index`, for frames of this Ethernet protocol.
 #[must_use]
-pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
+pub fn link_address(index: u32, mac: [u8; 6], protocol: u16) -> socket2::SockAddr {
     let length = u32::try_from(size_of::<libc::sockaddr_ll>()).expect("an address is a few bytes");
     let mut storage = socket2::SockAddrStorage::zeroed();
     let mut address = [0; 8];
@@ -76,7 +76,7 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
     // kernel, `sockaddr_ll` among them, and all bit patterns of its fields are valid.
     let link = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     link.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
-    link.sll_protocol = ARP_PROTOCOL.to_be();
+    link.sll_protocol = protocol.to_be();
     link.sll_ifindex = i32::try_from(index).unwrap_or(0);
     link.sll_halen = 6;
     link.sll_addr = address;
@@ -84,8 +84,44 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
     unsafe { socket2::SockAddr::new(storage, length) }
 }
 
-/// Ethernet protocol number of ARP.
+/// A process that may be no child of this one.
+pub struct OtherProcess(OwnedFd);
+
+impl OtherProcess {
+    /// The process that has this id now. It stays the same one when the id is used again.
+    ///
+    /// # Errors
+    /// When there is none, or when the kernel is older than 5.3.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: the call takes two numbers and no pointer.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        match i32::try_from(fd) {
+            // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
+            Ok(fd) if fd >= 0 => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until the process has ended, and no longer than `patience`; says whether it has.
+    #[must_use]
+    pub fn ends_within(&self, patience: std::time::Duration) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `poll` is one valid `pollfd`, and lives until the call returns.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, ms) };
+        ready == 1 && poll.revents & libc::POLLIN != 0
+    }
+}
+
+/// Whether the kernel speaks IPv6 on interfaces of this network namespace.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/sys/net/ipv6/conf/all").exists()
+}
+
+/// Ethernet protocol numbers.
 pub const ARP_PROTOCOL: u16 = 0x0806;
+pub const IPV6_PROTOCOL: u16 = 0x86dd;
 
 /// Why the kernel would not mount.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -504,7 +504,8 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
             .filter(|(_, on)| !on.phase.is_silent() && on.phase != ServicePhase::Running)
             .map_or_else(String::new, |(_, on)| on.detail.clone()),
         current: shown.is_some_and(|(_, on)| on.round >= service.round),
-        vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),
+        vip: Some(mainstay_ha::listed_addresses(&service.spec.vips))
+            .filter(|addresses| !addresses.is_empty()),
         deleting: service.deleting,
         failures,
         advice: service.halted.iter().chain(finding).cloned().collect(),

@@ -56,10 +56,12 @@
 //! | `POST /v1/service-check` | [`ServiceCheck`] | [`ServiceChecked`] |
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
+//! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
 mod destinations;
+mod history;
 mod nodes;
 mod placement;
 mod scrubs;
@@ -68,6 +70,7 @@ mod settings;
 
 use crate::engine::{FrontendStatus, WatchdogStatus};
 pub use destinations::*;
+pub use history::*;
 pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,

@@ -1,6 +1,7 @@
 //! Applying an entry of the control plane's log.
 
 use crate::actions::Unusable;
+use crate::facts::Fact;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::members::{Newcomer, settling};
@@ -331,7 +332,12 @@ impl State {
         }
         let subject = format!("node {}", node.name);
         let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
-        self.note(at_ms, Severity::Info, subject, text);
+        if was_dead {
+            let fact = Fact::NodeBack { node: node.name.clone() };
+            self.note_fact(at_ms, Severity::Info, subject, text, fact);
+        } else {
+            self.note(at_ms, Severity::Info, subject, text);
+        }
         self.fence_is_moot(at_ms, id);
         if was_dead {
             self.try_services_again(id);

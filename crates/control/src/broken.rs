@@ -37,6 +37,7 @@
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
 use crate::actions::Unusable;
+use crate::facts::Cause;
 use crate::state::{Broken, Outcome, Resource, State, cut, cut_code};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, Severity, reach};
@@ -139,7 +140,7 @@ impl State {
         self.drop_broken(at_ms, id);
         if was_primary {
             reach!("control: the replica of the primary is broken");
-            self.replace_primary(at_ms, id, &why);
+            self.replace_primary(at_ms, id, &why, Cause::ReplicaBroken);
         } else {
             self.say_missing_replicas(at_ms, id, &why);
         }

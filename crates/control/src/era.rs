@@ -13,6 +13,7 @@
 //! - epochs and versions continue beyond everything that the earlier era may have used (R5): an
 //!   epoch that the remaining node has not heard of is not begun a second time.
 
+use crate::facts::Cause;
 use crate::state::{Outcome, State};
 use mainstay_types::{ConfigVersion, Epoch, NodeId, NodeStatus, Severity};
 
@@ -93,7 +94,7 @@ impl State {
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {
             let Some(known) = self.resources.get(&resource) else { continue };
             if known.record.epoch > Epoch(0) && known.record.primary.is_none() && !known.deleting {
-                self.replace_primary(at_ms, resource, "the cluster began anew on one node");
+                self.replace_primary(at_ms, resource, "the cluster began anew on one node", Cause::Operator);
             }
         }
         let lacking = self.resources.values().filter(|resource| {

@@ -1,6 +1,7 @@
 //! Consequences of a dead node, or of a replica that its node cannot use. One entry of the log
 //! records all of them: no storm of entries.
 
+use crate::facts::{Cause, Fact};
 use crate::state::{Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, NodeId, NodeStatus, ResourceId, Severity, reach};
@@ -16,7 +17,9 @@ impl State {
         reach!("control: a node dies");
         entry.status = NodeStatus::Dead;
         let name = entry.name.clone();
-        self.note(at_ms, Severity::Critical, format!("node {name}"), "does not answer; its lease has ended");
+        let fact = Fact::NodeLost { node: name.clone() };
+        let text = "does not answer; its lease has ended";
+        self.note_fact(at_ms, Severity::Critical, format!("node {name}"), text, fact);
         let affected: Vec<ResourceId> = self
             .resources
             .values()
@@ -44,7 +47,7 @@ impl State {
                 }
             } else if was_primary {
                 reach!("control: a primary dies");
-                self.replace_primary(at_ms, id, &format!("{name} is dead"));
+                self.replace_primary(at_ms, id, &format!("{name} is dead"), Cause::NodeDead);
             }
         }
         let deleting = self.resources.values().filter(|resource| resource.deleting);
@@ -80,7 +83,7 @@ impl State {
         reach!("control: a primary steps down");
         let reason = format!("{name} stepped down: {reason}");
         self.leave_iss(at_ms, id, node, &reason);
-        self.replace_primary(at_ms, id, &reason);
+        self.replace_primary(at_ms, id, &reason, Cause::SteppedDown);
         self.cancel_impossible_moves(at_ms);
         Outcome::Done
     }
@@ -108,7 +111,7 @@ impl State {
 
     /// Promotes the best other candidate, or records that there is none and what is missing. The
     /// present primary is dead or silent.
-    pub(crate) fn replace_primary(&mut self, at_ms: u64, id: ResourceId, why: &str) {
+    pub(crate) fn replace_primary(&mut self, at_ms: u64, id: ResourceId, why: &str, cause: Cause) {
         let Some(resource) = self.resources.get(&id) else { return };
         if let Some(scope) = self.held(resource).filter(|_| self.stays_put(resource)) {
             let resource = resource.clone();
@@ -124,11 +127,11 @@ impl State {
         let target = seat.or(first);
         if planted(Bug::WitnessPromoted) && target.is_none() {
             let witness = self.nodes.keys().copied().find(|node| self.alive(*node) && Some(*node) != old);
-            return witness.map_or((), |to| self.set_primary(at_ms, id, to, why));
+            return witness.map_or((), |to| self.set_primary(at_ms, id, to, why, cause));
         }
         if let Some(to) = target {
             reach!("control: another member takes over");
-            self.set_primary(at_ms, id, to, why);
+            self.set_primary(at_ms, id, to, why, cause);
             return;
         }
         if self.promote_follower(at_ms, id, why) {
@@ -138,10 +141,12 @@ impl State {
         reach!("control: no member can take over");
         let text = self.no_takeover_text(resource, why);
         let subject = format!("resource {}", resource.name);
+        let from = old.map(|node| self.node_name(node));
+        let fact = Fact::PrimaryLost { resource: resource.name.clone(), from, cause };
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.record.primary = None;
         resource.record.version = resource.record.version.next();
         resource.failure = Some(text.clone());
-        self.note(at_ms, Severity::Critical, subject, text);
+        self.note_fact(at_ms, Severity::Critical, subject, text, fact);
     }
 }

@@ -28,6 +28,7 @@
 //! [`Command::ConfirmOff`]: crate::state::Command::ConfirmOff
 
 use crate::advice::Advice;
+use crate::facts::Cause;
 use crate::state::{Outcome, Resource, State, cut, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, Fencing, NodeId, NodeStatus, Problem, ResourceId, Severity, reach};
@@ -232,7 +233,7 @@ impl State {
         for id in waiting {
             let without = |resource: &Resource| !resource.deleting && resource.record.primary.is_none();
             if self.resources.get(id).is_some_and(without) {
-                self.replace_primary(at_ms, *id, why);
+                self.replace_primary(at_ms, *id, why, Cause::NodeDead);
             }
         }
     }

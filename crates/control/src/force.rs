@@ -26,6 +26,7 @@
 //! on a former member of the in-sync set. The cluster learns both when that member returns, and not
 //! before. Then an event tells them.
 
+use crate::facts::Cause;
 use crate::state::{Forced, Loss, Outcome, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -119,7 +120,7 @@ impl State {
         }
         reach!("control: a forced promotion");
         self.begin_history(at_ms, id, to, Some((held.end, held.heard)));
-        self.set_primary(at_ms, id, to.node, "forced by an operator");
+        self.set_primary(at_ms, id, to.node, "forced by an operator", Cause::Operator);
         Outcome::Done
     }
 
@@ -249,7 +250,7 @@ impl State {
         if let Some(resource) = self.resources.get_mut(&id) {
             resource.record.iss = vec![to];
         }
-        self.set_primary(at_ms, id, to.node, why);
+        self.set_primary(at_ms, id, to.node, why, Cause::Other);
         true
     }
 }

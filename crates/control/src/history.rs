@@ -1,10 +1,8 @@
 //! The history of a service: the events that tell when it started, moved, failed and stopped, and
 //! what operators asked for. It reaches back as far as the events do.
 
+use crate::facts::Fact;
 use crate::state::{EventRecord, State};
-
-/// Part of the event by which a resource tells its new primary; see `promote.rs`.
-pub(crate) const IS_PRIMARY: &str = " is primary in epoch ";
 
 impl State {
     /// Events about a service, and those about the primaries of its resource, oldest first.
@@ -12,7 +10,8 @@ impl State {
         let resource = self.services.get(service).map(|known| format!("resource {}", known.spec.resource));
         let own = format!("service {service}");
         self.events.iter().filter(move |event| {
-            let moved = || Some(&event.subject) == resource.as_ref() && event.text.contains(IS_PRIMARY);
+            let changed = matches!(event.fact, Some(Fact::PrimaryChanged { .. }));
+            let moved = || changed && Some(&event.subject) == resource.as_ref();
             event.subject == own || moved()
         })
     }

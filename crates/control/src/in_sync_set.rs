@@ -3,6 +3,7 @@
 //! A member also leaves the set when its node dies (`failover.rs`), when it cannot be used
 //! (`broken.rs`), when an operator removes it (`replicas.rs`), and in mode A (`mode.rs`).
 
+use crate::facts::Cause;
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -210,7 +211,7 @@ impl State {
         self.drop_broken(at_ms, id);
         if was_primary {
             reach!("control: the primary lost its disk");
-            self.replace_primary(at_ms, id, &format!("{name} lost its disk"));
+            self.replace_primary(at_ms, id, &format!("{name} lost its disk"), Cause::DiskLost);
         }
         self.cancel_impossible_moves(at_ms);
         Outcome::Done

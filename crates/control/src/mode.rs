@@ -27,6 +27,7 @@
 //! there is a primary and no memory counts, the in-sync set is the primary and some of the replicas
 //! that join for a move.
 
+use crate::facts::Cause;
 use crate::state::{Outcome, Resource, State};
 use mainstay_types::{BLOCK_BYTES, LagLimits, Member, Mode, NodeId, ResourceId, reach, size_words};
 use std::collections::BTreeSet;
@@ -124,7 +125,7 @@ impl State {
             if let Some(to) = self.takes_over(resource) {
                 reach!("control: a follower takes over within the limits of its lag");
                 self.begin_history(at_ms, id, to, None);
-                self.set_primary(at_ms, id, to.node, "within the limits of mode A");
+                self.set_primary(at_ms, id, to.node, "within the limits of mode A", Cause::NodeDead);
             }
             let Some(resource) = self.resources.get(&id) else { continue };
             let joining_for_move = self.joining_for_move(resource);

@@ -31,6 +31,7 @@
 //! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how
 //! soon its node says so.
 
+use crate::facts::Cause;
 use crate::state::{Outcome, Reopened, Resource, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Instance, Member, Mode, NodeId, ResourceId, Severity, reach};
@@ -117,7 +118,7 @@ impl State {
         self.note_memory(at_ms, id, Severity::Warning, why.clone());
         if was_primary {
             reach!("control: the primary was opened anew");
-            self.replace_primary(at_ms, id, &why);
+            self.replace_primary(at_ms, id, &why, Cause::MemoryLost);
         }
         self.cancel_impossible_moves(at_ms);
         Outcome::Done

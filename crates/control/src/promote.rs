@@ -1,6 +1,6 @@
 //! Promotion: one compare-and-set that names the next primary in the next epoch (R5).
 
-use crate::history::IS_PRIMARY;
+use crate::facts::{Cause, Fact};
 use crate::state::{Outcome, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, ConfigVersion, NodeId, ResourceId, Severity, reach};
@@ -69,7 +69,8 @@ impl State {
             );
         }
         reach!("control: promote");
-        self.set_primary(at_ms, id, to, reason);
+        let cause = self.cause_of_promotion(id, to);
+        self.set_primary(at_ms, id, to, reason, cause);
         Outcome::Done
     }
 
@@ -87,8 +88,10 @@ impl State {
     }
 
     /// Raises the epoch and names `to`. The caller has checked that `to` is eligible.
-    pub(crate) fn set_primary(&mut self, at_ms: u64, id: ResourceId, to: NodeId, reason: &str) {
+    pub(crate) fn set_primary(&mut self, at_ms: u64, id: ResourceId, to: NodeId, reason: &str, cause: Cause) {
         let name = self.node_name(to);
+        let before = self.resources.get(&id).and_then(|resource| resource.record.primary);
+        let from = before.map(|node| self.node_name(node));
         let Some(resource) = self.resources.get_mut(&id) else { return };
         let record = &mut resource.record;
         if record.epoch.0 == 0 || !planted(Bug::EpochNotRaised) {
@@ -104,8 +107,8 @@ impl State {
         }
         (resource.failure, resource.refused, resource.waits_for) = (None, None, None);
         let subject = format!("resource {}", resource.name);
-        let text = format!("{name}{IS_PRIMARY}{}: {reason}", record.epoch.0);
-        let resource_name = resource.name.clone();
+        let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
+        let (resource_name, epoch) = (resource.name.clone(), record.epoch);
         for service in self.services.values_mut().filter(|service| service.spec.resource == resource_name) {
             if service.desired_node == Some(to) {
                 reach!("control: a moved service has got there");
@@ -117,6 +120,7 @@ impl State {
                 service.stopped = None;
             }
         }
-        self.note(at_ms, Severity::Info, subject, text);
+        let fact = Fact::PrimaryChanged { resource: resource_name, from, to: name, epoch, cause };
+        self.note_fact(at_ms, Severity::Info, subject, text, fact);
     }
 }

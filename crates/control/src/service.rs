@@ -1,5 +1,6 @@
 //! Services: the operator's specifications, and the nodes' reports about them.
 
+use crate::facts::Fact;
 use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, host_address, refused};
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
@@ -16,6 +17,39 @@ pub(crate) struct StatusReport {
     pub failures: u32,
     pub passes: bool,
     pub last_failure: String,
+}
+
+/// The service, node and epoch that a report is about.
+struct OfService<'a> {
+    name: &'a str,
+    resource: String,
+    node: String,
+    epoch: Epoch,
+}
+
+impl OfService<'_> {
+    fn failed(&self, why: String, given_up: bool) -> Fact {
+        let (service, resource, node) = (self.name.to_owned(), self.resource.clone(), self.node.clone());
+        Fact::ServiceFailed { service, resource, node, epoch: self.epoch, why, given_up }
+    }
+
+    /// The fact of a phase that was just reached.
+    fn reached(&self, phase: ServicePhase, failures: u32, why: String) -> Option<Fact> {
+        let (service, resource, node) = (self.name.to_owned(), self.resource.clone(), self.node.clone());
+        let epoch = self.epoch;
+        match phase {
+            ServicePhase::Running => Some(Fact::ServiceStarted { service, resource, node, epoch }),
+            ServicePhase::Stopped => Some(Fact::ServiceStopped { service, resource, node, epoch }),
+            ServicePhase::Failed => Some(self.failed(why, true)),
+            ServicePhase::BackingOff if failures > 0 => Some(self.failed(why, false)),
+            _ => None,
+        }
+    }
+}
+
+/// The floating addresses of a service.
+fn addresses_of(spec: &ServiceSpec) -> impl Iterator<Item = IpAddr> {
+    spec.vips.iter().filter_map(Vip::parsed).map(|address| address.ip)
 }
 
 impl State {
@@ -139,11 +173,13 @@ impl State {
     /// one node.
     fn taken(&self, spec: &ServiceSpec) -> Option<Outcome> {
         let others = || self.services.iter().filter(|(name, _)| **name != spec.name);
-        let address = spec.vip.as_ref().and_then(Vip::parsed).map(|address| address.ip);
-        if let Some(address) = address
-            && let Some((other, _)) = others().find(|(_, service)| {
-                service.spec.vip.as_ref().and_then(Vip::parsed).is_some_and(|vip| vip.ip == address)
-            })
+        let of_others = |ip: IpAddr| {
+            others()
+                .find(|(_, other)| addresses_of(&other.spec).any(|theirs| theirs == ip))
+                .map(|(name, _)| name)
+        };
+        if let Some((address, other)) =
+            addresses_of(spec).find_map(|address| Some((address, of_others(address)?)))
         {
             return Some(refused(
                 Code::AddressInUse,
@@ -171,8 +207,11 @@ impl State {
     /// The refusal if the address is a node's own. A node that lost its own address would be out of
     /// the cluster for good.
     fn of_a_node(&self, spec: &ServiceSpec) -> Option<Outcome> {
-        let address = spec.vip.as_ref().and_then(Vip::parsed)?.ip;
-        let node = self.nodes.values().find(|node| node.addresses().any(|own| own == address))?;
+        let of_node = |address: IpAddr| {
+            let mut nodes = self.nodes.values();
+            nodes.find(|node| node.addresses().any(|own| own == address)).map(|node| (address, node))
+        };
+        let (address, node) = addresses_of(spec).find_map(of_node)?;
         Some(refused(
             Code::AddressOfANode,
             format!("vip.address: {address} is an address of node {}", node.name),
@@ -184,8 +223,8 @@ impl State {
     pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Problem> {
         let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
         let (name, address) = self.services.iter().find_map(|(name, service)| {
-            let address = service.spec.vip.as_ref().and_then(Vip::parsed)?.ip;
-            own.contains(&address).then_some((name, address))
+            let address = addresses_of(&service.spec).find(|address| own.contains(address))?;
+            Some((name, address))
         })?;
         Some(Problem::new(
             Code::AddressOfAService,
@@ -329,9 +368,10 @@ impl State {
         let found = before.filter(|old| old.phase == phase && phase == ServicePhase::Running);
         let found = found.and_then(|old| match (old.detail.is_empty(), on.detail.is_empty()) {
             (true, false) => Some((Severity::Warning, format!("on {node_name}: {}", on.detail))),
-            (false, true) => {
-                Some((Severity::Info, format!("on {node_name}: all its processes answer again")))
-            }
+            (false, true) => Some((
+                Severity::Info,
+                format!("on {node_name}: all its processes and addresses answer again"),
+            )),
             _ => None,
         });
         let text = match phase {
@@ -359,6 +399,9 @@ impl State {
             }
             ServicePhase::Starting | ServicePhase::Stopping => None,
         };
+        let about =
+            OfService { name, resource: service.spec.resource.clone(), node: node_name.clone(), epoch };
+        let why = on.detail.clone();
         service.nodes.insert(node, on);
         // It was tried as an operator had ordered.
         let tried = [ServicePhase::Running, ServicePhase::Failed, ServicePhase::BackingOff].contains(&phase);
@@ -368,10 +411,18 @@ impl State {
         }
         if let Some(why) = partial {
             let text = format!("failed on {node_name}, trying again: {why}");
-            self.note(at_ms, Severity::Warning, format!("service {name}"), text);
+            let fact = about.failed(why, false);
+            self.note_fact(at_ms, Severity::Warning, format!("service {name}"), text, fact);
         }
-        if let Some((severity, text)) = text.filter(|_| phase_changed).or(found) {
-            self.note(at_ms, severity, format!("service {name}"), text);
+        match (text.filter(|_| phase_changed), about.reached(phase, failures, why)) {
+            (Some((severity, text)), Some(fact)) => {
+                self.note_fact(at_ms, severity, format!("service {name}"), text, fact);
+            }
+            (text, _) => {
+                if let Some((severity, text)) = text.or(found) {
+                    self.note(at_ms, severity, format!("service {name}"), text);
+                }
+            }
         }
         if phase == ServicePhase::Failed {
             self.halt_if_nowhere(at_ms, name);

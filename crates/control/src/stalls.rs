@@ -45,6 +45,10 @@ pub enum Stalled {
 pub enum Hindrance {
     /// The file system that is mounted at this path is frozen.
     Frozen { path: String },
+    /// The file system that is mounted at this path has no room left.
+    Full { path: String, volume: u16 },
+    /// The file system that is mounted at this path does not answer.
+    Silent { path: String },
     /// The interface that has the service's address has no carrier.
     NoCarrier { interface: String, address: String },
     /// The host with this hardware address answers for the service's address too.
@@ -227,6 +231,12 @@ impl Hindrance {
             Self::Frozen { path } => format!(
                 "its file system at {path} on {node} has been frozen for {seconds} s: all writes to it wait"
             ),
+            Self::Full { path, .. } => format!(
+                "its file system at {path} on {node} has been full for {seconds} s: writes to it fail for want of space"
+            ),
+            Self::Silent { path } => format!(
+                "its file system at {path} on {node} has not answered for {seconds} s: after a minute the service leaves the node"
+            ),
             Self::NoCarrier { interface, address } => format!(
                 "the interface {interface} of {node} has had no carrier for {seconds} s: no other host reaches the address {address} through it"
             ),
@@ -248,6 +258,24 @@ impl Hindrance {
             Self::Frozen { path } => format!(
                 "when the backup that froze it has ended, run `fsfreeze --unfreeze {}` on {node}",
                 quoted(path)
+            ),
+            Self::Full { path, volume } => {
+                let known = state.services.get(service);
+                let resource = known.map_or(service, |known| known.spec.resource.as_str());
+                let grows = known.and_then(|known| known.spec.mount.as_ref()).is_none_or(|mount| mount.grow);
+                let volume = if *volume == 0 { String::new() } else { format!(" --volume {volume}") };
+                let then = if grows { "the file system grows with it" } else { "then grow the file system" };
+                format!(
+                    "remove files below {}, or make the volume larger: `mainstay resource resize {resource} SIZE{volume}`; {then}",
+                    quoted(path)
+                )
+            }
+            Self::Silent { .. } => format!(
+                "look at the kernel's log of {node}, at its engine and at its disks{}",
+                state
+                    .services
+                    .get(service)
+                    .map_or_else(String::new, |known| or_move(state, service, known, id))
             ),
             Self::NoCarrier { interface, .. } => format!(
                 "check the cable, switch port or bridge of {interface}{}",
@@ -317,6 +345,11 @@ mod tests {
         let frozen = told(&state, Hindrance::Frozen { path: "/srv/my db".into() });
         assert!(frozen.contains("/srv/my db on n1 has been frozen for 12 s"), "{frozen}");
         assert!(frozen.contains("`fsfreeze --unfreeze '/srv/my db'` on n1"), "{frozen}");
+        let full = told(&state, Hindrance::Full { path: "/srv/db".into(), volume: 1 });
+        assert!(full.contains("/srv/db on n1 has been full for 12 s"), "{full}");
+        assert!(full.contains("`mainstay resource resize web SIZE --volume 1`"), "{full}");
+        let silent = told(&state, Hindrance::Silent { path: "/srv/db".into() });
+        assert!(silent.contains("has not answered for 12 s"), "{silent}");
         let address = "10.0.0.7/24".to_owned();
         let down = told(&state, Hindrance::NoCarrier { interface: "eth1".into(), address: address.clone() });
         assert!(down.contains("eth1 of n1 has had no carrier for 12 s"), "{down}");

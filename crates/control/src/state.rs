@@ -9,8 +9,9 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use crate::cordon::Cordon;
-use crate::maintenance::{Maintenance, Scope};
+use crate::facts::Fact;
 use crate::fencing::Fence;
+use crate::maintenance::{Maintenance, Scope};
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
 use crate::removal::Removed;
@@ -476,6 +477,12 @@ pub struct EventRecord {
     /// For example `node alpha`, `resource db`, `service db`.
     pub subject: String,
     pub text: String,
+    /// The same for programs; none for an event that only operators need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fact: Option<Fact>,
+    /// The node that runs the hooks for the fact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<NodeId>,
 }
 
 /// One entry of the control plane's log.
@@ -957,7 +964,8 @@ impl State {
             self.events.pop_front();
         }
         let text = cut(text.into());
-        self.events.push_back(EventRecord { index: self.last_event, at_ms, severity, subject, text });
+        let (index, fact, on) = (self.last_event, None, None);
+        self.events.push_back(EventRecord { index, at_ms, severity, subject, text, fact, on });
     }
 
     /// Whether one of the last events told the same, less than [`TOLD_AGAIN_MS`] before.

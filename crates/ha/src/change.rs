@@ -8,7 +8,8 @@
 use crate::ocf::{Ocf, is_secret};
 use crate::placement::Placement;
 use crate::probe::Probe;
-use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec, Vip};
+use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec};
+use crate::vip::{Vip, listed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -59,13 +60,13 @@ impl ServiceSpec {
     /// of environment variables are not shown: they may be secret (R24).
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<Change> {
-        let Self { name, resource, mount, processes, vip, placement, policy } = self;
+        let Self { name, resource, mount, processes, vips, placement, policy } = self;
         let mut changes = Changes::default();
         changes.value("name", name, &new.name, true);
         changes.value("resource", resource, &new.resource, true);
         mount_changes(mount.as_ref(), new.mount.as_ref(), &mut changes);
         process_changes(processes, &new.processes, &mut changes);
-        vip_changes(vip.as_ref(), new.vip.as_ref(), &mut changes);
+        vip_changes(vips, &new.vips, &mut changes);
         placement_changes(placement, &new.placement, &mut changes);
         policy_changes(policy, &new.policy, &mut changes);
         changes.0
@@ -182,14 +183,20 @@ fn probe_words(probe: Option<&Probe>) -> String {
     toml::Value::try_from(probe).map_or_else(|_| probe.kind().into(), |probe| probe.to_string())
 }
 
-fn vip_changes(old: Option<&Vip>, new: Option<&Vip>, changes: &mut Changes) {
-    let (Some(old), Some(new)) = (old, new) else {
-        changes.text("vip", old.map(|vip| &vip.address), new.map(|vip| &vip.address), true);
+fn vip_changes(old: &[Vip], new: &[Vip], changes: &mut Changes) {
+    if old.len() != new.len() {
+        let shown = |list: &[Vip]| if list.is_empty() { "not set".into() } else { listed(list) };
+        changes.note("vip", shown(old), shown(new), true);
         return;
-    };
-    let Vip { address, interface } = old;
-    changes.value("vip.address", address, &new.address, true);
-    changes.text("vip.interface", interface.as_ref(), new.interface.as_ref(), true);
+    }
+    let is_one = old.len() == 1;
+    for (i, (old, new)) in old.iter().zip(new).enumerate() {
+        let table = if is_one { "vip".to_owned() } else { format!("vip[{i}]") };
+        let field = |name: &str| format!("{table}.{name}");
+        let Vip { address, interface } = old;
+        changes.value(field("address"), address, &new.address, true);
+        changes.text(field("interface"), interface.as_ref(), new.interface.as_ref(), true);
+    }
 }
 
 /// A constraint counts from the next decision on. The decision may be that the service moves.

@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-pub(crate) const FIELDS: [Field; 84] = [
+pub(crate) const FIELDS: [Field; 87] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -126,9 +126,12 @@ pub(crate) const FIELDS: [Field; 84] = [
     ("process[].probe_interval_s", "a whole number of seconds", "probe_interval_s = 2"),
     ("process[].probe_timeout_s", "a whole number of seconds", "probe_timeout_s = 3"),
     ("process[].probe_failures", "a whole number", "probe_failures = 3"),
-    ("vip", "a table", "[vip]"),
+    ("vip", "a table or a list of tables", "[vip]"),
     ("vip.address", "a string", "address = \"10.0.0.7/24\""),
     ("vip.interface", "a string", "interface = \"eth0\""),
+    ("vip[]", "a table", "[[vip]]"),
+    ("vip[].address", "a string", "address = \"10.0.0.7/24\""),
+    ("vip[].interface", "a string", "interface = \"eth0\""),
     ("placement", "a table", "[placement]"),
     ("placement.after", "a list of names of services", "after = [\"storage\"]"),
     ("placement.after[]", "the name of a service, as a string", "after = [\"storage\"]"),

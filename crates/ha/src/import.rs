@@ -661,7 +661,7 @@ on-quorum-loss = "shutdown"
         assert_eq!((mariadb.user.as_deref(), &*mariadb.env["TZ"]), (Some("mysql"), "UTC"));
         assert_eq!(mariadb.prepare, ["install", "-d", "-o", "mysql", "/run/mysqld"]);
         assert_eq!(spec.processes[1].ocf.as_ref().unwrap().params["cmdline_options"], "-x \"1 2\"");
-        let vip = spec.vip.unwrap();
+        let vip = spec.vips[0].clone();
         assert_eq!((&*vip.address, vip.interface.as_deref()), ("10.0.0.7/20", Some("eth1")));
         assert_eq!(
             (spec.policy.preferred.first().map(String::as_str), spec.policy.failback),

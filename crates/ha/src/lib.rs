@@ -14,6 +14,7 @@ mod foundation;
 mod guard;
 mod import;
 mod machine;
+mod mount_watch;
 mod ocf;
 mod options;
 mod placement;
@@ -24,13 +25,15 @@ mod spec;
 mod steps;
 mod system;
 mod template;
+mod vip;
 
 pub use change::Change;
 pub use fields::distance;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use import::{ImportChoices, Imported, import};
-pub use machine::{Effect, Event, Finding, Machine, Report, Saved};
+pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
+pub use mount_watch::{MountNews, MountWatch, Room};
 pub use ocf::{
     Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
 };
@@ -42,7 +45,8 @@ pub use probe::{
 };
 pub use reference::reference_page;
 pub use shown::HIDDEN;
-pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
+pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
 pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};
+pub use vip::{Address, VIPS_MAX, Vip, listed as listed_addresses};

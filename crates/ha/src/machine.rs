@@ -25,7 +25,8 @@
 //! - In maintenance ([`Machine::rest`]) the machine mends nothing: see `machine/rest.rs`.
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). If
 //!   another host holds the address, the machine waits for it with everything else started, and
-//!   counts no failure.
+//!   counts no failure. With other addresses the service runs meanwhile; see
+//!   `machine/addresses.rs`.
 //!
 //! Duties of the runtime:
 //! - It carries out effects in the order in which they are polled.
@@ -35,6 +36,7 @@
 //! - After a *reboot* it makes a machine with [`Machine::new`], after a restart of the agent with
 //!   [`Machine::restore`].
 
+mod addresses;
 mod amend;
 mod kill;
 mod loss;
@@ -44,6 +46,7 @@ mod restart;
 mod undo;
 mod watch;
 
+pub use self::addresses::HeldAddresses;
 pub use self::watch::Finding;
 
 use self::kill::KillAction;
@@ -82,12 +85,11 @@ pub enum Event {
         ticket: u64,
         result: Result<(), String>,
     },
-    /// Answer to the `Run` of [`Step::ProbeAddress`], instead of [`Event::StepDone`]: a host that
-    /// is no node of the cluster has the address, or an administrator has set it on another node.
-    /// `why` is in words for the operator.
+    /// Answer to the `Run` of [`Step::ProbeAddress`] or [`Step::AddAddress`], instead of
+    /// [`Event::StepDone`]: not all addresses can be taken.
     AddressHeld {
         ticket: u64,
-        why: String,
+        held: HeldAddresses,
     },
     /// A started process ended by itself. Told before the answer to an undo or a kill of it.
     ProcessExited {
@@ -276,8 +278,12 @@ pub struct Machine {
     /// An agent was restarted in maintenance. Its successor has not walked over the steps yet.
     unwalked: bool,
     probe: Probe,
-    /// A stranger has the address: why it is not taken.
+    /// Why an address is not taken, though nothing has failed.
     address_held: Option<String>,
+    /// Addresses that the last [`Step::AddAddress`] of this start took.
+    taken: usize,
+    /// Since when this start waits for an address.
+    waits_since: Option<Time>,
     /// A former agent has done the steps below this one already. They are only walked over again.
     adopt_below: usize,
     /// The answer that the current step or undo waits for.
@@ -319,6 +325,8 @@ impl Machine {
             unwalked: false,
             probe: Probe::NotAsked,
             address_held: None,
+            taken: 0,
+            waits_since: None,
             adopt_below: 0,
             awaited: None,
             deadline: None,
@@ -405,7 +413,9 @@ impl Machine {
             Mode::Failed => ServicePhase::Failed,
             // Everything else is started. The service reports what it waits for, as in a pause
             // after a failure.
-            Mode::Forward { at } if self.address_held.is_some() && self.is_last(at) => {
+            Mode::Forward { at }
+                if self.address_held.is_some() && self.is_last(at) && self.awaited.is_none() =>
+            {
                 ServicePhase::BackingOff
             }
             Mode::Forward { .. } => ServicePhase::Starting,
@@ -486,7 +496,7 @@ impl Machine {
             }
             Event::Silenced { .. } => {}
             Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),
-            Event::AddressHeld { ticket, why } => self.on_address_held(ticket, why, now),
+            Event::AddressHeld { ticket, held } => self.on_address_held(ticket, held, now),
             Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
             Event::Lost { step, why, mendable } => self.on_lost(step, &why, mendable, now),
             Event::Probed { ticket, process, finding } => self.on_probed(ticket, process, finding, now),
@@ -548,6 +558,8 @@ impl Machine {
         self.reason.clear();
         self.passes = false;
         self.address_held = None;
+        self.taken = 0;
+        self.waits_since = None;
         self.probe = Probe::NotAsked;
         self.adopt_below = 0;
         self.forward(0, now);
@@ -608,6 +620,9 @@ impl Machine {
         match (&self.mode, result) {
             (Mode::Forward { at }, Ok(())) => {
                 let next = at + 1;
+                if self.is_last(*at) {
+                    self.all_taken();
+                }
                 self.forward(next, now);
             }
             (Mode::Forward { at }, Err(why)) => {
@@ -629,57 +644,14 @@ impl Machine {
         }
     }
 
-    fn on_probe_done(&mut self, result: Result<(), String>, now: Time) {
-        let Mode::Forward { at } = self.mode else {
-            reach!("ha: a probe ends when nothing is being started");
-            self.probe = if result.is_ok() { Probe::Free } else { Probe::NotAsked };
-            return;
-        };
-        match result {
-            Ok(()) => {
-                self.probe = Probe::Free;
-                self.address_held = None;
-                if self.steps[at] == Step::AddAddress && self.awaited.is_none() {
-                    reach!("ha: the last step waited for the probe");
-                    self.forward(at, now);
-                }
-            }
-            Err(why) => {
-                reach!("ha: another node answers for the address");
-                self.probe = Probe::NotAsked;
-                self.passes = true;
-                self.fail(at, 0, format!("the address cannot be taken: {why}"), now);
-            }
-        }
-    }
-
-    /// Asks for the address again until it is free. No other node could take it either, and the
-    /// programs are not at fault.
-    fn on_address_held(&mut self, ticket: u64, why: String, now: Time) {
-        if self.probe != (Probe::Running { ticket }) {
-            return;
-        }
-        self.probe = Probe::NotAsked;
-        let Mode::Forward { at } = self.mode else { return };
-        self.address_held = Some(why);
-        if self.is_last(at) && self.awaited.is_none() {
-            self.deadline = Some(now.plus_ms(HELD_ADDRESS_MS));
-            self.report();
-        }
-    }
-
-    /// Whether `steps[at]` takes the address.
-    fn is_last(&self, at: usize) -> bool {
-        self.steps.get(at) == Some(&Step::AddAddress)
-    }
-
     fn on_tick(&mut self, now: Time) {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
         self.deadline = None;
         match self.mode {
-            Mode::Stopped | Mode::Failed | Mode::Running => {}
+            Mode::Stopped | Mode::Failed => {}
+            Mode::Running => self.ask_held_again(now),
             Mode::Killing => self.retry_kill(now),
             // The next attempt waits for the end of the maintenance.
             Mode::BackingOff { .. } if self.rests && !planted(Bug::MaintenanceMends) => {}
@@ -730,6 +702,9 @@ impl Machine {
                 self.adopt_below = 0;
                 self.mode = Mode::Running;
                 self.reason.clear();
+                if self.address_held.is_some() {
+                    self.deadline = Some(now.plus_ms(HELD_ADDRESS_MS));
+                }
                 self.persist();
                 self.report();
                 return;

@@ -85,11 +85,9 @@ const MEANINGS: &[(&str, &str)] = &[
     ("process[].probe_interval_s", "From one probe to the next. 1 to 300."),
     ("process[].probe_timeout_s", "How long one probe may take. 1 to 300."),
     ("process[].probe_failures", "Probes that fail in a row before the process is restarted. 1 to 100."),
-    ("vip", "The floating address. It is added when all processes are ready."),
-    ("vip.address", "Address with the length of the prefix of its network."),
     (
-        "vip.interface",
-        "Interface that gets the address. Without it, the one with an address in the same network.",
+        "vip",
+        "A floating address, added when all processes are ready. One may be written as `[vip]`; several repeat `[[vip]]`.",
     ),
     (
         "placement",
@@ -102,6 +100,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("placement.with", "Service on whose node this one runs."),
     ("placement.apart", "Services that never run on the node of this one."),
     ("placement.avoid", "Nodes on which the service never runs."),
+    ("vip.address", OF_ADDRESS),
+    ("vip.interface", OF_INTERFACE),
+    ("vip[].address", OF_ADDRESS),
+    ("vip[].interface", OF_INTERFACE),
     ("policy", "What happens when the service fails."),
     (
         "policy.restart_limit",
@@ -114,6 +116,11 @@ const MEANINGS: &[(&str, &str)] = &[
         "Go to a better one of the preferred nodes when it is in sync. It needs `preferred`.",
     ),
 ];
+
+const OF_ADDRESS: &str =
+    "Address of IPv4 or IPv6, such as `fd00::7/64`, with the length of the prefix of its network.";
+const OF_INTERFACE: &str =
+    "Interface that gets the address. Without it, the one with an address in the same network.";
 
 /// Fields of the probes of databases, which mean the same for each of them.
 const OF_DATABASES: &[(&str, &str, &str)] = &[

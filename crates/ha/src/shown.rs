@@ -16,8 +16,13 @@ use toml::{Table, Value};
 pub const HIDDEN: &str = "(hidden)";
 
 /// The fields without which a table is none, by the table's path.
-pub(crate) const REQUIRED: [(&str, &[&str]); 4] =
-    [("", &["name", "resource"]), ("mount", &["path"]), ("process[]", &["name"]), ("vip", &["address"])];
+pub(crate) const REQUIRED: [(&str, &[&str]); 5] = [
+    ("", &["name", "resource"]),
+    ("mount", &["path"]),
+    ("process[]", &["name"]),
+    ("vip", &["address"]),
+    ("vip[]", &["address"]),
+];
 
 impl ServiceSpec {
     /// The specification as a service file.

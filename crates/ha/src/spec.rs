@@ -10,9 +10,9 @@ use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
 use crate::placement::{Placement, name_or_names, names_field};
 use crate::probe::Probe;
 use crate::system::system_directory;
+use crate::vip::{self, Vip};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use thiserror::Error;
 
 /// Most processes of one service.
@@ -61,8 +61,9 @@ pub struct ServiceSpec {
     /// Started in this order.
     #[serde(default, rename = "process", skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vip: Option<Vip>,
+    /// Taken and given up together; in this order.
+    #[serde(default, rename = "vip", with = "vip::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub vips: Vec<Vip>,
     #[serde(default, skip_serializing_if = "Placement::is_empty")]
     pub placement: Placement,
     #[serde(default)]
@@ -150,17 +151,6 @@ pub enum Ready {
     /// The process has lived for this many seconds.
     #[serde(alias = "delay")]
     DelayS(u64),
-}
-
-/// The floating address of the service.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Vip {
-    /// With prefix length, for example `10.0.0.7/24`.
-    pub address: String,
-    /// The interface that has an address in the same subnet, if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -272,84 +262,6 @@ impl Process {
     }
 }
 
-/// A parsed `address/prefix`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Address {
-    pub ip: IpAddr,
-    pub prefix: u8,
-}
-
-impl Vip {
-    /// The parsed address; `None` only for a specification that was not validated.
-    #[must_use]
-    pub fn parsed(&self) -> Option<Address> {
-        let (ip, prefix) = self.address.split_once('/')?;
-        let ip: IpAddr = ip.parse().ok()?;
-        let prefix: u8 = prefix.parse().ok()?;
-        let prefix_max = if ip.is_ipv4() { 32 } else { 128 };
-        (prefix >= 1 && prefix <= prefix_max && !ip.is_unspecified() && !ip.is_multicast())
-            .then_some(Address { ip, prefix })
-    }
-}
-
-const ADDRESS_REMEDY: &str = "write it like \"10.0.0.7/24\"";
-
-impl Vip {
-    fn validate(&self) -> Result<(), SpecError> {
-        let refused = |problem: &str, remedy: &str| {
-            Err(SpecError::new("vip.address", format!("'{}' {problem}", self.address), remedy))
-        };
-        let well_formed = self
-            .address
-            .split_once('/')
-            .and_then(|(ip, prefix)| Some((ip.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?)));
-        let Some((ip, prefix)) = well_formed else {
-            return refused("is not a unicast IP address with prefix length", ADDRESS_REMEDY);
-        };
-        let IpAddr::V4(ip) = ip else {
-            return refused(
-                "is an IPv6 address, and this version can only carry IPv4 addresses",
-                "use an IPv4 address, such as \"10.0.0.7/24\"",
-            );
-        };
-        let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-        let own = ip.to_bits() & hosts;
-        let another = "use an address that a single host may have";
-        match ip.octets()[0] {
-            _ if prefix == 0 || prefix > 32 => {
-                refused("is not a unicast IP address with prefix length", ADDRESS_REMEDY)
-            }
-            0 => refused("is unspecified: it names no host", another),
-            127 => refused("is a loopback address: no other host reaches it", another),
-            224..=239 => refused("is a multicast address", another),
-            240..=255 => refused("is reserved, or the address of all hosts (broadcast)", another),
-            // RFC 3021: with 31 bits both addresses are hosts.
-            _ if prefix < 31 && own == 0 => {
-                refused("is the address of the network itself", "use another address of the network")
-            }
-            _ if prefix < 31 && own == hosts => refused(
-                "is the address of all hosts of the network (broadcast)",
-                "use another address of the network",
-            ),
-            _ => self.validate_interface(),
-        }
-    }
-
-    fn validate_interface(&self) -> Result<(), SpecError> {
-        let wrong = |name: &String| {
-            name.is_empty()
-                || name.len() > 15
-                || name.bytes().any(|b| b == b'/' || b.is_ascii_control() || b.is_ascii_whitespace())
-        };
-        let Some(interface) = self.interface.as_ref().filter(|name| wrong(name)) else { return Ok(()) };
-        Err(SpecError::new(
-            "vip.interface",
-            format!("'{interface}' is not an interface name"),
-            "name an interface as `ip link` shows it, or leave the field out to have it found by subnet",
-        ))
-    }
-}
-
 /// Whether `name` can name a node, a resource, a service or a process: they become parts of paths.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
@@ -388,7 +300,7 @@ impl ServiceSpec {
     pub fn validate(&self) -> Result<(), SpecError> {
         name_field("name", &self.name)?;
         name_field("resource", &self.resource)?;
-        if self.mount.is_none() && self.processes.is_empty() && self.vip.is_none() {
+        if self.mount.is_none() && self.processes.is_empty() && self.vips.is_empty() {
             return Err(SpecError::new(
                 "service",
                 "there is nothing to run",
@@ -416,9 +328,7 @@ impl ServiceSpec {
                 ));
             }
         }
-        if let Some(vip) = &self.vip {
-            vip.validate()?;
-        }
+        vip::validate(&self.vips)?;
         if self.policy.restart_limit > 100 {
             return Err(SpecError::new("policy.restart_limit", "more than 100", "use 0 to 100"));
         }
@@ -713,7 +623,7 @@ preferred = "alpha"
     fn a_full_specification_survives_json() {
         let spec = ServiceSpec::parse(FULL).unwrap();
         assert_eq!(spec.processes[0].ready, Some(Ready::Tcp("127.0.0.1:3306".into())));
-        assert_eq!(spec.vip.as_ref().unwrap().parsed().unwrap().prefix, 24);
+        assert_eq!(spec.vips[0].parsed().unwrap().prefix, 24);
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<ServiceSpec>(&json).unwrap(), spec);
     }
@@ -723,37 +633,6 @@ preferred = "alpha"
         let spec = ServiceSpec::parse("name='a'\nresource='r'\n[mount]\npath='/srv/a'\n").unwrap();
         assert_eq!(spec.mount.unwrap().fstype, "xfs");
         assert_eq!(spec.policy, Policy::default());
-    }
-
-    #[test]
-    fn a_floating_address_is_one_that_a_host_may_have() {
-        let address = |address: &str| {
-            ServiceSpec::parse(&format!("name='a'\nresource='r'\n[vip]\naddress='{address}'\n"))
-        };
-        for good in
-            ["10.0.0.7/24", "10.0.0.0/31", "10.0.0.1/31", "10.0.0.0/32", "10.0.0.255/16", "10.0.1.0/16"]
-        {
-            assert!(address(good).is_ok(), "{good}");
-        }
-        for (bad, why) in [
-            ("10.0.0.7", "with prefix length"),
-            ("10.0.0.7/0", "with prefix length"),
-            ("10.0.0.7/33", "with prefix length"),
-            ("here/24", "with prefix length"),
-            ("10.0.0.0/24", "network itself"),
-            ("10.0.0.255/24", "broadcast"),
-            ("10.0.0.3/30", "broadcast"),
-            ("0.0.0.0/32", "unspecified"),
-            ("127.0.0.1/8", "loopback"),
-            ("224.0.0.5/24", "multicast"),
-            ("255.255.255.255/32", "broadcast"),
-            ("fd00::7/64", "IPv6"),
-            ("::1/128", "IPv6"),
-        ] {
-            let error = address(bad).unwrap_err();
-            assert_eq!(error.field, "vip.address", "{bad}");
-            assert!(error.problem.contains(why) && !error.remedy.is_empty(), "{bad}: {error}");
-        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The steps of a start: their order, how long each may take, and their names for the operator.
 
 use crate::spec::ServiceSpec;
+use crate::vip::listed;
 use serde::{Deserialize, Serialize};
 
 /// How long the address probe may take, in milliseconds.
@@ -76,7 +77,7 @@ impl ServiceSpec {
 /// The steps of a start, in order.
 pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
     let mut steps = Vec::new();
-    if spec.vip.is_some() {
+    if !spec.vips.is_empty() {
         steps.push(Step::ProbeAddress);
     }
     if spec.mount.is_some() {
@@ -91,7 +92,7 @@ pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
             steps.push(Step::CheckReady { process });
         }
     }
-    if spec.vip.is_some() {
+    if !spec.vips.is_empty() {
         steps.push(Step::AddAddress);
     }
     steps
@@ -109,9 +110,6 @@ pub(crate) fn step_words(spec: &ServiceSpec, step: Step) -> String {
         Step::Prepare { process } => format!("prepare {}", name(process)),
         Step::StartProcess { process } => format!("start {}", name(process)),
         Step::CheckReady { process } => format!("wait until {} is ready", name(process)),
-        Step::AddAddress => match &spec.vip {
-            Some(vip) => format!("add address {}", vip.address),
-            None => "add the address".into(),
-        },
+        Step::AddAddress => format!("add address {}", listed(&spec.vips)),
     }
 }

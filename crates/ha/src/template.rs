@@ -121,7 +121,7 @@ mod tests {
             assert_eq!((&*spec.name, &*spec.resource), ("shop", "r1"));
             let mount = spec.mount.as_ref().unwrap();
             assert_eq!((mount.volume, &*mount.path, mount.mkfs), (1, "/srv/shop", true));
-            assert_eq!(spec.vip.as_ref().unwrap().address, "10.0.0.7/24");
+            assert_eq!(spec.vips[0].address, "10.0.0.7/24");
             assert_eq!(spec.processes.is_empty(), template == Template::Filesystem);
             for process in &spec.processes {
                 assert!(process.probe.is_some() && process.user.is_some(), "{template:?}");
@@ -133,7 +133,7 @@ mod tests {
                 );
             }
             let without = template.file(&Choices { vip: None, ..choices() }).unwrap();
-            assert_eq!(ServiceSpec::parse(&without).unwrap().vip, None);
+            assert_eq!(ServiceSpec::parse(&without).unwrap().vips, []);
         }
     }
 

@@ -1,11 +1,13 @@
 //! The machine of a service against a node that may fail, linger or never answer in every step.
 
+#[path = "machine/addresses.rs"]
+mod addresses;
 #[path = "machine/rest.rs"]
 mod rest;
 #[path = "machine/restart.rs"]
 mod restart;
 
-use mainstay_ha::{Effect, Event, Machine, Ready, Report, Saved, ServiceSpec, Step};
+use mainstay_ha::{Effect, Event, HeldAddresses, Machine, Ready, Report, Saved, ServiceSpec, Step};
 use mainstay_types::{Epoch, ServicePhase, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -51,8 +53,11 @@ struct Node {
     hung: BTreeSet<Step>,
     /// Undos without force fail.
     stubborn: bool,
-    /// A host outside the cluster has the address.
+    /// A host outside the cluster has an address, or its interface is not here.
     stranger: bool,
+    /// Addresses that are free beside that one.
+    free: usize,
+    without_interface: bool,
     /// How many runs of a step were not preceded by a persisted state since the last answer.
     unanswered: Vec<u64>,
 }
@@ -71,8 +76,15 @@ impl Node {
             hung: BTreeSet::new(),
             stubborn: false,
             stranger: false,
+            free: 0,
+            without_interface: false,
             unanswered: Vec::new(),
         }
+    }
+
+    fn held(&self) -> HeldAddresses {
+        let why = "10.0.0.7/24 is in use".to_owned();
+        HeldAddresses { why, free: self.free, without_interface: self.without_interface }
     }
 
     fn give(&mut self, event: Event) {
@@ -108,8 +120,14 @@ impl Node {
             Effect::Run { ticket, step, .. } => {
                 self.check_order(step);
                 if step == Step::ProbeAddress && self.stranger {
-                    let why = "10.0.0.7/24 is in use".to_owned();
-                    self.machine.handle(self.now, Event::AddressHeld { ticket, why });
+                    let held = self.held();
+                    self.machine.handle(self.now, Event::AddressHeld { ticket, held });
+                } else if step == Step::AddAddress && self.stranger {
+                    if self.free > 0 {
+                        self.take(step);
+                    }
+                    let held = self.held();
+                    self.machine.handle(self.now, Event::AddressHeld { ticket, held });
                 } else if self.hung.contains(&step) {
                     // The step may have happened or not. The test assumes that it has.
                     self.take(step);

@@ -74,6 +74,8 @@ pub enum Command {
     },
     /// Show what happened in the cluster.
     Events(EventsArgs),
+    /// Show how resources changed their primaries: when, why, who decided, and how long it took.
+    History(HistoryArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
     /// Print the metrics of the node that answers, in the text format of Prometheus.
@@ -754,6 +756,19 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct HistoryArgs {
+    /// Show only changes of this resource, or of this service.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Show only the newest N changes.
+    #[arg(long, short = 'n', default_value_t = 20, value_name = "N")]
+    pub lines: usize,
+    /// Show one line for each change, without its stages.
+    #[arg(long)]
+    pub brief: bool,
 }
 
 #[derive(Args, Debug)]

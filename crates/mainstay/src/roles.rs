@@ -73,6 +73,12 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     if let Some(root) = &args.cgroup_root {
         check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::new(Code::BadDirectory, why, remedy))?;
     }
+    if let Some(hooks) = &args.hooks {
+        mainstay_agent::hooks::check(hooks).map_err(|why| {
+            let remedy = "Make the directory, or name another one with --hooks.";
+            Failure::new(Code::BadDirectory, format!("the hooks directory: {why}"), remedy)
+        })?;
+    }
     if let Some(program) = &args.fence_command {
         mainstay_agent::fence::check(program).map_err(|why| {
             Failure::new(
@@ -84,6 +90,7 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     }
     let options = AgentOptions {
         fence_command: args.fence_command,
+        hooks: args.hooks,
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
         run_dir: args.paths.run_dir,

@@ -123,7 +123,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             probe_timeout_s: 3,
             probe_failures: 3,
         }],
-        vip: Some(Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }),
+        vips: vec![Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }],
         policy: mainstay_ha::Policy {
             restart_limit: 2,
             window_s: 60,

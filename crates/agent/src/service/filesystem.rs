@@ -5,6 +5,7 @@
 //! already stays as it is. Other types keep their size, and Mainstay says so.
 
 use crate::sys;
+use mainstay_ha::Room;
 use nix::errno::Errno;
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, statfs};
 use std::fs::File;
@@ -87,6 +88,18 @@ pub fn fill(path: &Path, device: &Path, bytes: u64) -> Result<Option<u64>, FillE
         other => return Err(FillError::Kind { magic: other.0 }),
     }
     Ok(Some(size))
+}
+
+/// Room in the file system that is mounted at `path`; `None` if the kernel does not tell.
+pub fn room(path: &Path) -> Option<Room> {
+    let found = statfs(path).ok()?;
+    let bytes = u64::try_from(found.block_size()).ok()?;
+    Some(Room {
+        bytes: found.blocks().saturating_mul(bytes),
+        free_bytes: found.blocks_available().saturating_mul(bytes),
+        files: found.files(),
+        free_files: found.files_free(),
+    })
 }
 
 /// Blocks of an ext4, and bytes of each, as its superblock says: `s_blocks_count_lo` and `_hi`,

@@ -8,6 +8,7 @@
 use crate::threads::lock;
 use mainstay_control::stalls::Hindrance;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,13 @@ const FRESH: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Part {
     FileSystem,
-    Interface,
-    Address,
+    /// Room in the file system.
+    Room,
+    /// Answers of the file system.
+    Answers,
+    /// The interface of this address.
+    Interface(IpAddr),
+    Address(IpAddr),
 }
 
 #[derive(Clone, Debug)]

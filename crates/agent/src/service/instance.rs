@@ -257,8 +257,9 @@ impl Instance {
 
     /// Returns the stage that the service reached with this event, in words for the operator.
     pub fn stage(&mut self, event: &Event) -> Option<String> {
-        if let Event::AddressHeld { ticket, .. } = event {
-            self.steps.remove(ticket);
+        if let Event::AddressHeld { ticket, held } = event {
+            let step = self.steps.remove(ticket).filter(|_| held.free > 0);
+            return step.filter(|step| *step == Step::AddAddress).and_then(|step| self.work.stage(step));
         }
         let Event::StepDone { ticket, result } = event else { return None };
         let step = self.steps.remove(ticket);
@@ -274,8 +275,14 @@ impl Instance {
                 self.work.lease_ended(false);
                 self.steps.insert(ticket, step);
                 let number = self.work.lane(step).map(|lane| lane.number());
-                if step == Step::ProbeAddress {
-                    return self.probe(ticket);
+                match step {
+                    Step::ProbeAddress => return self.addresses(ticket, |work, _| work.probe()),
+                    Step::AddAddress => {
+                        let number = number.unwrap_or_default();
+                        return self
+                            .addresses(ticket, move |work, on_done| work.add_addresses(number, on_done));
+                    }
+                    _ => {}
                 }
                 self.thread(ticket, move |work, on_done| work.run(step, number, on_done));
             }
@@ -302,13 +309,13 @@ impl Instance {
         }
     }
 
-    /// Silences what an instance that no agent remembers may have left (R19): its address, its
+    /// Silences what an instance that no agent remembers may have left (R19): its addresses, its
     /// processes, its mount.
     pub fn sweep(spec: &ServiceSpec, places: &Places) {
-        if let Some(Ok(vip)) = spec.vip.as_ref().map(|vip| vip.address.parse::<Vip>())
-            && let Err(error) = vip::remove(vip)
-        {
-            tracing::warn!(service = spec.name, %error, "cannot make sure that an address is off");
+        for vip in spec.vips.iter().filter_map(|vip| vip.address.parse::<Vip>().ok()) {
+            if let Err(error) = vip::remove(vip) {
+                tracing::warn!(service = spec.name, %error, "cannot make sure that an address is off");
+            }
         }
         let dirs = places.dirs(&spec.name);
         if let Err(error) = runners::kill(spec, &dirs, &Outputs::default(), KILL_PATIENCE) {
@@ -333,13 +340,18 @@ impl Instance {
         cgroup::remove(&self.work.dirs.cgroup);
     }
 
-    fn probe(&self, ticket: u64) {
+    /// Runs a step about the addresses.
+    fn addresses(
+        &self,
+        ticket: u64,
+        body: impl FnOnce(&Arc<Work>, &OnDone) -> Result<(), NoAddress> + Send + 'static,
+    ) {
         let (work, on_done) = (self.work.clone(), self.on_done.clone());
         spawn("agent-step", move || {
-            let event = match work.probe() {
+            let event = match body(&work, &on_done) {
                 Ok(()) => Event::StepDone { ticket, result: Ok(()) },
                 Err(NoAddress::Failed(why)) => Event::StepDone { ticket, result: Err(why) },
-                Err(NoAddress::Held(why)) => Event::AddressHeld { ticket, why },
+                Err(NoAddress::Held(held)) => Event::AddressHeld { ticket, held },
             };
             on_done(Done { service: work.service().to_owned(), event });
         });
@@ -441,7 +453,7 @@ fn guard_of(
     places: &Places,
     mounted: Option<&Place>,
 ) -> GuardEntry {
-    let address = spec.vip.as_ref().and_then(|named| {
+    let addresses = spec.vips.iter().filter_map(|named| {
         let vip: Vip = named.address.parse().ok()?;
         // The interface may come later, or get another name: the guard looks where the address is
         // when it acts.
@@ -459,7 +471,7 @@ fn guard_of(
             .iter()
             .map(|cgroup| cgroup.to_string_lossy().into_owned())
             .collect(),
-        addresses: address.into_iter().collect(),
+        addresses: addresses.collect(),
         mounts: mounts.collect(),
         devices: spec
             .mount

@@ -93,22 +93,26 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
             note(field(&name), problem, &remedy);
         }
     }
-    if let Some(named) = &spec.vip
-        && let Ok(address) = named.address.parse::<Vip>()
-    {
+    for (i, named) in spec.vips.iter().enumerate() {
+        let table = if spec.vips.len() == 1 { "vip".to_owned() } else { format!("vip[{i}]") };
+        let field = |name: &str| format!("{table}.{name}");
+        let Ok(address) = named.address.parse::<Vip>() else { continue };
         match vip::find_interface(address, named.interface.as_deref()) {
             Err(VipError::UnknownInterface(name)) => note(
-                "vip.interface".into(),
+                field("interface"),
                 format!("there is no interface {name}"),
                 "name one that every node has, or leave the field out to have it found by subnet",
             ),
             Err(VipError::NoInterface(_)) => note(
-                "vip.address".into(),
+                field("address"),
                 format!("no interface has an address in the subnet of {address}"),
                 "name the interface in vip.interface, or give it an address there",
             ),
             Err(error @ VipError::NoHost { .. }) => {
-                note("vip.address".into(), error.to_string(), "use another address of the network");
+                note(field("address"), error.to_string(), "use another address of the network");
+            }
+            _ if address.address.is_ipv6() && !sys::has_ipv6() => {
+                note(field("address"), "it has no IPv6".into(), "enable IPv6 there, or use an IPv4 address");
             }
             _ => {}
         }
@@ -273,6 +277,8 @@ mod tests {
         }
         let vip = spec("[vip]\naddress='10.255.254.7/31'\ninterface='no-such0'\n");
         assert_eq!(fields(&vip), ["vip.interface"]);
+        let several = "[[vip]]\naddress='10.255.254.7/31'\ninterface='lo'\n[[vip]]\naddress='fd00:255::7/64'\ninterface='no0'\n";
+        assert_eq!(fields(&spec(several)), ["vip[1].interface"]);
         let mount = spec("[mount]\npath='/srv/s'\nfstype='nosuchfs'\nmkfs=true\n");
         let found = fields(&mount);
         // Without the right to ask the kernel nothing is known of what it can.

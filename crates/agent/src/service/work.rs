@@ -12,6 +12,7 @@ mod processes;
 #[cfg(test)]
 mod tests;
 
+use self::address::Free;
 pub(super) use self::address::NoAddress;
 pub(super) use self::processes::KILL_PATIENCE;
 
@@ -26,6 +27,7 @@ use crate::threads::lock;
 use mainstay_ha::{Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,6 +67,10 @@ pub(super) struct Work {
     outputs: Outputs,
     /// The three things that are taken away without waiting for one another (R19).
     address: Arc<Lane>,
+    /// The addresses that the last probe found free or here.
+    free_addresses: Mutex<BTreeMap<IpAddr, Free>>,
+    /// The addresses that were taken last, in words.
+    taken_addresses: Mutex<Vec<String>>,
     pub processes: Lane,
     mount: Arc<Lane>,
     neighbours: Neighbours,
@@ -96,6 +102,8 @@ impl Work {
             left: Mutex::default(),
             killed: AtomicBool::new(false),
             address: Arc::default(),
+            free_addresses: Mutex::default(),
+            taken_addresses: Mutex::default(),
             neighbours: places.neighbours.clone(),
             outputs: Outputs::default(),
             processes: Lane::default(),
@@ -183,7 +191,7 @@ impl Work {
             Step::Mount => spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
             Step::StartProcess { process } => Some(format!("started process {}", name(process))),
             Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
-            Step::AddAddress => spec.vip.as_ref().map(|vip| format!("address {} answers", vip.address)),
+            Step::AddAddress => self.addresses_answer(),
         }
     }
 
@@ -191,7 +199,8 @@ impl Work {
     pub fn run(self: &Arc<Self>, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
         let number = number.unwrap_or_default();
         match step {
-            Step::ProbeAddress => self.probe().map_err(|(NoAddress::Held(why) | NoAddress::Failed(why))| why),
+            // Their answers are richer: see [`super::instance`].
+            Step::ProbeAddress | Step::AddAddress => Err("it has a way of its own".into()),
             Step::Mount => {
                 self.mount(number, on_done)?;
                 self.watch(number, on_done);
@@ -200,7 +209,6 @@ impl Work {
             Step::Prepare { process } => self.prepare(process, number, on_done),
             Step::StartProcess { process } => self.start_process(process, number, on_done),
             Step::CheckReady { process } => self.check_ready(process, number, on_done),
-            Step::AddAddress => self.add_address(number, on_done),
         }
     }
 
@@ -226,7 +234,7 @@ impl Work {
             Step::StartProcess { process } => self.processes.undo(number, haste, patience, || {
                 self.stop_process(process, haste).map_err(|why| self.unless_frozen(why))
             }),
-            Step::AddAddress => self.undo_address(number, patience),
+            Step::AddAddress => self.undo_addresses(number, patience),
         }
     }
 

@@ -43,6 +43,7 @@ fn agent_process() {
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
         journals: mainstay_pool::journals::Journals::default(),
+        hooks: None,
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
 }

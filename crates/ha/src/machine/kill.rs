@@ -46,7 +46,7 @@ impl Machine {
         // The state persisted below says more, and the disk may be slower than the lease.
         self.effects.retain(|effect| !matches!(effect, Effect::Persist(_)));
         let mut actions = Vec::new();
-        if self.spec.vip.is_some() {
+        if !self.spec.vips.is_empty() {
             actions.push(KillAction::RemoveAddress);
         }
         actions.push(KillAction::KillProcesses);

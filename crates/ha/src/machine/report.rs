@@ -29,9 +29,10 @@ impl Machine {
 
     pub(super) fn report(&mut self) {
         let detail = match &self.mode {
-            Mode::Forward { at } if self.is_last(*at) && self.address_held.is_some() => {
-                let why = self.address_held.as_deref().unwrap_or_default();
-                format!("waits for its address, and asks for it again: {why}")
+            Mode::Forward { at }
+                if self.is_last(*at) && self.awaited.is_none() && self.address_held.is_some() =>
+            {
+                self.held_words().unwrap_or_default()
             }
             Mode::Forward { at } => match self.steps.get(*at) {
                 Some(Step::AddAddress) if self.probe != Probe::Free => "probe the address".into(),

@@ -56,7 +56,7 @@ impl Machine {
         // start from the first one.
         self.probe = super::Probe::NotAsked;
         self.mode = Mode::Forward { at: from };
-        if from > 0 && self.spec.vip.is_some() {
+        if from > 0 && !self.spec.vips.is_empty() {
             self.persist();
             self.ask_probe();
         }

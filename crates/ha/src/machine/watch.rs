@@ -239,11 +239,13 @@ impl Machine {
         }
     }
 
-    /// Returns the findings of probes of a service that runs; empty if all processes are healthy.
+    /// Returns the findings about a service that runs: of its probes, and the addresses that it
+    /// waits for. Empty if all is well.
     pub(super) fn findings(&self) -> String {
+        let held = self.held_words();
         let lost = self.losses.values().map(|(why, _)| why.as_str());
         let found = self.watched.values().filter_map(|watched| watched.words.as_deref());
         let unwalked = self.unwalked.then_some(UNWALKED);
-        lost.chain(found).chain(unwalked).collect::<Vec<_>>().join("; ")
+        lost.chain(found).chain(unwalked).chain(held.as_deref()).collect::<Vec<_>>().join("; ")
     }
 }

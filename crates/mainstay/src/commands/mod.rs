@@ -4,6 +4,7 @@
 mod attached;
 pub mod cluster;
 pub mod events;
+pub mod history;
 pub mod inspect;
 pub mod metrics;
 mod modes;

@@ -17,6 +17,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_an_address_in_a_strangers_hands_is_waited_for", strangers_hands),
     ("troubles_a_node_is_silent_without_engine_and_agent", without_both),
     ("troubles_a_missing_carrier_and_a_second_holder_are_told", hindered),
+    ("troubles_addresses_of_both_families_move_with_their_service", both_families),
 ];
 
 const ADDRESS: &str = "10.213.0.61";
@@ -56,7 +57,7 @@ fn remove(lab: &Lab, name: &str) -> Result<()> {
 
 /// Whether an address is on an interface of the node.
 fn has(lab: &Lab, node: &str, address: &str) -> Result<bool> {
-    let list = lab.exec(node, &["ip", "-o", "-4", "address", "show"])?;
+    let list = lab.exec(node, &["ip", "-o", "address", "show"])?;
     Ok(list.split_whitespace().any(|word| word.split('/').next() == Some(address)))
 }
 
@@ -73,7 +74,11 @@ fn no_service_may_have_it(lab: &Lab) -> Result<()> {
         ("0.0.0.0/24".into(), "unspecified"),
         ("224.0.0.5/24".into(), "multicast"),
         ("255.255.255.255/32".into(), "broadcast"),
-        ("fd00::7/64".into(), "ipv4"),
+        ("fe80::7/64".into(), "link-local"),
+        ("ff02::7/64".into(), "multicast"),
+        ("::1/128".into(), "loopback"),
+        ("::/64".into(), "unspecified"),
+        ("::ffff:10.213.0.7/96".into(), "ipv4"),
     ] {
         let path = lab.dir().join("wrong-address.toml");
         std::fs::write(&path, file("web", &address, ""))?;
@@ -175,8 +180,8 @@ fn wherever_it_is(lab: &Lab) -> Result<()> {
     let toml = file("web", "10.214.0.61/24", "[policy]\nrestart_limit = 100\npreferred = \"n1\"\n");
     apply(lab, "web", &(toml + "interface = \"late\"\n"))?;
     wait_for("a service that lacks its interface", LIMIT, || {
-        let service = lab.service("web")?;
-        ensure!(service.failures.iter().any(|failure| failure.reason.contains("late")), "{service:?}");
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("waits for its address") && events.contains("no interface late"), "{events}");
         Ok(())
     })?;
     add("n1")?;
@@ -387,4 +392,78 @@ fn hindered(lab: &Lab) -> Result<()> {
     told(lab, &says, ("client", &take), ("client", &give_back))?;
     remove(lab, "web")?;
     NODES.into_iter().try_for_each(|node| lab.exec(node, &["ip", "link", "delete", "apart"]).map(drop))
+}
+
+/// A service with an address of either family. The one of IPv6 is in a stranger's hands at first:
+/// the service runs with the other one. Then both move when the power of their node is cut, also
+/// the one that the dead node's guard cannot take away any more.
+fn both_families(lab: &Lab) -> Result<()> {
+    const SIX: &str = "fd00:213::61";
+    make(lab, "web", "n1")?;
+    for (place, node) in NODES.into_iter().chain(["client"]).enumerate() {
+        let own = format!("fd00:213::{}/64", place + 1);
+        lab.exec(node, &["ip", "-6", "address", "add", &own, "dev", "eth0", "nodad"])?;
+    }
+    let by_hand = format!("{SIX}/64");
+    lab.exec("client", &["ip", "-6", "address", "add", &by_hand, "dev", "eth0", "nodad"])?;
+    let second = format!("[[vip]]\naddress = \"{ADDRESS}/24\"\n[[vip]]\naddress = \"{by_hand}\"\n");
+    lab.apply_service("web", &format!("name = \"web\"\nresource = \"web\"\n{second}"))?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n1", "it does not run where it was to");
+    wait_for("the service saying what it waits for", LIMIT, || {
+        let status = lab.cli(&["service", "status", "web"])?;
+        ensure!(status.contains("waits for its address") && status.contains(SIX), "{status}");
+        Ok(())
+    })?;
+    ensure!(has(lab, "n1", ADDRESS)? && !has(lab, "n1", SIX)?, "n1 does not have the free one alone");
+    lab.exec("client", &["ip", "-6", "address", "del", &by_hand, "dev", "eth0"])?;
+    let answers = |node: &str| {
+        wait_for(&format!("both addresses of {node} from the client"), LIMIT, || {
+            let list = lab.exec(node, &["ip", "-o", "address", "show", "dev", "eth0"])?;
+            let line = list.lines().find(|line| line.contains(&format!("{SIX}/128"))).unwrap_or_default();
+            ensure!(!line.is_empty() && !line.contains("tentative"), "{list}");
+            // No program listens there: only the host that has the address refuses at once.
+            for address in [ADDRESS, SIX] {
+                let connect = format!("timeout 2 bash -c '</dev/tcp/{address}/9' 2>&1; true");
+                let said = lab.shell("client", &connect)?;
+                ensure!(said.contains("refused"), "{address}: {said}");
+            }
+            Ok(())
+        })
+    };
+    answers("n1")?;
+    let status = lab.cli(&["service", "status", "web"])?;
+    ensure!(!status.contains("waits for"), "{status}");
+    ensure!(lab.service("web")?.failures.iter().all(|failure| failure.count == 0), "attempts were used up");
+    lab.kill("n1")?;
+    wait_for("the service on another node", LIMIT, || {
+        let service = lab.service("web")?;
+        ensure!(
+            service.phase == ServicePhase::Running && service.node.as_deref() != Some("n1"),
+            "{service:?}"
+        );
+        Ok(())
+    })?;
+    let node = lab.service("web")?.node.context("a node")?;
+    answers(&node)?;
+    lab.start("n1")?;
+    lab.wait_in_sync("web", LIMIT)?;
+    // The guard of a node whose agent stands still takes both away.
+    let agent = lab.pids(&node, "agent")?[0].to_string();
+    lab.exec(&node, &["kill", "-STOP", &agent])?;
+    lab.lab(&["isolate", &node])?;
+    let silent = wait_for("both addresses gone", LIMIT, || {
+        ensure!(!has(lab, &node, ADDRESS)? && !has(lab, &node, SIX)?, "{node} still has one");
+        Ok(())
+    });
+    lab.exec(&node, &["kill", "-CONT", &agent])?;
+    lab.lab(&["heal"])?;
+    silent?;
+    lab.wait_in_sync("web", LIMIT)?;
+    remove(lab, "web")?;
+    for (place, node) in NODES.into_iter().chain(["client"]).enumerate() {
+        let own = format!("fd00:213::{}/64", place + 1);
+        // A node whose power was cut has a new interface.
+        lab.shell(node, &format!("ip -6 address del {own} dev eth0 2>/dev/null; true"))?;
+    }
+    Ok(())
 }

@@ -13,6 +13,7 @@ use crate::service::command::{
 use crate::service::footing::Footing;
 use crate::service::lacks::{Lack, program_lacks};
 use crate::service::lane::Haste;
+use crate::sys::OtherProcess;
 use mainstay_ha::{Process, ServiceSpec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,8 +23,11 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(20);
-/// How often a process is looked at that is no child of this agent.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a process is looked at that is no child of this agent, where the kernel does not tell
+/// of its end.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often it is asked whether the watch over such a process is still wanted.
+const LONG_LOOK: Duration = Duration::from_millis(500);
 /// How long the rest of a cgroup may take to vanish after a stop.
 const REST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -59,8 +63,15 @@ impl Runner for PlainProcess {
     fn adopt(&self, here: &ProcessHere, note: &Note) -> Watch {
         let (running, end) = (note.read::<Running>(), words(here));
         Box::new(move |wanted: &dyn Fn() -> bool| {
+            let other = running.as_ref().and_then(|running| OtherProcess::open(running.process.pid).ok());
+            // The descriptor is of the right process if that is alive after it was opened.
             while wanted() && running.as_ref().is_some_and(|running| running.process.is_alive()) {
-                std::thread::sleep(LOOK);
+                match &other {
+                    Some(other) => {
+                        let _ = other.ends_within(LONG_LOOK);
+                    }
+                    None => std::thread::sleep(LOOK),
+                }
             }
             end("its exit status is not known, because the agent was restarted meanwhile").into()
         })
@@ -133,6 +144,25 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
+
+    /// The end is heard of, and not looked for at the end of a pause.
+    #[test]
+    fn the_end_of_a_process_that_is_no_child_is_heard_at_once() {
+        let script = "sleep 300 >/dev/null 2>&1 & echo $!";
+        let shell = std::process::Command::new("/bin/sh").args(["-c", script]).output().expect("a shell");
+        let pid: i32 = String::from_utf8_lossy(&shell.stdout).trim().parse().expect("a process id");
+        let other = OtherProcess::open(pid).expect("it runs");
+        assert!(!other.ends_within(Duration::from_millis(10)));
+        let start = Instant::now();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            kill(Pid::from_raw(pid), Signal::SIGKILL)
+        });
+        assert!(other.ends_within(Duration::from_secs(120)));
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+        killer.join().expect("it ends").expect("it is killed");
+        assert!(OtherProcess::open(-1).is_err());
+    }
 
     fn dirs(dir: &Path) -> Option<ServiceDirs> {
         let root =

@@ -1,55 +1,166 @@
-//! The floating address of a service.
+//! The floating addresses of a service.
 
 use super::{Work, tell_loss, words};
 use crate::service::instance::OnDone;
-use crate::service::lane::Haste;
-use crate::service::vip::{self, Vip};
-use mainstay_ha::{Event, Step};
+use crate::service::lane::{Haste, Lane};
+use crate::service::vip::{self, Interface, Keeper, Vip, VipError};
+use crate::threads::lock;
+use mainstay_ha::{Event, HeldAddresses, Step};
 use mainstay_types::AddressHere;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Why an address is not taken.
+/// Why not all addresses are taken.
 pub(in crate::service) enum NoAddress {
-    /// Another host has it.
-    Held(String),
+    /// Waiting may help.
+    Held(HeldAddresses),
     Failed(String),
 }
 
+/// Result of the last probe of an address that may be taken.
+#[derive(Clone, Debug)]
+pub(super) struct Free {
+    interface: Interface,
+    /// A node that has lost its right still answers for it.
+    contested: bool,
+}
+
+/// Why one address is not taken.
+enum Not {
+    /// Another host has it.
+    Held(VipError),
+    /// This node has no interface for it.
+    NoInterface(VipError),
+    Failed(String),
+}
+
+impl From<VipError> for Not {
+    fn from(error: VipError) -> Self {
+        match error {
+            VipError::InUse { .. } | VipError::Duplicate { .. } => Self::Held(error),
+            VipError::NoInterface(_) | VipError::UnknownInterface(_) => Self::NoInterface(error),
+            other => Self::Failed(words(other)),
+        }
+    }
+}
+
+/// Puts together what was found for each address.
+fn together(found: Vec<Result<(), Not>>) -> Result<(), NoAddress> {
+    let free = found.iter().filter(|found| found.is_ok()).count();
+    let wrong: Vec<Not> = found.into_iter().filter_map(Result::err).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let without_interface = wrong.iter().all(|not| matches!(not, Not::NoInterface(_)));
+    let failed = free == 0 && wrong.iter().any(|not| matches!(not, Not::Failed(_)));
+    let why = wrong.into_iter().map(|not| match not {
+        Not::Held(error) | Not::NoInterface(error) => words(error),
+        Not::Failed(why) => why,
+    });
+    let why = why.collect::<Vec<_>>().join("; ");
+    Err(if failed {
+        NoAddress::Failed(why)
+    } else {
+        NoAddress::Held(HeldAddresses { why, free, without_interface })
+    })
+}
+
 impl Work {
-    /// Asks whether another host has the address. If that host is a node of the cluster, its right
-    /// to the address has ended, and the address may be taken.
+    /// Asks whether other hosts have the addresses. If such a host is a node of the cluster, its
+    /// right to the address has ended, and the address may be taken.
     pub(in crate::service) fn probe(&self) -> Result<(), NoAddress> {
-        let failed = |error| NoAddress::Failed(words::<vip::VipError>(error));
-        let (vip, interface) = self.address().map_err(NoAddress::Failed)?;
-        match vip::whose(vip).map_err(failed)? {
-            AddressHere::Ours(_) => return Ok(()),
-            AddressHere::Foreign(there) => return Err(failed(vip::foreign(vip, there))),
+        let vips = self.vips().map_err(NoAddress::Failed)?;
+        let found: Vec<Result<Free, Not>> = std::thread::scope(|scope| {
+            let asked: Vec<_> = vips
+                .iter()
+                .map(|(vip, interface)| scope.spawn(|| self.probe_one(*vip, interface.as_deref())))
+                .collect();
+            let gone = || Err(Not::Failed("its probe has ended".into()));
+            asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| gone())).collect()
+        });
+        let mut free = BTreeMap::new();
+        let told = vips
+            .iter()
+            .zip(found)
+            .map(|((vip, _), found)| found.map(|found| drop(free.insert(vip.address, found))));
+        let told = told.collect();
+        *lock(&self.free_addresses) = free;
+        together(told)
+    }
+
+    fn probe_one(&self, vip: Vip, interface: Option<&str>) -> Result<Free, Not> {
+        let interface = vip::find_interface(vip, interface)?;
+        match vip::whose(vip)? {
+            AddressHere::Ours(_) => return Ok(Free { interface, contested: false }),
+            AddressHere::Foreign(there) => return Err(vip::foreign(vip, there).into()),
             AddressHere::No => {}
         }
         match vip::probe(vip, &interface) {
-            Err(vip::VipError::InUse { vip, by }) => {
+            Ok(()) => Ok(Free { interface, contested: false }),
+            Err(VipError::InUse { vip, by }) => {
                 let state = self.neighbours.state();
-                let Some(node) = state.has_lost_right(vip.address.into(), by) else {
-                    return Err(NoAddress::Held(words(vip::VipError::InUse { vip, by })));
+                let Some(node) = state.has_lost_right(vip.address, by) else {
+                    return Err(VipError::InUse { vip, by }.into());
                 };
                 tracing::warn!(%vip, node = node.name, "a node whose lease has ended still answers for an address; it is taken over");
-                Ok(())
+                Ok(Free { interface, contested: true })
             }
-            other => other.map_err(failed),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Adds the address and keeps it announced until it is taken away.
-    pub(super) fn add_address(&self, number: u64, on_done: &OnDone) -> Result<(), String> {
-        let (vip, interface) = self.address()?;
-        let add = || vip::add(vip, &interface).map_err(words);
-        self.address.make(number, add, || {
-            if let Err(error) = vip::remove(vip) {
-                tracing::warn!(%vip, %error, "an address that is not wanted any more is still there");
+    /// Adds the addresses that were free when they were probed, and keeps them announced until they
+    /// are taken away.
+    pub(in crate::service) fn add_addresses(&self, number: u64, on_done: &OnDone) -> Result<(), NoAddress> {
+        let vips = self.vips().map_err(NoAddress::Failed)?;
+        let free = lock(&self.free_addresses).clone();
+        let add = || Ok(self.add_free(&vips, &free, number, on_done));
+        let found = self.address.make(number, add, || remove_all(&vips));
+        let found = found.map_err(NoAddress::Failed)?;
+        let taken = vips.iter().zip(&found).filter(|(_, found)| found.is_ok());
+        *lock(&self.taken_addresses) = taken.map(|((vip, _), _)| vip.to_string()).collect();
+        together(found)
+    }
+
+    fn add_free(
+        &self,
+        vips: &[(Vip, Option<String>)],
+        free: &BTreeMap<IpAddr, Free>,
+        number: u64,
+        on_done: &OnDone,
+    ) -> Vec<Result<(), Not>> {
+        let is_wanted = || self.address.is_newest(number);
+        let add = |(vip, named): &(Vip, Option<String>)| -> Result<Interface, Not> {
+            let Some(Free { interface, contested }) = free.get(&vip.address) else {
+                // The last probe has said why.
+                return Err(match vip::find_interface(*vip, named.as_deref()) {
+                    Ok(_) => Not::Failed(format!("{vip} was not free when it was asked for")),
+                    Err(error) => error.into(),
+                });
+            };
+            vip::add(*vip, interface, *contested)?;
+            if vip.address.is_ipv4() {
+                self.keep(*vip, interface, number, on_done);
             }
-        })?;
-        let lane = Arc::clone(&self.address);
+            Ok(interface.clone())
+        };
+        let added: Vec<_> = vips.iter().map(add).collect();
+        // The kernel asks for all addresses of IPv6 at the same time.
+        let settle = |((vip, _), added): (&(Vip, Option<String>), Result<Interface, Not>)| {
+            let interface = added?;
+            vip::settled(*vip, &interface, &is_wanted)?;
+            if vip.address.is_ipv6() {
+                self.keep(*vip, &interface, number, on_done);
+            }
+            Ok(())
+        };
+        vips.iter().zip(added).map(settle).collect()
+    }
+
+    fn keep(&self, vip: Vip, interface: &Interface, number: u64, on_done: &OnDone) {
+        let lane: Arc<Lane> = Arc::clone(&self.address);
         let (name, on_done) = (self.name.clone(), on_done.clone());
         let run_dir = self.places.run_dir.clone();
         let tell = move |why| {
@@ -58,25 +169,85 @@ impl Work {
         };
         let (name, hindrances) = (self.name.clone(), self.places.hindrances.clone());
         let hinder = move |part, found| hindrances.note(&name, part, found, Instant::now());
-        vip::keep(vip, &interface, move || lane.is_newest(number), tell, hinder);
-        Ok(())
+        let wanted = move || lane.is_newest(number);
+        let keeper = Keeper { wanted: Box::new(wanted), tell: Box::new(tell), hinder: Box::new(hinder) };
+        vip::keep(vip, interface, keeper);
     }
 
-    /// Takes the address away, if Mainstay has added it.
-    pub(super) fn undo_address(&self, number: u64, patience: Duration) -> Result<(), String> {
-        let Some(vip) = self.vip() else { return Ok(()) };
-        let vip = vip?;
-        self.address.undo(number, Haste::AtOnce, patience, || vip::remove(vip).map_err(words))
+    /// Takes the addresses away that Mainstay has added.
+    pub(super) fn undo_addresses(&self, number: u64, patience: Duration) -> Result<(), String> {
+        let vips = self.vips()?;
+        self.address.undo(number, Haste::AtOnce, patience, || {
+            let removed: Vec<_> = vips.iter().map(|(vip, _)| vip::remove(*vip)).collect();
+            removed.into_iter().try_for_each(|removed| removed.map_err(words))
+        })
     }
 
-    fn vip(&self) -> Option<Result<Vip, String>> {
-        self.spec().vip.as_ref().map(|vip| vip.address.parse().map_err(words::<vip::VipError>))
+    /// Tells which addresses answer, as an event for the operator.
+    pub(in crate::service) fn addresses_answer(&self) -> Option<String> {
+        let taken = lock(&self.taken_addresses);
+        match &taken[..] {
+            [] => None,
+            [one] => Some(format!("address {one} answers")),
+            several => Some(format!("addresses {} answer", several.join(", "))),
+        }
     }
 
-    fn address(&self) -> Result<(Vip, vip::Interface), String> {
-        let vip = self.vip().unwrap_or_else(|| Err("the service has no address".into()))?;
-        let name = self.spec().vip.as_ref().and_then(|vip| vip.interface.clone());
-        let interface = vip::find_interface(vip, name.as_deref()).map_err(words)?;
-        Ok((vip, interface))
+    /// The addresses of the service, each with the interface that the operator has named.
+    fn vips(&self) -> Result<Vec<(Vip, Option<String>)>, String> {
+        let spec = self.spec();
+        let parsed = spec.vips.iter().map(|vip| {
+            let address = vip.address.parse().map_err(words::<VipError>)?;
+            Ok((address, vip.interface.clone()))
+        });
+        parsed.collect()
+    }
+}
+
+fn remove_all(vips: &[(Vip, Option<String>)]) {
+    for (vip, _) in vips {
+        if let Err(error) = vip::remove(*vip) {
+            tracing::warn!(%vip, %error, "an address that is not wanted any more is still there");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vip() -> Vip {
+        "10.0.0.7/24".parse().expect("an address")
+    }
+
+    fn held() -> Result<(), Not> {
+        Err(VipError::Duplicate { vip: vip(), interface: "eth0".into() }.into())
+    }
+
+    fn without() -> Result<(), Not> {
+        Err(VipError::UnknownInterface("eth7".into()).into())
+    }
+
+    fn failed() -> Result<(), Not> {
+        Err(Not::Failed("no memory".into()))
+    }
+
+    #[test]
+    fn an_address_that_can_be_taken_makes_the_others_a_matter_of_waiting() {
+        assert!(together(vec![Ok(()), Ok(())]).is_ok());
+        for (found, free, lacks) in [
+            (vec![Ok(()), held()], 1, false),
+            (vec![Ok(()), failed(), Ok(())], 2, false),
+            (vec![held(), held()], 0, false),
+            (vec![without(), held()], 0, false),
+            (vec![without()], 0, true),
+        ] {
+            let Err(NoAddress::Held(held)) = together(found) else { panic!("it is waited for") };
+            assert_eq!((held.free, held.without_interface), (free, lacks), "{}", held.why);
+        }
+        let Err(NoAddress::Failed(why)) = together(vec![without(), failed()]) else {
+            panic!("nothing is free, and waiting does not help")
+        };
+        assert!(why.contains("eth7") && why.contains("no memory"), "{why}");
     }
 }

@@ -6,6 +6,7 @@
 //! - A mount that is not what it was is told at every look until it is taken away.
 
 use super::{KILL_PATIENCE, WATCH, Work, tell_loss, words};
+use crate::service::bounded::Bounded;
 use crate::service::cgroup;
 use crate::service::filesystem;
 use crate::service::footing::Footing;
@@ -21,11 +22,29 @@ use crate::service::place;
 use crate::service::runners;
 use crate::threads::{lock, spawn};
 use mainstay_control::stalls::Hindrance;
-use mainstay_ha::{Event, Step};
+use mainstay_ha::{AtPath, Event, MountWatch, Room, Step};
+use mainstay_types::Time;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// How long a file system may take to answer a look.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+
+static LOOKS: Bounded = Bounded::new();
+
+/// Looks at a mount and at its room; `None` without an answer in time. A file system that hangs
+/// keeps one thread, however often it is looked at.
+fn look_at(place: &Place) -> Option<(Result<AtPath, MountError>, Option<Room>)> {
+    let looks = place.clone();
+    LOOKS.ask(&place.path, Instant::now() + LOOK_PATIENCE, move || {
+        let at = looks.look_inside();
+        // Another file system at the path says nothing of this one.
+        let ours = matches!(at, Ok(AtPath::Ours | AtPath::Holds(_)));
+        (at, ours.then(|| filesystem::room(&looks.path)).flatten())
+    })
+}
 
 /// Part of the time of an unmount for finding out which processes hold the mount.
 pub(super) const SEARCH: Duration = Duration::from_secs(5);
@@ -86,17 +105,33 @@ impl Work {
         self.watch_freezes(number, place.clone());
         let (work, on_done) = (Arc::clone(self), on_done.clone());
         spawn("agent-mount", move || {
+            let (start, mut watch) = (Instant::now(), MountWatch::default());
+            let path = place.path.to_string_lossy().into_owned();
+            let volume = work.spec().mount.as_ref().map_or(0, |mount| mount.volume);
+            let note = |part, found| work.places.hindrances.note(&work.name, part, found, Instant::now());
             while work.mount.is_newest(number) {
-                match place.look_inside() {
-                    Ok(at) => {
+                let now = Time(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
+                let looked = look_at(&place);
+                let news = watch.look(now, looked.as_ref().map(|(_, room)| *room));
+                match looked {
+                    Some((Ok(at), _)) => {
                         if let Some(why) = at.lost() {
                             work.lost(why, at.is_mendable(), &on_done);
                         }
                     }
-                    Err(error) => tracing::warn!(%error, "a mount cannot be looked at"),
+                    Some((Err(error), _)) => tracing::warn!(%error, "a mount cannot be looked at"),
+                    None => {}
                 }
+                if let Some(ms) = news.given_up {
+                    let why = format!("the file system at {path} has not answered for {} s", ms / 1000);
+                    work.lost(why, false, &on_done);
+                }
+                note(Part::Room, news.full.then(|| Hindrance::Full { path: path.clone(), volume }));
+                note(Part::Answers, news.silent.then(|| Hindrance::Silent { path: path.clone() }));
                 std::thread::sleep(WATCH);
             }
+            note(Part::Room, None);
+            note(Part::Answers, None);
         });
     }
 
@@ -287,7 +322,7 @@ impl Work {
             return Ok(());
         }
         let Some(place) = lock(&self.mounted).clone() else {
-            return mainstay_ha::AtPath::Nothing.may_begin(step);
+            return AtPath::Nothing.may_begin(step);
         };
         // A readiness test is repeated many times a second. It would keep the device busy to flush
         // all data to it each time.

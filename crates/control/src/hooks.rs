@@ -1,0 +1,167 @@
+//! Hooks: which commands of operators are due for an event, and with what environment.
+//!
+//! Guarantees
+//! - A node runs the hooks of an event at most once: [`due`] goes forward only, and the node notes
+//!   how far before it runs anything.
+//! - Exactly one node runs them: the one that the event names ([`EventRecord::on`]).
+//! - Environment comes from facts. A text is passed on for people, and nothing is taken out of it.
+
+use crate::facts::{Cause, Fact};
+use crate::state::{EventRecord, State};
+use mainstay_ha::listed_addresses;
+use mainstay_types::{Epoch, NodeId, Severity};
+use std::collections::BTreeMap;
+
+/// Stages by name, as files of the hooks directory have it.
+pub const STAGES: [&str; 10] = [
+    "node-lost",
+    "node-back",
+    "failover-begin",
+    "primary-changed",
+    "primary-lost",
+    "failover-end",
+    "service-started",
+    "service-moved",
+    "service-stopped",
+    "service-failed",
+];
+/// Name of the file that is run at every stage.
+pub const EVERY_STAGE: &str = "all";
+/// Age of an event from which on its hooks are not run any more, in milliseconds: the node was down
+/// meanwhile, and what they would tell is history.
+const LATE_MS: u64 = 600_000;
+
+/// Hooks that are due.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hook {
+    pub stage: &'static str,
+    /// All begin with `MAINSTAY_`.
+    pub environment: BTreeMap<&'static str, String>,
+}
+
+/// The hooks that `node` has to run for events after `done`, oldest first, and the index of the
+/// last event that was looked at. `now_ms`: wall clock.
+#[must_use]
+pub fn due(state: &State, node: NodeId, done: u64, now_ms: u64) -> (Vec<Hook>, u64) {
+    let newer = state.events.iter().filter(|event| event.index > done);
+    let concerned = newer.filter(|event| event.on == Some(node));
+    let fresh = concerned.filter(|event| now_ms.saturating_sub(event.at_ms) < LATE_MS);
+    (fresh.flat_map(|event| hooks_of(state, event)).collect(), state.last_event.max(done))
+}
+
+/// Whether the cluster replaced a primary that it had lost.
+fn is_failover(cause: Cause) -> bool {
+    !matches!(cause, Cause::First | Cause::Restarted | Cause::Operator)
+}
+
+fn hooks_of(state: &State, event: &EventRecord) -> Vec<Hook> {
+    let Some(fact) = &event.fact else { return Vec::new() };
+    let mut environment = BTreeMap::from([
+        ("MAINSTAY_CLUSTER", state.cluster.as_ref().map_or_else(String::new, |cluster| cluster.name.clone())),
+        ("MAINSTAY_EVENT", event.index.to_string()),
+        ("MAINSTAY_TIME_MS", event.at_ms.to_string()),
+        ("MAINSTAY_SEVERITY", severity_word(event.severity).to_owned()),
+        ("MAINSTAY_TEXT", event.text.clone()),
+    ]);
+    let mut set = |name, value: &str| drop(environment.insert(name, value.to_owned()));
+    let mut change = |from: Option<&str>, cause: Cause| {
+        set("MAINSTAY_FROM", from.unwrap_or_default());
+        set("MAINSTAY_CAUSE", cause.word());
+        set("MAINSTAY_DECIDED_BY", cause.decided_by().word());
+    };
+    let mut stages = Vec::new();
+    let mut of_resource = None;
+    let mut of_service = None;
+    match fact {
+        Fact::NodeLost { node } => {
+            stages.push("node-lost");
+            environment.insert("MAINSTAY_SUBJECT_NODE", node.clone());
+        }
+        Fact::NodeBack { node } => {
+            stages.push("node-back");
+            environment.insert("MAINSTAY_SUBJECT_NODE", node.clone());
+        }
+        Fact::PrimaryChanged { resource, from, to, epoch, cause } => {
+            change(from.as_deref(), *cause);
+            if is_failover(*cause) {
+                stages.push("failover-begin");
+            }
+            stages.push("primary-changed");
+            let service = state.services.iter().find(|(_, service)| service.spec.resource == *resource);
+            // With a service a failover ends when that runs.
+            if is_failover(*cause) && service.is_none() {
+                stages.push("failover-end");
+            }
+            of_service = service.map(|(name, _)| name.clone());
+            of_resource = Some((resource, Some(to), Some(*epoch)));
+        }
+        Fact::PrimaryLost { resource, from, cause } => {
+            change(from.as_deref(), *cause);
+            stages.push("primary-lost");
+            of_resource = Some((resource, None, None));
+        }
+        Fact::ServiceStarted { service, resource, node, epoch } => {
+            let known = state.primary_change(resource, *epoch);
+            let (from, cause, _) = known.unwrap_or((None, Cause::Other, 0));
+            change(from, cause);
+            stages.push("service-started");
+            if known.is_some() && !ran_before(state, event, service, *epoch) {
+                if from.is_some_and(|from| from != node) {
+                    stages.push("service-moved");
+                }
+                if is_failover(cause) {
+                    stages.push("failover-end");
+                }
+            }
+            of_service = Some(service.clone());
+            of_resource = Some((resource, Some(node), Some(*epoch)));
+        }
+        Fact::ServiceStopped { service, resource, node, epoch } => {
+            stages.push("service-stopped");
+            change(Some(node), Cause::Other);
+            of_service = Some(service.clone());
+            of_resource = Some((resource, None, Some(*epoch)));
+        }
+        Fact::ServiceFailed { service, resource, node, epoch, why, given_up } => {
+            stages.push("service-failed");
+            change(Some(node), Cause::ServiceFailed);
+            environment.insert("MAINSTAY_REASON", why.clone());
+            environment.insert("MAINSTAY_GIVEN_UP", u8::from(*given_up).to_string());
+            of_service = Some(service.clone());
+            of_resource = Some((resource, None, Some(*epoch)));
+        }
+        Fact::Unknown => {}
+    }
+    if let Some((resource, to, epoch)) = of_resource {
+        environment.insert("MAINSTAY_RESOURCE", resource.clone());
+        environment.insert("MAINSTAY_TO", to.cloned().unwrap_or_default());
+        environment.insert("MAINSTAY_EPOCH", epoch.map_or_else(String::new, |epoch| epoch.0.to_string()));
+    }
+    if let Some(service) = of_service {
+        let vips = state.services.get(&service).map(|known| listed_addresses(&known.spec.vips));
+        environment.insert("MAINSTAY_ADDRESSES", vips.unwrap_or_default().replace(", ", " "));
+        environment.insert("MAINSTAY_SERVICE", service);
+    }
+    let hook = |stage| {
+        let mut environment = environment.clone();
+        environment.insert("MAINSTAY_STAGE", String::from(stage));
+        Hook { stage, environment }
+    };
+    stages.into_iter().map(hook).collect()
+}
+
+/// Whether the service ran in this epoch before this event.
+fn ran_before(state: &State, event: &EventRecord, name: &str, in_epoch: Epoch) -> bool {
+    state.events.iter().take_while(|earlier| earlier.index < event.index).any(|earlier| {
+        matches!(&earlier.fact, Some(Fact::ServiceStarted { service, epoch, .. })
+            if service == name && *epoch == in_epoch)
+    })
+}
+
+fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
