@@ -9,8 +9,8 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use crate::cordon::Cordon;
-use crate::maintenance::{Maintenance, Scope};
 use crate::fencing::Fence;
+use crate::maintenance::{Maintenance, Scope};
 use crate::orders::{Restart, Stopped};
 use crate::origin::{Origin, SnapshotOf};
 use crate::removal::Removed;
