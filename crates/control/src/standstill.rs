@@ -153,7 +153,10 @@ fn led(node: NodeId, state: &State, still: Still) -> impl Iterator<Item = Vec<No
         Still::Engine => true,
         Still::Journal(id) => id == resource.id,
     };
-    let leads = move |resource: &&Resource| resource.record.primary == Some(node) && !resource.deleting;
+    // In maintenance no other node takes over, so nothing is gained.
+    let leads = move |resource: &&Resource| {
+        resource.record.primary == Some(node) && !resource.deleting && state.held(resource).is_none()
+    };
     let resources = state.resources.values().filter(concerned).filter(leads);
     let others = move |resource: &Resource| -> Vec<NodeId> {
         let followers = resource.record.failover_ready.iter().map(|member| member.node);
