@@ -133,7 +133,7 @@ impl State {
         let Member { node, incarnation } = new;
         let name = self.node_name(node);
         let subject = format!("resource {}", resource.name);
-        if resource.deleting || incarnation.0 == 0 {
+        if resource.deleting || incarnation.0 == 0 || self.is_removed(node) {
             return refused(
                 Code::NoReplicaHere,
                 format!("node {name} is to hold no replica"),

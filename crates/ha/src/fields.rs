@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn an_unknown_or_missing_field_is_named_with_the_possible_ones() {
         for (text, field, remedy) in [
-            ("colour = \"red\"\n", "colour (line 3)", "mount, process, vip, policy"),
+            ("colour = \"red\"\n", "colour (line 3)", "mount, process, vip, placement, policy"),
             ("[mount]\npath = \"/srv/a\"\nfstyp = \"xfs\"\n", "mount.fstyp (line 5)", "did you mean fstype?"),
             (
                 "[[process]]\nname = \"a\"\ncommand = [\"a\"]\nrestart = 3\n",

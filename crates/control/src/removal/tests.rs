@@ -177,7 +177,7 @@ fn a_living_node_is_removed_unless_it_is_primary_or_has_the_last_complete_copy()
     let refused = lab.refused(removal(1));
     assert_eq!(refused.code, Code::IsPrimary);
     assert!(refused.remedy.contains("move-replica db a"), "{}", refused.remedy);
-    let service = mainstay_ha::ServiceSpec::parse("name='s'\nresource='db'\n").expect("it is right");
+    let service = mainstay_ha::ServiceSpec::parse("name='s'\nresource='db'\n[mount]\npath='/srv/s'\n").expect("it is right");
     lab.done(Command::ApplyService { spec: service });
     assert!(lab.refused(removal(1)).remedy.contains("mainstay service move s --to"));
     lab.done(removal(2));
@@ -353,8 +353,8 @@ fn after_a_lost_majority_the_cluster_goes_on_with_one_voter_and_serves_only_what
     let record = &lab.state.resources[&other].record;
     assert_eq!(record.primary, None);
     assert!(lab.state.nodes.values().all(|node| node.id == NodeId(1) || node.status == NodeStatus::Dead));
-    // The others can be removed, and replaced.
-    lab.remove(3);
+    // The others can be replaced, and removed but for what only they have.
+    assert_eq!(lab.refused(removal(3)).code, Code::LastCopy);
     lab.done(lab.admission("b", true));
     let refused = lab.refused(removal(2));
     assert_eq!(refused.code, Code::LastCopy, "of the resource that only it has");

@@ -103,6 +103,7 @@ fn a_service_between_two_attempts_makes_no_further_attempt_in_maintenance() {
     let mut node = Node::new();
     node.start(1);
     exit(&mut node, 0);
+    exit(&mut node, 0);
     assert_eq!(node.phase(), ServicePhase::Starting, "it waits with a part undone");
     rest(&mut node, true);
     node.log.clear();
@@ -122,6 +123,7 @@ fn a_service_between_two_attempts_makes_no_further_attempt_in_maintenance() {
 fn a_process_that_ends_between_two_attempts_is_restarted_after_the_maintenance() {
     let mut node = Node::new();
     node.start(1);
+    exit(&mut node, 1);
     exit(&mut node, 1);
     assert_eq!(node.phase(), ServicePhase::Starting);
     rest(&mut node, true);
