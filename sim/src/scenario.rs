@@ -135,18 +135,19 @@ impl Scenario {
         Self::new(shape, seed)
     }
 
-    /// Returns the numbers of the three nodes of the story: first the primary, then the other
-    /// replicas, then nodes without a replica.
+    /// Returns the numbers of three nodes of the story: first the primary, then the other replicas,
+    /// then nodes without a replica.
     ///
     /// # Panics
-    /// When there is no primary, or there are not three nodes.
+    /// When there is no primary, or there are less than three nodes.
     #[must_use]
     pub fn cast(&self) -> [u32; 3] {
         let primary = self.primary().expect("a node is primary");
         let replicas = &self.world.plan.shape.resources[0].replicas;
         let mut nodes: Vec<u32> = (1..=self.world.plan.shape.nodes).collect();
         nodes.sort_by_key(|node| (*node != primary, !replicas.contains(node), *node));
-        nodes.try_into().expect("three nodes")
+        let [primary, second, third, ..] = nodes[..] else { panic!("three nodes: {nodes:?}") };
+        [primary, second, third]
     }
 
     /// Runs until `condition` holds, which is asked after every event.

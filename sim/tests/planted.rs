@@ -109,12 +109,6 @@ const STORIES: &[Story] = &[
         a_node_whose_vote_is_needed_is_not_removed,
     ),
     (
-        Bug::RemovedAcknowledged,
-        "holds a lease",
-        "a_node_that_was_removed_while_it_was_dead_gets_no_lease",
-        a_node_that_was_removed_while_it_was_dead_gets_no_lease,
-    ),
-    (
         Bug::FirstHeardIsNode,
         "the copy at 10.9.0.9 keeps the place of n2",
         "a_node_takes_its_place_back_from_a_copy_of_its_disk",
@@ -1034,17 +1028,6 @@ fn a_node_whose_vote_is_needed_is_not_removed() {
     assert!(state.apply(Entry { at_ms: 0, command: dead }).is_ok());
     let refused = state.cannot_remove(NodeId(2), &BTreeSet::new()).is_some();
     assert!(refused, "n2 is removed, and one of two voters lives");
-}
-
-fn a_node_that_was_removed_while_it_was_dead_gets_no_lease() {
-    let mut sim = Scenario::three();
-    sim.make_leader(1);
-    let gone = if sim.primary() == Some(3) { 2 } else { 3 };
-    sim.power_cut(gone);
-    sim.until_dead(gone);
-    sim.remove_node(gone);
-    sim.power_on(gone);
-    sim.expect_no_lease_for_ms(gone, 8_000);
 }
 
 /// The copy was started while the node was off, so the other nodes hear the copy.

@@ -89,9 +89,6 @@ pub struct View {
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     pub margin_ms: u64,
-    /// The highest number that a node has had. A node that is not in `nodes` and has no higher one
-    /// was removed.
-    pub last_node: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -212,13 +209,7 @@ impl View {
             lease_ms: state.settings.lease_ms,
             heartbeat_ms: state.settings.heartbeat_ms,
             margin_ms: state.settings.margin_ms,
-            last_node: state.last_node,
         }
-    }
-
-    /// Whether this node was removed.
-    fn is_over(&self, node: NodeId) -> bool {
-        node.0 <= self.last_node && !self.nodes.contains_key(&node)
     }
 }
 
@@ -459,9 +450,8 @@ impl LeaseMachine {
         // gone back to a state in which an older generation is alive.
         let suspected =
             self.suspected.keys().any(|suspect| suspect.node == from && suspect.generation >= generation);
-        let removed = self.view.is_over(from) && planted(Bug::RemovedAcknowledged);
         if self.is_voter()
-            && (self.alive_generation(from) == Some(generation) || removed)
+            && self.alive_generation(from) == Some(generation)
             && (!suspected || planted(Bug::SuspectAcknowledged))
         {
             self.heard.insert(from, now);

@@ -286,8 +286,8 @@ codes! {
     ServiceFailed "service-failed", page: Some("docs/services.md");
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/services.md");
     ServiceFileUnreadable "service-file-unreadable", page: Some("docs/services.md");
-    ServiceNotRunning "service-not-running", exit: exit::UNREACHABLE, page: Some("docs/services.md");
     ServiceInUse "service-in-use", page: Some("docs/placement.md");
+    ServiceNotRunning "service-not-running", exit: exit::UNREACHABLE, page: Some("docs/services.md");
     ServiceStopped "service-stopped", page: Some("docs/services.md");
     Shrink "shrink", page: Some("docs/volumes.md");
     SilencerEnded "silencer-ended";
@@ -414,6 +414,7 @@ mod tests {
             (
                 exit::USAGE,
                 &[
+                    "bad-configuration",
                     "bad-directory",
                     "bad-router",
                     "bench-size",

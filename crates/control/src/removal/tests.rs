@@ -177,7 +177,8 @@ fn a_living_node_is_removed_unless_it_is_primary_or_has_the_last_complete_copy()
     let refused = lab.refused(removal(1));
     assert_eq!(refused.code, Code::IsPrimary);
     assert!(refused.remedy.contains("move-replica db a"), "{}", refused.remedy);
-    let service = mainstay_ha::ServiceSpec::parse("name='s'\nresource='db'\n[mount]\npath='/srv/s'\n").expect("it is right");
+    let service = mainstay_ha::ServiceSpec::parse("name='s'\nresource='db'\n[mount]\npath='/srv/s'\n")
+        .expect("it is right");
     lab.done(Command::ApplyService { spec: service });
     assert!(lab.refused(removal(1)).remedy.contains("mainstay service move s --to"));
     lab.done(removal(2));

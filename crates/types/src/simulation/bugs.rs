@@ -390,8 +390,6 @@ bugs! {
     RemovedWithLastCopy("R29"),
     /// A node is removed although the living nodes are no majority without its vote.
     RemovalBreaksMajority("R29"),
-    /// Voters acknowledge the heartbeats of a node that was removed.
-    RemovedAcknowledged("R29"),
     /// Two machines have the identity of one node, and the machine that was heard first counts as
     /// the node.
     FirstHeardIsNode("R29"),
