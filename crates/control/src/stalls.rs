@@ -263,10 +263,9 @@ impl Hindrance {
                 let known = state.services.get(service);
                 let resource = known.map_or(service, |known| known.spec.resource.as_str());
                 let grows = known.and_then(|known| known.spec.mount.as_ref()).is_none_or(|mount| mount.grow);
-                let volume = if *volume == 0 { String::new() } else { format!(" --volume {volume}") };
                 let then = if grows { "the file system grows with it" } else { "then grow the file system" };
                 format!(
-                    "remove files below {}, or make the volume larger: `mainstay resource resize {resource} SIZE{volume}`; {then}",
+                    "remove files below {}, or make the volume larger: `mainstay resource resize {resource} SIZE --volume {volume}`; {then}",
                     quoted(path)
                 )
             }

@@ -294,7 +294,7 @@ impl State {
             return refuse(
                 "with",
                 message,
-                "give their resources a common node: `mainstay resource replica add RESOURCE NODE`",
+                "give their resources a common node: `mainstay resource add-replica RESOURCE NODE`",
             );
         }
         None

@@ -70,7 +70,6 @@ impl Sim {
             lease_ms: 2000,
             heartbeat_ms: 200,
             margin_ms,
-            last_node: 0,
         };
         let nodes = (0..count)
             .map(|_| Node {
@@ -372,7 +371,6 @@ fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u
         lease_ms: 2000,
         heartbeat_ms: 200,
         margin_ms: 50,
-        last_node: 2,
     };
     let mut machine = LeaseMachine::new(NodeId(0), 77, [], Time(0));
     machine.handle(Time(0), Event::View(view));
@@ -448,7 +446,6 @@ fn acks_of_another_session_do_not_count() {
         lease_ms: 2000,
         heartbeat_ms: 200,
         margin_ms: 50,
-        last_node: 2,
     };
     let mut machine = LeaseMachine::new(NodeId(0), 77, [], Time(0));
     machine.handle(Time(0), Event::View(view));
@@ -468,7 +465,6 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
         lease_ms: 2000,
         heartbeat_ms: 200,
         margin_ms: 50,
-        last_node: 2,
     };
     let suspect = Suspect { node: NodeId(2), generation: 1 };
     let mut machine = LeaseMachine::new(NodeId(0), 1, [], Time(0));
@@ -516,7 +512,6 @@ fn a_suspicion_holds_for_older_generations_too() {
         lease_ms: 2000,
         heartbeat_ms: 200,
         margin_ms: 50,
-        last_node: 2,
     };
     let heartbeat = |generation| Event::Heartbeat {
         from: NodeId(2),

@@ -287,7 +287,7 @@ pub enum NodeCommand {
         name: String,
     },
     /// Move all services and primaries away from a node, one after another, and wait. Nothing comes
-    /// back until `mainstay node uncordon`. Exits with 4 if something stays there.
+    /// back until `mainstay node uncordon NODE`. Exits with 4 if something stays there.
     Drain {
         /// Name of the node.
         name: String,

@@ -11,7 +11,7 @@
 //! - Nothing of its files is removed.
 
 use crate::clock::{boot_now, wall_ms};
-use crate::error::AgentError;
+use crate::error::{AgentError, REJOIN_REMEDY};
 use crate::identity::{Identity, number_of};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
@@ -33,7 +33,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub fn of(view: &View, cluster: u64, node: NodeId) -> Option<Problem> {
     let state = &view.state;
     let own = state.cluster.as_ref()?;
-    let problem = |message: String| Some(Problem::new(Code::NodeRemoved, message, ""));
+    let problem = |message: String| Some(Problem::new(Code::NodeRemoved, message, REJOIN_REMEDY));
     if cluster == number_of(own.id, own.era) {
         let is_of_log = view.voters.contains(&node) || view.learners.contains(&node);
         if !state.is_removed(node) || is_of_log {

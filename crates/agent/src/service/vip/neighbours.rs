@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn holders_and_other_probers_of_an_ipv6_address_are_conflicts() {
         let vip: Ipv6Addr = "fd00::a:7".parse().unwrap();
-        let near: Ipv6Addr = "fd00::b:7".parse().unwrap();
+        let near: Ipv6Addr = "fd00::1:a:7".parse().unwrap();
         let conflict = |frame: &[u8]| conflict(frame, vip.into(), MINE);
         let whole = advertisement(OTHER, vip);
         assert_eq!(conflict(&whole), Some(OTHER));
