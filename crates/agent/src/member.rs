@@ -74,7 +74,7 @@ impl Member {
     #[must_use]
     pub fn is_joining(&self) -> bool {
         let (view, own) = (self.log.view(), self.identity.node);
-        !self.identity.first_members.is_empty() && !has_joined(&view, own)
+        !self.identity.first_members.is_empty() && !has_joined(&view, own) && !view.state.is_removed(own)
     }
 
     /// Time for which this node has been joining without the state of the cluster; `None` once it
