@@ -146,7 +146,7 @@ impl State {
                 } else {
                     format!(
                         "bring {0} back; or go on without the writes that only it has: `mainstay resource force-promote {1} NODE`, \
-                         and remove it then",
+                         or give all of it up: `mainstay resource delete {1}`; and remove it then",
                         node.name, resource.name
                     )
                 };
