@@ -28,8 +28,8 @@ pub fn now_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// Cause of an error of [`wait_for`]: a time limit of a test that a slow machine may miss. Found with
-/// `error.downcast_ref::<NotInTime>()`.
+/// Cause of an error of [`wait_for`]: a time limit of a test that a slow machine may miss. Found
+/// with `error.downcast_ref::<NotInTime>()`.
 #[derive(Debug)]
 pub struct NotInTime {
     what: String,

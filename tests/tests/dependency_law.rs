@@ -65,6 +65,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-ha",
             "mainstay-pool",
             "mainstay-probe",
+            "mainstay-devices",
             "mainstay-router",
         ],
     ),

@@ -2,8 +2,8 @@
 //! and another node takes over only afterwards if the operator wants it so (R19).
 //!
 //! The end of a lease proves that a node serves nothing, as long as its clock and its guard work.
-//! An operator who wants another proof sets `fencing` for a resource: `best-effort` runs the command
-//! and waits for nothing, `required` waits until it has succeeded.
+//! An operator who wants another proof sets `fencing` for a resource: `best-effort` runs the
+//! command and waits for nothing, `required` waits until it has succeeded.
 //!
 //! Guarantees (`State::check` asserts the first one in tests)
 //! - While a fence is owed, no resource that waits for it has a primary, and none gets one.

@@ -32,9 +32,9 @@ use mainstay_types::{NodeId, ResourceId, Time, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shortest and longest time for which an engine or a journal stands still before its node gives
-/// its lease up. Between them it is the length of the lease: a shorter standstill than that is what the
-/// operator has chosen to bear. The longest time, the time between two looks and the margin of the
-/// lease are less than 5 s together.
+/// its lease up. Between them it is the length of the lease: a shorter standstill than that is what
+/// the operator has chosen to bear. The longest time, the time between two looks and the margin of
+/// the lease are less than 5 s together.
 pub const STANDS_STILL_MS: u64 = 2500;
 pub const STANDS_STILL_MS_MAX: u64 = 4000;
 /// The most that counts of the time between two looks, in milliseconds. If an agent looks more

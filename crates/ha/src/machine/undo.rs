@@ -8,8 +8,8 @@ use mainstay_types::{Time, reach};
 /// Pause before a failed undo is repeated, in milliseconds.
 const UNDO_RETRY_MS: u64 = 1_000;
 /// Pause before a second restart in the window, in milliseconds; doubles with every further
-/// failure. The first restart comes at once, because a failure that comes alone says nothing about the next
-/// attempt.
+/// failure. The first restart comes at once, because a failure that comes alone says nothing about
+/// the next attempt.
 const BACKOFF_MS: u64 = 2_000;
 const BACKOFF_MS_MAX: u64 = 60_000;
 

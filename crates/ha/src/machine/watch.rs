@@ -45,7 +45,7 @@ pub enum Finding {
     /// The process answers that it recovers from a crash or still starts.
     Recovering(String),
     Unhealthy(String),
-    /// It does not run, and that is certain.
+    /// Certain: the process does not run.
     Gone(String),
     /// This node could not ask.
     NotAsked(String),

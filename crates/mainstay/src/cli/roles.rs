@@ -161,8 +161,8 @@ pub struct AgentArgs {
     /// the device is not mounted.
     #[arg(long, env = "MAINSTAY_JOURNAL_DIR", value_name = "DIR")]
     pub journal_dir: Option<PathBuf>,
-    /// Directory of hooks: executable files that are run at stages of a failover, each with the name
-    /// of its stage. Default: none are run.
+    /// Directory of hooks: executable files that are run at stages of a failover, each with the
+    /// name of its stage. Default: none are run.
     #[arg(long, env = "MAINSTAY_HOOKS", value_name = "DIR")]
     pub hooks: Option<PathBuf>,
     /// Allow --journal-dir on tmpfs. A power cut LOSES journals there, and the replicas with them:
