@@ -103,6 +103,8 @@ fn removals_with_lost_and_late_proposals_and_cuts_do_no_harm() {
         sim.heal();
         sim.power_on(s);
         sim.remove_node(4);
+        // A lease that it held when it was removed ends by itself.
+        sim.run_ms(5_000);
         sim.expect_no_lease_for_ms(s, 1_000 * (seed % 4));
         sim.power_cut(t);
         sim.write(9);
