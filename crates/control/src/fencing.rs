@@ -202,7 +202,7 @@ impl State {
                 "switch it off first, and wait until `mainstay status` says that it is dead",
             );
         }
-        if !self.fences.get(&node).is_some_and(|fence| fence.done.is_none()) {
+        if self.fences.get(&node).is_none_or(|fence| fence.done.is_some()) {
             return Outcome::Unchanged;
         }
         reach!("control: an operator confirms that a node is off");

@@ -82,20 +82,20 @@ impl Scope {
 }
 
 impl State {
-    fn maintenance_mut(&mut self, scope: &Scope) -> Result<&mut Option<Maintenance>, Outcome> {
+    fn maintenance_mut(&mut self, scope: &Scope) -> Result<&mut Option<Maintenance>, Box<Outcome>> {
         match scope {
             Scope::Cluster => Ok(&mut self.maintenance),
             Scope::Node { node } => match self.nodes.get_mut(node) {
                 Some(node) => Ok(&mut node.maintenance),
-                None => Err(refused(
+                None => Err(Box::new(refused(
                     Code::UnknownNode,
                     format!("there is no node {node}"),
                     "see `mainstay node list`",
-                )),
+                ))),
             },
             Scope::Service { name } => match self.services.get_mut(name) {
                 Some(service) if !service.deleting => Ok(&mut service.maintenance),
-                _ => Err(crate::service::unknown_service(name)),
+                _ => Err(Box::new(crate::service::unknown_service(name))),
             },
         }
     }
@@ -134,7 +134,7 @@ impl State {
         let subject = scope.words(self);
         let known = match self.maintenance_mut(&scope) {
             Ok(known) => known,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         if !on {
             if known.take().is_none() {

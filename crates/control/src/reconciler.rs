@@ -252,6 +252,9 @@ struct Halted {
     pause_ms: u64,
 }
 
+/// Epoch and number of the last failure of a service on each node.
+type LastFailures = BTreeMap<NodeId, (Epoch, u32)>;
+
 /// See the top of this file.
 #[derive(Debug)]
 pub struct Reconciler {
@@ -274,7 +277,7 @@ pub struct Reconciler {
     /// then.
     counted: BTreeMap<u64, (Time, u64)>,
     /// When this process has first seen the last failures of a service.
-    failed: BTreeMap<String, (BTreeMap<NodeId, (Epoch, u32)>, Time)>,
+    failed: BTreeMap<String, (LastFailures, Time)>,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,

@@ -201,14 +201,14 @@ impl State {
 
     /// Whether all that comes after a service is silent, so that the service may stop.
     pub(crate) fn followers_are_silent(&self, name: &str, node: NodeId, observed: &Observed) -> bool {
-        let followers =
+        let mut followers =
             self.services.iter().filter(|(_, of)| of.spec.placement.after.iter().any(|of| of == name));
         let silent = |(follower, of): (&String, &Service)| {
             let here = observed.services.get(follower).is_none_or(|seen| seen.phase.is_silent());
             let there = of.nodes.iter().filter(|(on, _)| **on != node && self.alive(**on));
             here && there.map(|(_, on)| on.phase).all(ServicePhase::is_silent)
         };
-        followers.map(silent).all(|silent| silent)
+        followers.all(silent)
     }
 
     /// Whether nothing is left here of services that `name` is apart from.

@@ -65,7 +65,7 @@ enum Due {
     },
     Proposal(Proposal),
     /// The record reaches a node.
-    Record(NodeId, ResourceRecord),
+    Record(NodeId, Box<ResourceRecord>),
 }
 
 #[derive(Debug)]
@@ -261,7 +261,7 @@ impl Lab {
         self.event(node, room);
         self.event(node, Event::Cached(true));
         if !self.aside.contains(&node) {
-            self.event(node, Event::Record(Box::new(record)));
+            self.event(node, Event::Record(record));
         }
         self.connect();
     }
@@ -754,7 +754,7 @@ impl Lab {
             }
             let late = if self.rough { 1 + self.random.below(400) } else { 2 };
             let record = self.record.clone();
-            self.at(self.now.plus_ms(late), Due::Record(node, record));
+            self.at(self.now.plus_ms(late), Due::Record(node, Box::new(record)));
         }
     }
 
