@@ -14,8 +14,7 @@ pub async fn confirm_off(AppState(agent): App, Path(name): Path<String>) -> ApiR
                 Code::UnknownNode,
                 format!("there is no node {name}"),
                 "Look at `mainstay node list`.",
-            )
-            .into());
+            ));
         };
         let waits = view.state.fences.get(&node.id).is_some_and(|fence| fence.done.is_none());
         let message = if waits {

@@ -261,7 +261,7 @@ impl Lab {
         self.event(node, room);
         self.event(node, Event::Cached(true));
         if !self.aside.contains(&node) {
-            self.event(node, Event::Record(record));
+            self.event(node, Event::Record(Box::new(record)));
         }
         self.connect();
     }
@@ -537,7 +537,7 @@ impl Lab {
             Due::Proposal(proposal) => self.decide(proposal),
             Due::Record(node, record) => {
                 if !self.aside.contains(&node) {
-                    self.event(node, Event::Record(Box::new(record)));
+                    self.event(node, Event::Record(record));
                 }
             }
         }
