@@ -223,7 +223,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn wrong(&mut self, at: usize, what: impl Into<String>, remedy: impl Into<String>) {
-        let before = &self.text[..self.text.floor_char_boundary(at)];
+        let start = (0..=at.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
+        let before = &self.text[..start.unwrap_or_default()];
         let line = 1 + before.matches('\n').count();
         let column = 1 + before.rsplit('\n').next().unwrap_or_default().chars().count();
         self.mistakes.push(Mistake { line, column, what: what.into(), remedy: remedy.into() });

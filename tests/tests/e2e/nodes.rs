@@ -74,7 +74,10 @@ fn replaced(lab: &Lab) -> Result<()> {
     })?;
 
     let leader = lab.leader()?;
-    lab.start(lost)?;
+    // The lab waits for its agent in vain.
+    if let Err(error) = lab.start(lost) {
+        ensure!(format!("{error:#}").contains("was removed from cluster"), "{error:#}");
+    }
     wait_told(lab, lost)?;
     ensure!(lab.leader()? == leader, "the lead has changed from {leader} to {}", lab.leader()?);
     lab.wait_in_sync(RESOURCE, LIMIT)
