@@ -180,6 +180,10 @@ impl State {
     fn vote_needed(&self, node: &Node) -> Option<Problem> {
         let remain: Vec<&Node> =
             self.nodes.values().filter(|other| other.voter && other.id != node.id).collect();
+        if node.voter && remain.len() == 1 {
+            let message = format!("{} is one of two voters, and neither can be removed", node.name);
+            return Some(Problem::new(Code::VoteNeeded, message, "let another node join first"));
+        }
         let alive = remain.iter().filter(|other| self.alive(other.id)).count();
         if !node.voter || alive * 2 > remain.len() || planted(Bug::RemovalBreaksMajority) {
             return None;
