@@ -330,7 +330,14 @@ impl World {
         if state.maintenances().next().is_some() {
             self.trace.count("H16 steps while something is in maintenance");
         }
-        if !allowed && !begun {
+        // A restarted agent repeats the step whose end it has not noted. That begins nothing.
+        let stands = match step {
+            Step::Mount => presence.mounted,
+            Step::AddAddress => presence.address,
+            Step::StartProcess { .. } => presence.running,
+            _ => false,
+        };
+        if !allowed && !begun && !stands {
             let why = format!("{node} begins a step of {name}, which is in maintenance: {step:?}");
             self.wrong("H16", why);
         } else if allowed {
