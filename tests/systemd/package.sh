@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The package's life on a machine that systemd runs: tests/systemd/package.sh BINARY. About 40 s with a built program.
+# The package's life on a machine that systemd runs: tests/systemd/package.sh BINARY.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 binary=$(realpath "${1:?name the built program}")
