@@ -178,7 +178,7 @@ fn run(mut command: Command, limit: Duration) -> Result<(), String> {
     if status.success() {
         return Ok(());
     }
-    // What it wrote last may still be on its way.
+    // Its last output may still be on its way.
     std::thread::sleep(Duration::from_millis(50));
     let said = String::from_utf8_lossy(&lock(&said)).into_owned();
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).map(str::trim).unwrap_or_default();

@@ -322,7 +322,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
             }
             // The service was told already.
             ServicePhase::Killing => {}
-            // What comes after it stops first, as long as its primary is here.
+            // Services that come after it stop first, as long as its primary is here.
             _ if waits_for_followers(node, state, name, observed) => {
                 reach!("control: plan: a service stops after those that come after it");
             }

@@ -91,7 +91,7 @@ fn group_of(asks: &[Ask], top: usize, members: Vec<usize>, apart: BTreeSet<usize
     let head = &asks[top];
     let places: Vec<NodeId> = match head.wanted {
         true => head.nodes.clone(),
-        // What is stopped moves nothing, and shows the others where it is.
+        // A stopped service moves nothing, and shows the others where it is.
         false => head.at.into_iter().collect(),
     };
     let lacking = |node: NodeId| members.iter().filter(|of| !asks[**of].nodes.contains(&node)).count();
@@ -182,7 +182,7 @@ fn decide_counted(asks: &[Ask]) -> (Vec<Option<NodeId>>, usize) {
     for (ask, other) in
         asks.iter().enumerate().flat_map(|(n, ask)| ask.apart.iter().map(move |other| (n, *other)))
     {
-        // What one file says binds both.
+        // A constraint in one file binds both services.
         if let (Some(one), Some(two)) = (place_of.get(&ask), place_of.get(&other))
             && one != two
         {

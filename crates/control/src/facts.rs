@@ -257,7 +257,7 @@ impl State {
                     }
                 }
                 Some(_) => {}
-                // What a node says while it starts the service.
+                // The report of a node that starts the service.
                 None => {
                     let resource = event.subject.strip_prefix("service ").and_then(|name| {
                         self.services.get(name).map(|service| service.spec.resource.as_str())

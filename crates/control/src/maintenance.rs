@@ -156,7 +156,7 @@ impl State {
             Some(for_ms) => format!("it ends in {}", span(for_ms)),
             None => "it ends when an operator says so".into(),
         };
-        // What has not begun does not begin.
+        // A service that has not begun does not begin.
         let resting: Vec<String> =
             self.services.keys().filter(|name| self.rests(name).is_some()).cloned().collect();
         for name in resting {
@@ -233,7 +233,7 @@ impl State {
     #[must_use]
     pub fn held(&self, resource: &Resource) -> Option<Scope> {
         if resource.record.epoch.0 == 0 {
-            // It never had a place.
+            // The service never had a place.
             return None;
         }
         if self.maintenance.is_some() {

@@ -66,7 +66,7 @@ impl State {
         let rests = self.rests(name).is_some();
         let found = self.services.get_mut(name).filter(|service| !service.deleting);
         let Some(service) = found else { return unknown_service(name) };
-        // What is down in maintenance is started by an operator alone.
+        // In maintenance, only an operator starts a service that is down.
         let is_down = rests && service.nodes.values().all(|on| on.phase.is_silent());
         if service.stopped.is_none() && !service.has_failures() && !is_down {
             reach!("control: a service is started that is wanted already");

@@ -118,7 +118,7 @@ mod tests {
         }
         assert_eq!(watch.look(at(120_000), None).given_up, Some(60_000));
         assert_eq!(watch.look(at(122_000), None).given_up, Some(62_000), "the machine may not have listened");
-        // What was known of its room stays known.
+        // The last known room stays known.
         assert!(watch.look(at(123_000), Some(Some(room(300, 0)))).full);
         assert!(watch.look(at(124_000), None).full);
     }

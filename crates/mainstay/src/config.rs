@@ -483,7 +483,7 @@ pub fn complete(
 ) -> Outcome<(ArgMatches, Option<Started>)> {
     let matches = match first {
         Ok(matches) => matches,
-        // What is missing may be in the file.
+        // A missing option may be in the file.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
             match Cli::command().ignore_errors(true).try_get_matches_from(words) {
                 Ok(matches) if matches.subcommand_name().is_some_and(|name| ROLES.contains(&name)) => matches,
@@ -716,7 +716,7 @@ mod tests {
         let (engine, _) = completed(text, &["engine", "--listen", "10.0.0.2:3"]);
         assert_eq!(listen(&engine), "10.0.0.2:3");
         assert_eq!(listen(&completed(text, &["agent"]).0), "10.0.0.1:2");
-        // What an option needs may be in the file.
+        // The option that another one needs may be in the file.
         let (agent, _) = completed("[agent]\njournal_dir = \"/mnt/j\"\n", &["agent", "--volatile-journals"]);
         assert!(agent.get_flag("volatile_journals"));
     }

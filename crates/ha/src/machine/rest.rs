@@ -40,7 +40,7 @@ impl Machine {
                 reach!("ha: attempts go on after a maintenance");
                 let top = from.checked_sub(1);
                 match (std::mem::take(&mut self.losses).into_keys().next(), top) {
-                    // What stands on a loss is made anew with it.
+                    // The steps above a loss are made anew with it.
                     (Some(at), Some(top)) => return self.backward(top, at, Then::Retry, 0, now),
                     _ => self.deadline = Some(now.plus_ms(self.backoff_ms())),
                 }

@@ -282,7 +282,7 @@ fn environment(ocf: &Ocf, process: &Process) -> BTreeMap<String, String> {
         ("OCF_RA_VERSION_MINOR", "1"),
         ("OCF_RESOURCE_TYPE", kind),
         ("OCF_RESOURCE_PROVIDER", provider),
-        // What it says goes to the log of the process.
+        // Its output goes to the log of the process.
         ("HA_LOGFACILITY", "none"),
         ("LC_ALL", "C.UTF-8"),
     ]
