@@ -91,7 +91,7 @@ impl Runner<'_> {
             let state = self.log.view().state;
             let (hooks, looked) = due(&state, self.node, done, crate::clock::wall_ms());
             if looked != done && !hooks.is_empty() && !self.note(looked) {
-                // Started processes would run again after a restart.
+                // These hooks would run again after a restart.
                 std::thread::sleep(FIRST_LOOK);
                 continue;
             }
