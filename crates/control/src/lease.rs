@@ -509,7 +509,9 @@ impl LeaseMachine {
             .iter()
             .filter(|(suspect, by)| {
                 self.alive_generation(suspect.node) == Some(suspect.generation)
-                    && suspect.node != self.node
+                    // A node that leads the log and gives its lease up says so itself: nobody else
+                    // may. Otherwise it asks for a new generation.
+                    && (suspect.node != self.node || self.gives_up)
                     && (self.majority(by) || planted(Bug::OneSuspicionKills))
                     && self
                         .last_dead

@@ -183,3 +183,33 @@ fn a_holder_that_gives_its_lease_up_lets_it_run_out() {
     assert!(told > 0);
     assert!(until <= Time(1).plus_ms(1000 + state.settings.lease_ms), "{until:?}");
 }
+
+/// Only the leader of the log proposes a death. If it gives its own lease up, nobody else can.
+#[test]
+fn a_leader_that_gives_its_lease_up_says_itself_that_it_is_dead() {
+    let state = ready();
+    for gives_up in [false, true] {
+        let mut holder = LeaseMachine::new(A, 9, [], Time(1));
+        holder.handle(Time(1), lease::Event::View(View::of(&state)));
+        holder.handle(Time(1), lease::Event::GivesUp(gives_up));
+        let mut proposed = Vec::new();
+        for (seq, from) in [(1, B), (2, W)] {
+            let own = lease::Suspect { node: A, generation: 1 };
+            let heartbeat = Heartbeat {
+                generation: 1,
+                session: u64::from(from.0),
+                seq,
+                holds: true,
+                gives_up: false,
+                suspects: vec![own],
+            };
+            holder.handle(Time(1), lease::Event::Heartbeat { from, heartbeat });
+            let mut dead = false;
+            while let Some(effect) = holder.poll() {
+                dead |= matches!(effect, lease::Effect::ProposeDead(suspect) if suspect == own);
+            }
+            proposed.push(dead);
+        }
+        assert_eq!(proposed, [false, gives_up], "a majority is two of three");
+    }
+}

@@ -72,6 +72,22 @@ fn a_primary_whose_disk_hangs_hands_over() {
     sim.settle();
 }
 
+/// Only the leader of the control plane proposes that a node is dead, and here it is that node
+/// itself: its agent is well, its engine is not.
+#[test]
+fn a_primary_that_leads_the_control_plane_and_whose_engine_stands_still_hands_over() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.make_leader(p);
+    sim.fault(Fault::PauseEngine { target: n(p), ms: 30_000 });
+    sim.write_without_waiting(7);
+    sim.until_primary_is_not(p, 9_000);
+    let next = sim.primary().expect("one of the others");
+    sim.expect_service_on_within_ms(next, 3_000);
+    assert_eq!(sim.leader(), Some(p), "its agent is well");
+    sim.settle();
+}
+
 /// No member can do better than the primary, so it keeps its role.
 #[test]
 fn a_primary_keeps_its_role_if_all_disks_hang() {

@@ -357,7 +357,10 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
         Ok(status.resources.into_iter().find(|one| one.name == NAME).and_then(|one| one.primary))
     };
     let mut writing = None;
+    // Something is to be written to the log of n1, too. It may lead, so this may fail.
+    let setting = on(lab, "n2", &["cluster", "set", "slow-for=2100ms"]);
     let told = (|| {
+        setting?;
         wait_advice(lab, "n2", "has not completed a write")?;
         // The node itself answers as well, although its state directory is on that disk.
         wait_advice(lab, "n1", "has not completed a write")?;
