@@ -42,7 +42,6 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mainstay_tests::NotInTime;
 use mainstay_tests::lab::Lab;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Scenario = fn(&Cluster) -> anyhow::Result<()>;
@@ -142,7 +141,8 @@ type Failure = (anyhow::Error, String);
 struct Twice {
     /// The lab is to stay as a failure leaves it, so nothing is run again.
     keep: bool,
-    failed: Arc<AtomicBool>,
+    /// The tests that failed, with their errors.
+    failed: Arc<Mutex<Vec<String>>>,
     /// The tests that passed at the second attempt, with the limit that the first one missed.
     again: Arc<Mutex<Vec<String>>>,
 }
@@ -175,7 +175,7 @@ impl Twice {
         } else {
             first
         };
-        self.failed.store(true, Ordering::Relaxed);
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {:#}", last.0));
         Err(format!("{:#}\n{}", last.0, last.1).into())
     }
 }
@@ -186,12 +186,12 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let keep = std::env::var_os("MAINSTAY_E2E_KEEP").is_some();
     let cluster = Arc::new(Mutex::new(None::<Cluster>));
-    let failed = Arc::new(AtomicBool::new(false));
+    let failed = Arc::new(Mutex::new(Vec::new()));
     let again = Arc::new(Mutex::new(Vec::new()));
     let may_run = {
         let failed = failed.clone();
         move || {
-            let left = keep && failed.load(Ordering::Relaxed);
+            let left = keep && !failed.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             if left { Err("not run: the lab is kept as the failed test has left it") } else { Ok(()) }
         }
     };
@@ -260,6 +260,10 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     for line in again.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         eprintln!("passed at the second attempt: {line}");
+    }
+    // Repeated here, because the logs of the nodes are long.
+    for line in failed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        eprintln!("failed: {line}");
     }
     let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take().map(|cluster| cluster.lab);
     let troubled = troubled.lock().unwrap_or_else(PoisonError::into_inner).take();
