@@ -214,17 +214,37 @@ fn the_table_of_failures_has_a_row_for_each_story() {
     assert_eq!(page.lines().filter_map(last).flatten().collect::<BTreeSet<_>>(), stories);
 }
 
+/// Returns the text after a heading of a page, and the page up to there. `MAINSTAY_BLESS=1` writes
+/// the text that the code gives in its place.
+fn check_written(page: &str, head: &str, written: &str) {
+    let text = read(page);
+    let (before, found) = text.split_once(head).unwrap_or_else(|| panic!("{page} has no {head:?}"));
+    if std::env::var_os("MAINSTAY_BLESS").is_some() {
+        std::fs::write(root().join(page), format!("{before}{head}{written}")).unwrap();
+        return;
+    }
+    assert!(found == written, "{page} is not as the code has it: write it anew with MAINSTAY_BLESS=1");
+}
+
+/// The reference of errors is written from the tables of explanations.
+#[test]
+fn the_manual_explains_every_error_as_the_code_does() {
+    use mainstay_types::explained;
+    check_written("docs/errors.md", "## All codes\n\n", &explained::table());
+    for chapter in explained::CHAPTERS {
+        let path = root().join(chapter.path());
+        if std::env::var_os("MAINSTAY_BLESS").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, chapter.markdown()).unwrap();
+        }
+        let page = read(chapter.path());
+        assert!(page == chapter.markdown(), "{}: write it anew with MAINSTAY_BLESS=1", chapter.path());
+    }
+}
+
 /// The manual's table of settings is written from the table in the code: `MAINSTAY_BLESS=1` writes
 /// it anew.
 #[test]
 fn the_manual_lists_every_setting_as_the_code_does() {
-    const HEAD: &str = "## All settings\n\n";
-    let page = read("docs/settings.md");
-    let (text, table) = page.split_once(HEAD).expect("the page has a section for the table");
-    let written = mainstay_types::settings::markdown();
-    if std::env::var_os("MAINSTAY_BLESS").is_some() {
-        std::fs::write(root().join("docs/settings.md"), format!("{text}{HEAD}{written}")).unwrap();
-        return;
-    }
-    assert_eq!(table, written, "write it anew with MAINSTAY_BLESS=1");
+    check_written("docs/settings.md", "## All settings\n\n", &mainstay_types::settings::markdown());
 }

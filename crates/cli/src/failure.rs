@@ -34,8 +34,8 @@ impl fmt::Display for Failure {
         if !self.problem.remedy.is_empty() {
             write!(f, "\n  what to do: {}", self.problem.remedy)?;
         }
-        if let Some(page) = self.problem.code.page() {
-            write!(f, "\n  more: {page}")?;
+        if let Some(entry) = self.problem.code.entry() {
+            write!(f, "\n  more: {entry}")?;
         }
         Ok(())
     }
@@ -182,11 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_page_of_the_manual_if_there_is_one() {
+    fn an_error_names_its_entry_in_the_manual_if_its_code_is_known() {
         let said = |code| Failure::new(code, "it is so", "Do so.").to_string();
-        let page = "error: it is so [bad-mode]\n  what to do: Do so.\n  more: docs/modes.md";
-        assert_eq!(said(Code::BadMode), page);
-        assert_eq!(said(Code::Busy), "error: it is so [busy]\n  what to do: Do so.");
+        let entry =
+            "error: it is so [bad-mode]\n  what to do: Do so.\n  more: docs/errors/resources.md#bad-mode";
+        assert_eq!(said(Code::BadMode), entry);
+        let newer = Code::from("of-a-newer-node".to_owned());
+        assert_eq!(said(newer), "error: it is so [of-a-newer-node]\n  what to do: Do so.");
     }
 
     #[test]

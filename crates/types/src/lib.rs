@@ -11,6 +11,7 @@ pub mod area;
 pub mod code;
 pub mod duration;
 pub mod entry_kind;
+pub mod explained;
 pub mod histogram;
 pub mod label;
 pub mod limits;

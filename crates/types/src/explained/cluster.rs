@@ -1,0 +1,145 @@
+//! Errors about members, addresses, votes and machines of a cluster.
+
+use super::{Chapter, chapter};
+
+pub const CHAPTER: Chapter = chapter! {
+    "cluster" "Errors: members, addresses and votes"
+    "For operators of a command about a cluster or its nodes that was refused, or of an agent that ends."
+
+    AddressElsewhere
+        "another node answers at 10.0.0.2:7400, which was given as the address of the agent"
+        "The cluster called the joining node back at the address that it stated, and another node answered there."
+        "Give the joining node's own address with `--address` or `--engine-address`, and join again.";
+    AddressTaken
+        "node n2 has the address 10.0.0.2:7400"
+        "Another member of the cluster is recorded with this address."
+        "Give an address of the node that joins. If that member is dead and this machine is its successor, join with `--replace`.";
+    AddressUnreachable
+        "10.0.0.2:7401, which was given as the address of the engine, cannot be reached"
+        "The cluster could not connect to the node there: the program does not run, listens elsewhere, or a firewall closes the port."
+        "Start agent and engine on that machine and open both ports between all nodes. `mainstay doctor --peer ADDRESS` checks them.";
+    AgentTransport
+        "the agent cannot listen, or another agent cannot be reached"
+        "The address belongs to another program or another machine, or the network between the two agents is cut."
+        "Check the address that you gave, the port and the network. `mainstay doctor --peer ADDRESS` checks the way there.";
+    AlreadyAMember
+        "this node is n2 of the cluster prod"
+        "The machine has joined a cluster, or its state directory is still that of a member."
+        "To make it a member of another cluster, remove it with `mainstay node remove`, and move its state directory away.";
+    AlreadyVotes
+        "node n4 is a full member"
+        "A request to join was to be taken back after the node had become a full member."
+        "Look at `mainstay node list`. To undo the join, use `mainstay node remove`.";
+    BadAddress
+        "`0.0.0.0` cannot be the address of the agent, or the engine listens on another address"
+        "Other nodes could not use the address, or the engine of this node does not listen there, or another program has the port."
+        "Give an IP address of this machine that all other nodes reach, for example `--address 10.0.0.1`.";
+    BadBackup
+        "this is no whole backup of a cluster"
+        "The file was not written by `mainstay cluster backup`, is cut off, or is of a newer release."
+        "Take another copy of the file.";
+    ClusterExists
+        "the node is a member of a cluster"
+        "`cluster init` makes a new cluster, and this node has one."
+        "To add another node, run `mainstay cluster join` on that node.";
+    HasNotJoined
+        "n4 has not joined yet"
+        "The node is listed, and has not received the cluster's record yet."
+        "Wait until `mainstay node list` does not show it as joining any more.";
+    IdentityElsewhere
+        "the node of this identity is recorded at another address"
+        "This machine does not have the address of the node that it says it is. It may be a copy of that node's disk."
+        "If it is a copy, empty its state directory and join it under another name. If it is the node, give it the recorded address back.";
+    IdentityInUse
+        "another machine is running as node n2 while this one has the same identity"
+        "The disk of one of the two machines is a copy of the other's."
+        "Stop the copy. To use it as another node, empty its state directory and join it under another name.";
+    JoinBusy
+        "this node is joining the cluster prod as n2, and does not vote yet"
+        "An earlier `cluster join` on this node has not ended."
+        "Wait for its end, which `mainstay status` shows, or run the same command to join again.";
+    JoinFailed
+        "this node did not receive the state of the cluster in time, and is no member"
+        "The members could be asked, and their entries did not arrive. Often one direction, or only large packets, do not get through."
+        "Check the network between this node and all members in both directions, also with large packets, and join again.";
+    JoinUnfinished
+        "this node has asked to join, and has not received the state of the cluster yet"
+        "The join takes longer than the command waits. It goes on, and the node does not vote until it has ended."
+        "Check that the members reach this node's address. Run the same command again to wait for the end.";
+    JoinWithdrawn
+        "this request to join was taken back by its node"
+        "The node gave up waiting for an answer to an earlier request."
+        "Run the command again.";
+    JoinsNothing
+        "this node is not about to become a member"
+        "A member called the node back, and the node knew of no request to join: it was restarted meanwhile, or another machine has the address."
+        "Run `mainstay cluster join` on it again.";
+    LastNode
+        "n1 is the only node of the cluster"
+        "The last node cannot be removed, and needs no recovery: it has its own majority."
+        "To end the cluster, stop its agent and its engine, and move its state directory away.";
+    LoopbackAddress
+        "node n1 has the address 127.0.0.1:7400, which other machines cannot reach"
+        "The cluster was made with a loopback address, and this node is on another machine."
+        "Stop agent and engine of that node, empty its state directory, and make the cluster there again with an `--address` that all nodes reach.";
+    MembershipSettling
+        "a node has not learned of the last change of the voters yet"
+        "Voters change one at a time. The command waits for a while, and then ends with this error."
+        "Try again in a moment. If it stays so, bring the node back that `mainstay status` names.";
+    NoCluster
+        "there is no cluster yet"
+        "No cluster was made on this node, and it has joined none."
+        "Run `mainstay cluster init` on the first node, or `mainstay cluster join` on a further one.";
+    NoMajority
+        "no majority of the voters can be reached"
+        "More than half of the voters are dead or cut off from this node, so nothing can be decided."
+        "Bring the other nodes or their network back. If they are lost for good, read about the loss of the majority.";
+    NodeAlive
+        "node n3 is alive"
+        "Only a dead node is replaced, and a cluster begins anew only when the other nodes are off."
+        "Move its replicas, and remove it. If it died just now, wait until `mainstay node list` shows that.";
+    NodeDead
+        "node n3 counts as dead"
+        "A change was asked for that only a living node can take part in."
+        "Bring the node back. It takes part again by itself.";
+    NodeRemoved
+        "this node was removed from its cluster"
+        "An operator removed the node, or another machine has taken its place. Its files are kept, and it serves nothing."
+        "To let it join as a new member, follow the steps in the page on nodes. A restart does not help.";
+    NodeUnreachable
+        "node n3 does not answer"
+        "The agent there does not run, hangs, or is cut off."
+        "Bring it up, or name another node. `mainstay status` says since when it does not answer.";
+    NodesNotNamed
+        "the other nodes of the cluster are n2, n3"
+        "`cluster recover` wants the names of all other nodes, so that none is given up by mistake."
+        "Name exactly these. If one of them can come back, bring it back instead.";
+    NotAMember
+        "this node is not a member of a cluster"
+        "The node has joined no cluster, or `--state-dir` names another directory than that of the node."
+        "Run `mainstay cluster init` or `mainstay cluster join` on it.";
+    OtherCluster
+        "the asked node is not a member of the asker's cluster"
+        "The address leads to a node of another cluster."
+        "Check the address of the peer.";
+    PeerAnswer
+        "the peer gave an answer to another question"
+        "The two nodes run different releases."
+        "Install the same release on all nodes, and try again.";
+    StateLost
+        "the file /var/lib/mainstay/agent.redb of this node's state is missing"
+        "The node cannot know what it has voted for. If it went on, it could vote twice."
+        "Do not put an older copy in its place. Make the node anew: the page has each step.";
+    TooManyNodes
+        "a cluster has at most 64 nodes"
+        "The cluster has as many nodes as it can hold."
+        "Remove a node that is not needed, or make another cluster of the further nodes.";
+    UnknownNode
+        "there is no node n9"
+        "No member has this name."
+        "`mainstay node list` shows the names.";
+    VoteNeeded
+        "n3 is one of two voters, and neither can be removed"
+        "Without the vote of this node, the living nodes would be no majority."
+        "Bring the dead node back that the message names, or remove that one first. Of two voters, let another node join first.";
+};

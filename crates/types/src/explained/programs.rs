@@ -1,0 +1,189 @@
+//! Errors of the agent, the engine and the command line.
+
+use super::{Chapter, chapter};
+
+pub const CHAPTER: Chapter = chapter! {
+    "programs" "Errors: agent, engine and command line"
+    "For operators of an agent or an engine that does not start or answer, and of a command that cannot reach it."
+
+    Address
+        "10.0.0.1 is not an address of the form IP:port"
+        "The agent gave the engine an address that it cannot use. You see this in logs only."
+        "Install the same release of agent and engine, and restart both.";
+    AgentAnswerUnreadable
+        "the agent's answer could not be read"
+        "The connection to the agent ended in the middle, or the two are of different releases."
+        "Look at the agent's log: `journalctl -u mainstay-agent`.";
+    AgentCgroup
+        "there is no cgroup hierarchy of version 2 here"
+        "The agent watches and ends services by their control groups, and needs version 2."
+        "Mount it at `/sys/fs/cgroup`, or name a directory with `--cgroup-root`.";
+    AgentEnded
+        "the agent cannot go on, with the cause"
+        "The system refused the agent something that it needs."
+        "The supervisor starts it again. If it ends again, mend the cause: `journalctl -u mainstay-agent` has more.";
+    AgentFatal
+        "the agent cannot go on"
+        "The agent found a fault in itself or its files, and ends so that nothing goes wrong."
+        "Its supervisor starts it again. Keep its log and report it.";
+    AgentFile
+        "/var/lib/mainstay: Permission denied"
+        "A file of the state directory cannot be read or written."
+        "Look at the file system and its permissions.";
+    AgentForbidden
+        "no agent answers at /run/mainstay/agent.sock: Permission denied"
+        "Your user may not open the agent's socket."
+        "Run the command as root.";
+    AgentInternal
+        "an answer could not be made"
+        "The agent found a fault in itself."
+        "Look at the agent's log, and report it.";
+    AgentRuns
+        "the agent of this node runs, or another command uses its files"
+        "Two processes must not use the files of the state directory."
+        "Stop the agent first: `systemctl stop mainstay-agent`.";
+    AgentStore
+        "the files of the control plane cannot be opened or written"
+        "The disk of the state directory fails or is full, or another process has the file."
+        "Look at that disk, and at the kernel's messages with `dmesg`.";
+    AgentTimeout
+        "the agent accepted the connection and did not answer within 10 s"
+        "The agent's process is stopped, or hangs with its disk. A change that you asked for may still happen."
+        "Look at the process and at its log. Look at `mainstay status` on another node before you repeat a change.";
+    AgentUnreachable
+        "no agent answers at /run/mainstay/agent.sock: No such file or directory"
+        "The agent does not run on this node, or has its socket elsewhere."
+        "Start it: `systemctl start mainstay-agent`. Or name its socket with `--socket`.";
+    BadConfiguration
+        "/etc/mainstay/mainstay.toml, line 12, column 1: there is no option `lisen`"
+        "The configuration cannot be read, or has a mistake."
+        "Correct it. `mainstay config check` names each mistake with its line.";
+    BadDirectory
+        "/etc is a directory of the system, or one directory lies in another"
+        "A directory for state, sockets, journals, hooks or output cannot be used."
+        "Name another directory. The message says why this one is refused.";
+    BadRequest
+        "the request to the API has a field that does not fit"
+        "The body is no JSON, has an unknown field, or lacks one."
+        "The message names the field. The page has all requests.";
+    ControlPlaneBusy
+        "the request was not taken"
+        "There is no leader at this moment, or it has too much to do. Nothing was changed."
+        "Try again.";
+    DeviceUnavailable
+        "the kind of device that --device names is not available"
+        "The kernel module is not loaded, or this kernel does not have it."
+        "Start the engine with `--device auto`, or load the module. `mainstay doctor` names it.";
+    EngineEnded
+        "the engine cannot go on, with the cause"
+        "The system refused the engine something that it needs, or its address is in use."
+        "The supervisor starts it again. If it ends again, mend the cause: `journalctl -u mainstay-engine` has more.";
+    EngineInUse
+        "the engine of this machine still runs as node 3 of an earlier cluster"
+        "An engine serves one node of one cluster until it ends."
+        "Restart the engine, and try again.";
+    EngineTimeout
+        "the engine did not answer"
+        "The engine hangs, mostly with a disk."
+        "Look at the engine's log, and at `mainstay status`.";
+    EngineUnreachable
+        "the agent has no connection to the engine of this node"
+        "The engine does not run, or uses another run directory than the agent."
+        "Start it: `systemctl start mainstay-engine`.";
+    Guard
+        "the engine could not note what it has to silence"
+        "The engine's helper process has ended and is being started again, or a path or an address is not absolute. You see this in logs only."
+        "Nothing has to be done: the agent asks again.";
+    Http
+        "the answer is no error of Mainstay"
+        "Something else than an agent answers at the socket, or a much newer agent."
+        "Check `--socket`.";
+    Interrupted
+        "the engine gave up the request, or the command was interrupted"
+        "The engine ended with the request under way, or you ended the command."
+        "Repeat it. The message says what goes on without it.";
+    Io
+        "a file cannot be read or written"
+        "The system refused it, with the cause in the message."
+        "Name another file, or mend the cause.";
+    Lease
+        "the lease was not taken"
+        "The engine is being stopped, or could not make sure that it can silence its services. You see this in logs only."
+        "If it is not being stopped, restart the engine.";
+    Listen
+        "the engine cannot listen at its address"
+        "Another program has the port, or this machine does not have the address."
+        "Free the address, or start the engine with another `--listen`.";
+    LogUnwritable
+        "the log of a process cannot be written"
+        "The state directory is full or cannot be written."
+        "Make room in the state directory.";
+    MetricsAddress
+        "the agent cannot listen for metrics"
+        "Another program has the port of `metrics_listen`, or this machine does not have the address. The agent goes on without it, and tries again."
+        "Free the port, or choose another one. `mainstay metrics` works without it.";
+    MetricsBusy
+        "too many scrapes wait for their answer already"
+        "Scrapes come faster than the agent answers them."
+        "Scrape less often, or from fewer places.";
+    MetricsTimeout
+        "no page within some seconds"
+        "Something in the agent, or below its state directory, hangs."
+        "Look at the agent's log and at the disk of the state directory.";
+    NbdCertificates
+        "the certificate, key or authority for NBD cannot be used"
+        "A file is missing, cannot be read, or does not fit the others."
+        "Correct the file, or start the engine without `--nbd-listen`: then it serves NBD clients of this machine only.";
+    NoHello
+        "the engine does not know its node yet"
+        "The agent has not greeted the engine since the engine started. You see this in logs only."
+        "Nothing has to be done: the agent greets it and asks again.";
+    NotAllowed
+        "this is not passed on to an engine"
+        "Another node asked for something that this release does not pass on."
+        "Install the same release on all nodes.";
+    NotConfirmed
+        "resource db is left as it is"
+        "The command asks for a confirmation, and got none. Nothing was changed."
+        "Answer the question, or give `--yes`.";
+    NotFound
+        "there is no such route"
+        "The API has no such path, or this port serves only metrics or routers."
+        "Use the command line, or the agent's socket. The page has all routes.";
+    NotTheAgent
+        "only the connection that said hello last may ask this"
+        "A second agent, or an earlier one, speaks to the engine. You see this in logs only."
+        "See that one agent runs on this machine.";
+    OptionWithoutEffect
+        "--lab has no effect here"
+        "The command asks no agent, or the option does nothing for it. Nothing was done."
+        "Leave the option out.";
+    OtherNode
+        "this engine serves node 2 of another cluster"
+        "The machine has another identity than when the engine started."
+        "Restart the engine.";
+    Output
+        "cannot write the answer as JSON"
+        "The command found a fault in itself."
+        "Leave `--json` out, and report it.";
+    ResultUnknown
+        "it is not known whether the change was recorded"
+        "The leader changed, or no majority answered, while the change was under way. It may still happen."
+        "Look at the state before you repeat it. `mainstay status` says whether a majority of the nodes is up.";
+    RunDir
+        "cannot note the users of devices"
+        "The run directory cannot be written."
+        "Make `/run/mainstay` writable, and look whether its file system is full.";
+    SilencerEnded
+        "the engine's helper process ended"
+        "The helper that silences services could not go on."
+        "Nothing has to be done: the engine starts it again.";
+    Unreachable
+        "this node does not answer within 5 s"
+        "The agent of this node waits for its disk."
+        "Look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.";
+    WaitOver
+        "moving service db is not done after 60 s"
+        "The time of `--wait-s` is over. What the command began goes on."
+        "`mainstay status` says what it waits for. Do not repeat the command before you have looked.";
+};
