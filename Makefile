@@ -21,6 +21,7 @@ help:
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
+	@echo "make book       the manual as a site, in target/book; needs mdBook"
 	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
@@ -174,6 +175,12 @@ install: $(PACKAGED)
 package-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/package.sh $(DEV)/mainstay
+
+# The manual as a site, in target/book. mdBook is no part of `make deps`: only this needs it.
+.PHONY: book
+book:
+	@command -v mdbook >/dev/null || { echo "make book needs mdBook: cargo install --locked mdbook" >&2; exit 1; }
+	mdbook build docs
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
 test-long: package-test

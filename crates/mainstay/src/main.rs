@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod advised;
 mod cli;
+#[cfg(test)]
+mod command_page;
 mod commands;
 mod config;
 mod doctor;

@@ -113,7 +113,7 @@ codes! {
     BadName "bad-name";
     BadPlacement "bad-placement", page: Some("docs/placement.md#constraints");
     BadPreferred "bad-preferred", page: Some("docs/placement.md#constraints");
-    BadRequest "bad-request";
+    BadRequest "bad-request", page: Some("docs/http-api.md");
     BadResource "bad-resource";
     BadRouter "bad-router", exit: exit::USAGE, page: Some("docs/router.md#options");
     BadService "bad-service", page: Some("docs/services.md#templates");
@@ -249,7 +249,7 @@ codes! {
     NotEligible "not-eligible", page: Some("docs/placement.md#what-explain-says");
     NotForOneCopy "not-for-one-copy", page: Some("docs/copies-and-quorum.md#when-no-write-may-rest-on-one-machine");
     NotForThisMode "not-for-this-mode", page: Some("docs/modes.md#mode-a");
-    NotFound "not-found", status: 404;
+    NotFound "not-found", status: 404, page: Some("docs/http-api.md");
     NotHeld "not-held", page: Some("docs/snapshots.md");
     NotHere "not-here", page: Some("docs/snapshots.md#clone-files-to-try-something-on");
     NotNeeded "not-needed", page: Some("docs/modes.md#going-on-without-the-replicas-that-have-everything");

@@ -75,9 +75,8 @@ impl Chapter {
     #[must_use]
     pub fn markdown(&self) -> String {
         let Self { title, readers, .. } = self;
-        let mut page = format!(
-            "# {title}\n\n{readers}\n{MADE}\n[errors.md](../errors.md) explains the parts of an error and lists all codes.\n"
-        );
+        let mut page =
+            format!("# {title}\n\n{readers}\n{MADE}\n[errors.md](../errors.md) lists all codes.\n");
         for Explained { code, message, cause, remedy } in self.entries {
             let _ = write!(
                 page,

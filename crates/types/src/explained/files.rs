@@ -32,7 +32,7 @@ pub const CHAPTER: Chapter = chapter! {
         "End the process that uses the files. The first case passes by itself.";
     InspectInUse
         "an engine uses the replica"
-        "`mainstay inspect` reads only files that nobody writes."
+        "`mainstay inspect` reads only files that no engine writes."
         "Copy `meta` and `journal` elsewhere and look at the copy, or stop the engine.";
     InspectOpen
         "the files of the replica cannot be opened"
@@ -65,7 +65,7 @@ pub const CHAPTER: Chapter = chapter! {
     Occupied
         "the directory holds the files of another replica"
         "A new replica was to be made where another one lies."
-        "Move the directory out of the pool. Remove it only if nobody needs what is in it.";
+        "Move the directory out of the pool. Remove it only if you do not need what is in it.";
     OlderCopy
         "the replica is older than the node's record"
         "An older copy was put in the place of the replica. It lacks writes that the replica had."

@@ -60,7 +60,7 @@ pub const CHAPTER: Chapter = chapter! {
         "Make what is missing there, or move the service first to a node that has it.";
     NotDeleting
         "the service is not being deleted"
-        "A node reported the end of a service that nobody deletes. You see this in logs only."
+        "A node reported the end of a service that is not being deleted. You see this in logs only."
         "Nothing has to be done.";
     PathInUse
         "mount.path: service web mounts at /srv"
