@@ -50,25 +50,30 @@ fn section(command: &Command, path: &str, depth: usize, page: &mut String) {
     if !about.is_empty() {
         let _ = writeln!(page, "{about}");
     }
-    let own = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set();
+    let own = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && arg.get_id() != "help";
     let args: Vec<&Arg> = command.get_arguments().filter(own).collect();
     if !args.is_empty() {
         page.push_str("\n| argument or option | meaning |\n|---|---|\n");
         args.into_iter().for_each(|arg| row(arg, page));
     }
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+    for inner in command.get_subcommands().filter(shown) {
         section(inner, &format!("{path} {}", inner.get_name()), (depth + 1).min(4), page);
     }
 }
 
+fn shown(command: &&Command) -> bool {
+    !command.is_hide_set() && command.get_name() != "help"
+}
+
 fn page() -> String {
-    let cli = Cli::command();
+    let mut cli = Cli::command();
+    cli.build();
     let mut page = HEAD.to_owned();
     page.push_str("\n## Options of every command\n\n| option | meaning |\n|---|---|\n");
     cli.get_arguments()
         .filter(|arg| arg.is_global_set() && !arg.is_hide_set())
         .for_each(|arg| row(arg, &mut page));
-    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+    for command in cli.get_subcommands().filter(shown) {
         section(command, &format!("mainstay {}", command.get_name()), 2, &mut page);
     }
     page

@@ -329,8 +329,8 @@ impl Code {
         self.traits().exit
     }
 
-    /// Page of the manual that says more about the subject, or a section of that page: path from the
-    /// root of the source tree on, and anchor. [`Code::entry`] leads to the code's own entry.
+    /// Page of the manual that says more about the subject, or a section of that page: path from
+    /// the root of the source tree on, and anchor. [`Code::entry`] leads to the code's own entry.
     #[must_use]
     pub fn page(&self) -> Option<&'static str> {
         self.traits().page

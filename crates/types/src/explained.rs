@@ -102,8 +102,8 @@ fn chapter_of(code: &Code) -> Option<&'static Chapter> {
 }
 
 impl Code {
-    /// Place of the code's entry in the manual: path from the root of the source tree on, and anchor.
-    /// `None` for a code that this version does not know.
+    /// Place of the code's entry in the manual: path from the root of the source tree on, and
+    /// anchor. `None` for a code that this version does not know.
     #[must_use]
     pub fn entry(&self) -> Option<String> {
         chapter_of(self).map(|chapter| format!("{}#{self}", chapter.path()))

@@ -1,5 +1,5 @@
-//! The reference of the HTTP API: its routes, and the fields of its requests and answers, taken from
-//! the sources that describe them.
+//! The reference of the HTTP API: its routes, and the fields of its requests and answers, taken
+//! from the sources that describe them.
 
 use super::{files, read};
 use std::collections::BTreeMap;

@@ -25,23 +25,23 @@ pub const CHAPTER: Chapter = chapter! {
     AlreadyAMember
         "this node is n2 of the cluster prod"
         "The machine has joined a cluster, or its state directory is still that of a member."
-        "To make it a member of another cluster, remove it with `mainstay node remove`, and move its state directory away.";
+        "To make it a member of another cluster, remove it with `mainstay node remove NODE`, and move its state directory away.";
     AlreadyVotes
         "node n4 is a full member"
         "A request to join was to be taken back after the node had become a full member."
-        "Look at `mainstay node list`. To undo the join, use `mainstay node remove`.";
+        "Look at `mainstay node list`. To undo the join, use `mainstay node remove NODE`.";
     BadAddress
         "`0.0.0.0` cannot be the address of the agent, or the engine listens on another address"
         "Other nodes could not use the address, or the engine of this node does not listen there, or another program has the port."
         "Give an IP address of this machine that all other nodes reach, for example `--address 10.0.0.1`.";
     BadBackup
         "this is no whole backup of a cluster"
-        "The file was not written by `mainstay cluster backup`, is cut off, or is of a newer release."
+        "The file was not written by `mainstay cluster backup FILE`, is cut off, or is of a newer release."
         "Take another copy of the file.";
     ClusterExists
         "the node is a member of a cluster"
         "`cluster init` makes a new cluster, and this node has one."
-        "To add another node, run `mainstay cluster join` on that node.";
+        "To add another node, run `mainstay cluster join --peer ADDRESS --as NODE` on that node.";
     HasNotJoined
         "n4 has not joined yet"
         "The node is listed, and has not received the cluster's record yet."
@@ -73,7 +73,7 @@ pub const CHAPTER: Chapter = chapter! {
     JoinsNothing
         "this node is not about to become a member"
         "A member called the node back, and the node knew of no request to join: it was restarted meanwhile, or another machine has the address."
-        "Run `mainstay cluster join` on it again.";
+        "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.";
     LastNode
         "n1 is the only node of the cluster"
         "The last node cannot be removed, and needs no recovery: it has its own majority."
@@ -89,7 +89,7 @@ pub const CHAPTER: Chapter = chapter! {
     NoCluster
         "there is no cluster yet"
         "No cluster was made on this node, and it has joined none."
-        "Run `mainstay cluster init` on the first node, or `mainstay cluster join` on a further one.";
+        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` on the first node, or `mainstay cluster join --peer ADDRESS --as NODE` on a further one.";
     NoMajority
         "no majority of the voters can be reached"
         "More than half of the voters are dead or cut off from this node, so nothing can be decided."
@@ -117,7 +117,7 @@ pub const CHAPTER: Chapter = chapter! {
     NotAMember
         "this node is not a member of a cluster"
         "The node has joined no cluster, or `--state-dir` names another directory than that of the node."
-        "Run `mainstay cluster init` or `mainstay cluster join` on it.";
+        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.";
     OtherCluster
         "the asked node is not a member of the asker's cluster"
         "The address leads to a node of another cluster."
