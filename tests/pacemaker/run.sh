@@ -237,6 +237,8 @@ first=$where
 for node in $nodes; do [ "$node" = "$first" ] || asked=$node; done
 "$lab" kill "$first" >/dev/null
 within 180 "another node serves it" serves any "$first"
-mainstay history db --brief | head -n 4
+newest=$(mainstay history db --brief | tail -n 1)
+echo "$newest"
+echo "$newest" | grep -q "operator" || fail "Mainstay has moved the primary by itself"
 
 stage "all is well"
