@@ -9,10 +9,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 programs=$(realpath "${1:?name the directory of the built programs}")
-agent=$(realpath contrib/ocf/resource)
 export MAINSTAY_LAB=${MAINSTAY_LAB:-pacemaker}
 lab="$programs/mainstay-lab"
 work=$(mktemp -d /var/tmp/pacemaker-test.XXXXXX)
+# ocf-tester reads the agent as another user, too.
+chmod 755 "$work"
+agent=$work/resource
+install -m 755 contrib/ocf/resource "$agent"
 nodes="n1 n2 n3"
 began=$(date +%s)
 
