@@ -28,6 +28,8 @@ done
 
 ended() {
     status=$?
+    trap - EXIT
+    [ -z "$fence" ] || kill "$fence" 2>/dev/null || true
     if [ "$status" -ne 0 ]; then
         echo "pacemaker test: failed in: ${stage:-the beginning}" >&2
         for node in $nodes; do
@@ -42,6 +44,20 @@ ended() {
     exit "$status"
 }
 trap ended EXIT
+fence=""
+
+# Cuts the power of nodes that Pacemaker fences: tests/pacemaker/fence_lab.
+fence_nodes() {
+    local request
+    while sleep 0.2; do
+        for request in "$work"/fence-*; do
+            [ -e "$request" ] || continue
+            "$lab" kill "${request##*/fence-}" >/dev/null 2>&1 || true
+            echo "fenced ${request##*/fence-}" >>"$work/fenced"
+            rm -f "$request"
+        done
+    done
+}
 
 mainstay() { # of any node that runs
     "$programs/mainstay" --lab "$MAINSTAY_LAB" "$@"
@@ -164,6 +180,8 @@ action n1 missing start 6
 mainstay service delete own >/dev/null
 
 stage "Pacemaker on three nodes"
+fence_nodes &
+fence=$!
 {
     printf 'totem {\n version: 2\n cluster_name: test\n transport: knet\n crypto_cipher: none\n crypto_hash: none\n token: 3000\n}\n'
     printf 'quorum {\n provider: corosync_votequorum\n}\n'
@@ -230,6 +248,21 @@ one_primary_mounts || fail "two nodes have the file system"
 within 240 "the node is back" unpromoted_again "$first"
 write "after a force"
 within 120 "all replicas are in sync" in_sync
+
+stage "a node that cannot demote is fenced by Pacemaker"
+first=$where
+for node in $nodes; do [ "$node" = "$first" ] || asked=$node; done
+: >"$work/fenced"
+in_node "$first" "nohup sleep 3000 <\$(readlink -f /run/mainstay/dev/db/0) >/dev/null 2>&1 &"
+in_node "$asked" "crm_resource --resource db-clone --ban --promoted --node $first" >/dev/null 2>&1
+within 240 "another node serves it" serves any "$first"
+grep -q "fenced $first" "$work/fenced" || fail "$first was not fenced"
+in_node "$asked" "crm_resource --resource db-clone --clear" >/dev/null
+write "after a fencing"
+"$lab" start "$first" >/dev/null
+"$lab" exec "$first" -- sh tests/pacemaker/node.sh "$work" "$agent"
+within 180 "the node is back" unpromoted_again "$first"
+within 120 "its replica is in sync" in_sync
 
 stage "with automatic_failover=false only Pacemaker promotes"
 in_node "$asked" "crm_resource --resource db --set-parameter automatic_failover --parameter-value false" >/dev/null
