@@ -21,6 +21,7 @@ help:
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
+	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
@@ -158,7 +159,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test test-long
+.PHONY: deb install package-test units-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -175,8 +176,13 @@ package-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/package.sh $(DEV)/mainstay
 
+# Units as processes of services, in such a machine (root).
+units-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/units.sh $(DEV)/mainstay
+
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test
+test-long: package-test units-test
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

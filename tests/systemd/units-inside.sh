@@ -25,9 +25,10 @@ property() { systemctl show --property "$1" --value "${2:-app}"; }
 running() { mainstay service status db && [ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != 0 ]; }
 gone() { [ ! -e "$drop_in" ] && [ "$(property ActiveState)" = inactive ] && ! grep -qs 'populated 1' "$cgroup/cgroup.events"; }
 another() { running && [ "$(property MainPID)" != "$1" ]; }
-unit() { # LINES: makes app.service anew
+unit() { # LINES-OF-SERVICE [LINES-OF-UNIT]: makes app.service anew
+    mkdir -p /usr/local/lib/systemd/system
     printf '[Unit]\n%s\n[Service]\nRestart=always\nRestartSec=0\nExecStart=/root/app\n%s\n[Install]\nWantedBy=multi-user.target\n' \
-        "${2:-}" "$1" >/etc/systemd/system/app.service
+        "${2:-}" "$1" >/usr/local/lib/systemd/system/app.service
     systemctl daemon-reload
 }
 service() { # LINES: the file of the service, with these lines in its process
@@ -78,9 +79,9 @@ refused() { # WORD
 sed -i 's/app.service/nope.service/' /root/db.toml
 refused "no unit nope.service"
 service ""
-systemctl mask --runtime app >/dev/null 2>&1 || true
-if [ "$(property LoadState)" = masked ]; then refused "systemctl unmask app.service"; fi
-systemctl unmask --runtime app >/dev/null 2>&1 || true
+systemctl mask --runtime app >/dev/null 2>&1
+refused "systemctl unmask app.service"
+systemctl unmask --runtime app >/dev/null 2>&1
 systemctl enable app >/dev/null 2>&1
 refused "systemctl disable app.service"
 systemctl disable app >/dev/null 2>&1
@@ -139,15 +140,23 @@ within 60 gone
 [ ! -e "${drop_in%/*}" ] || fail "a directory that Mainstay made is still there"
 rm /root/stubborn
 
-step "without D-Bus the processes are killed when engine and agent are dead"
+step "the silencer needs no D-Bus: the unit is killed when engine and agent are dead and D-Bus is"
 mainstay service start db
 within 60 running
-[ -d "$cgroup" ] || fail "there is no cgroup"
-systemctl kill --signal KILL --kill-whom all mainstay-engine mainstay-agent 2>/dev/null || true
-systemctl stop --no-block mainstay-agent mainstay-engine || true
+for name in engine agent; do
+    mkdir "/run/systemd/system/mainstay-$name.service.d"
+    printf '[Service]\nRestart=no\n' >"/run/systemd/system/mainstay-$name.service.d/dead.conf"
+done
+systemctl daemon-reload
+systemctl stop dbus.socket dbus.service
+[ -d "$cgroup" ] && grep -q 'populated 1' "$cgroup/cgroup.events" || fail "the unit ended with D-Bus"
+kill -9 "$(property MainPID mainstay-engine)" "$(property MainPID mainstay-agent)"
 silent() { ! grep -qs 'populated 1' "$cgroup/cgroup.events"; }
 within 60 silent
-systemctl reset-failed || true
+systemctl start dbus.socket dbus.service
+rm -r /run/systemd/system/mainstay-*.service.d
+systemctl daemon-reload
+systemctl reset-failed
 systemctl start mainstay-engine mainstay-agent
 within 90 running
 

@@ -205,7 +205,7 @@ impl UnitState {
         !matches!(self.active.as_str(), "inactive" | "failed")
     }
 
-    /// Why `service` cannot run the unit `named` on this node.
+    /// Returns the reason why `service` cannot run the unit `named` on this node.
     #[must_use]
     pub fn fault(&self, named: &str, service: &str) -> Option<UnitFault> {
         let unit = named;
@@ -257,7 +257,7 @@ impl UnitState {
         None
     }
 
-    /// Why the unit cannot be started for `service`, although the drop-in is in force.
+    /// Returns the reason why the unit cannot be started for `service`, although the drop-in is in force.
     #[must_use]
     pub fn fault_of_settings(&self, service: &str) -> Option<UnitFault> {
         let unit = &self.id;

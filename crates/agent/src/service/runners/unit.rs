@@ -106,6 +106,12 @@ impl Runner for SystemdUnit {
 
     fn start(&self, here: &ProcessHere, footing: Footing) -> Result<Started, String> {
         let named = Named::of(here)?;
+        if named.cgroup.is_none() {
+            return Err(
+                "there are no control groups of version 2, so the unit could not be killed; mount them"
+                    .into(),
+            );
+        }
         let bus = Bus::open(CALL)?;
         let job = named.begin(&bus, here.process.stop_timeout_s, &footing)?;
         let note = Note::of(&Begun { unit: named.unit.clone(), job: job.clone() });
@@ -407,7 +413,7 @@ impl DropIn {
         self.text().is_some_and(|text| drop_in_owner(&text) == Some(service))
     }
 
-    /// Why `service` cannot have the drop-in.
+    /// Returns the reason why `service` cannot have the drop-in.
     fn fault(&self, service: &str) -> Option<UnitFault> {
         let text = self.text()?;
         let path = self.path();
