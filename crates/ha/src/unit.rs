@@ -63,7 +63,7 @@ pub struct UnitState {
     pub exit_status: i32,
 }
 
-/// What a state of a unit means for its process.
+/// Meaning of a state of a unit for its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UnitFound {
     Starting,
