@@ -39,9 +39,11 @@ mainstay doctor --json >/root/doctor.json || [ $? -ne 2 ] || fail "doctor"
 [ "$(wc -L </root/doctor.txt)" -le 80 ] || fail "doctor is wider than 80 columns"
 
 step "use: a cluster of this machine with a resource and a service"
-ip link add dm0 type dummy
+# A pair, because not every kernel has dummy links.
+ip link add dm0 type veth peer name dm1
 ip address add 192.0.2.11/24 dev dm0
 ip link set dm0 up
+ip link set dm1 up
 mainstay cluster init --name p --as n1 --address 192.0.2.11 | tee /root/init.txt
 grep -q "mainstay cluster join --peer 192.0.2.11:7400" /root/init.txt || fail "init does not name the next line"
 mainstay resource create db --size 64MiB --journal 32MiB --replicas n1
@@ -67,7 +69,7 @@ sed -i -e 's/^#log = .*/log = "debug"/' -e 's/^#metrics_listen = .*/metrics_list
 mainstay config check
 systemctl reload mainstay-agent
 within 10 sh -c 'journalctl -u mainstay-agent | grep -q "agent.metrics_listen"'
-within 10 sh -c 'journalctl -u mainstay-agent | grep -q DEBUG'
+within 10 sh -c 'mainstay service status db >/dev/null; journalctl -u mainstay-agent | grep -q "DEBUG.*answered a request"'
 echo 'lgo = 1' >>/etc/mainstay/mainstay.toml
 ! mainstay config check || fail "a mistake is taken"
 systemctl reload mainstay-agent

@@ -138,7 +138,21 @@ pub fn router(agent: Arc<Agent>) -> Router {
             Refused(Problem::new(Code::NotFound, "there is no such route", "See the API's description."))
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
+        .layer(middleware::from_fn(log_request))
         .with_state(agent)
+}
+
+/// Logs each request at the level `debug`, with its status and how long its answer took.
+async fn log_request(request: Request, next: middleware::Next) -> Response {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let began = std::time::Instant::now();
+    let response = next.run(request).await;
+    let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::debug!(%method, path, status = response.status().as_u16(), ms, "answered a request");
+    response
 }
 
 /// Questions whose answers carry their age themselves, or have none.

@@ -22,6 +22,8 @@ pub enum Cause {
     First,
     /// An operator moved the service, or forced the promotion.
     Operator,
+    /// An operator drains the node.
+    Drained,
     /// The node died or lost its lease.
     NodeDead,
     /// The node gave the role up because its replica or engine could not go on.
@@ -35,6 +37,9 @@ pub enum Cause {
     ServiceFailed,
     /// The preferred node is in sync again.
     Failback,
+    /// The service goes where the services run that its placement ties it to, or away from those
+    /// that it is to be apart from.
+    Placement,
     /// The same node is primary again: its engine restarted, or its lease had ended.
     Restarted,
     /// A cause that this version does not know.
@@ -50,6 +55,7 @@ impl Cause {
         match self {
             Self::First => "first",
             Self::Operator => "operator",
+            Self::Drained => "drained",
             Self::NodeDead => "node-dead",
             Self::SteppedDown => "stepped-down",
             Self::DiskLost => "disk-lost",
@@ -57,6 +63,7 @@ impl Cause {
             Self::MemoryLost => "memory-lost",
             Self::ServiceFailed => "service-failed",
             Self::Failback => "failback",
+            Self::Placement => "placement",
             Self::Restarted => "restarted",
             Self::Other => "other",
         }
@@ -64,7 +71,7 @@ impl Cause {
 
     #[must_use]
     pub const fn decided_by(self) -> DecidedBy {
-        if matches!(self, Self::Operator) { DecidedBy::Operator } else { DecidedBy::Cluster }
+        if matches!(self, Self::Operator | Self::Drained) { DecidedBy::Operator } else { DecidedBy::Cluster }
     }
 }
 
@@ -182,6 +189,8 @@ impl State {
             Some(primary) if service.is_some_and(|service| service.failed_on(primary)) => {
                 Cause::ServiceFailed
             }
+            Some(primary) if self.is_drained(primary) => Cause::Drained,
+            Some(_) if self.tied_seat(resource) == Some(to) => Cause::Placement,
             Some(_) if service.is_some_and(|service| service.spec.policy.failback) => Cause::Failback,
             _ => Cause::Other,
         }

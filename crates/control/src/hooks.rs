@@ -51,7 +51,15 @@ pub fn due(state: &State, node: NodeId, done: u64, now_ms: u64) -> (Vec<Hook>, u
 
 /// Whether the cluster replaced a primary that it had lost.
 fn is_failover(cause: Cause) -> bool {
-    !matches!(cause, Cause::First | Cause::Restarted | Cause::Operator)
+    let planned = [
+        Cause::First,
+        Cause::Restarted,
+        Cause::Operator,
+        Cause::Drained,
+        Cause::Failback,
+        Cause::Placement,
+    ];
+    !planned.contains(&cause)
 }
 
 fn hooks_of(state: &State, event: &EventRecord) -> Vec<Hook> {

@@ -85,6 +85,12 @@ fn each_cause_is_told_as_it_was() {
     promote(&mut state, A, B);
     assert_eq!(cause_of_last(&state), Cause::Operator);
     assert_eq!(cause_of_last(&state).decided_by(), DecidedBy::Operator);
+    apply_at(&mut state, 0, Command::SetCordon { node: B, on: true, drain: true });
+    promote(&mut state, B, A);
+    assert_eq!(cause_of_last(&state), Cause::Drained);
+    assert_eq!(cause_of_last(&state).decided_by(), DecidedBy::Operator);
+    apply_at(&mut state, 0, Command::SetCordon { node: B, on: false, drain: false });
+    promote(&mut state, A, B);
     let version = state.resources[&R].record.version;
     apply_at(&mut state, 0, Command::StepDown { resource: R, version, node: B, reason: "its disk".into() });
     assert_eq!(cause_of_last(&state), Cause::SteppedDown);

@@ -176,7 +176,8 @@ fn await_service(
     let result = follow(&format!("service {name}"), wait.wait_s, || {
         let now: ServiceView = client.get(&path)?;
         progress.show(&summary(&now));
-        if let Some(reason) = now.advice.first() {
+        // A service that runs and waits for one of its addresses has advice, and is no failure.
+        if let Some(reason) = now.advice.first().filter(|_| now.phase != ServicePhase::Running) {
             let remedy = format!("Mend the cause, then run `mainstay service start {name}`.");
             let message = format!("service {name} {reason}{}", failure_lines(&now));
             return Err(Failure::new(Code::ServiceFailed, message, remedy));

@@ -423,7 +423,7 @@ fn both_families(lab: &Lab) -> Result<()> {
             ensure!(!line.is_empty() && !line.contains("tentative"), "{list}");
             // No program listens there: only the host that has the address refuses at once.
             for address in [ADDRESS, SIX] {
-                let connect = format!("timeout 2 bash -c '</dev/tcp/{address}/9' 2>&1; true");
+                let connect = format!("timeout 2 bash -c '</dev/tcp/{address}/9' 2>&1 || true");
                 let said = lab.shell("client", &connect)?;
                 ensure!(said.contains("refused"), "{address}: {said}");
             }
