@@ -22,6 +22,8 @@ help:
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
+	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
+	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
 	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
@@ -159,7 +161,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test units-test test-long
+.PHONY: deb install package-test units-test plain-units-test pacemaker-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -181,8 +183,19 @@ units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/units.sh $(DEV)/mainstay
 
+# Plain units of systemd that follow a resource, in such a machine.
+plain-units-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/plain-units.sh $(DEV)/mainstay
+
+# The OCF agent under ocf-tester and under Debian's Pacemaker on three nodes of a lab (root).
+pacemaker-test: deps
+	@scripts/deps.sh pacemaker
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/pacemaker/run.sh $(DEV)
+
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test units-test
+test-long: package-test plain-units-test pacemaker-test units-test
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

@@ -42,7 +42,7 @@ Maintainer: Mainstay <maintainers@mainstay.invalid>
 Installed-Size: $(du -k -s --exclude=DEBIAN "$tree" | cut -f1)
 Depends: libc6 (>= ${libc#GLIBC_}), libgcc-s1, init-system-helpers (>= 1.54), kmod
 Recommends: xfsprogs
-Suggests: fuse3, nbd-client
+Suggests: fuse3, nbd-client, resource-agents
 Section: admin
 Priority: optional
 Description: replicated block devices with failover of services

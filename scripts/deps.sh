@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need beyond the Rust toolchain and git. Debian 12 or newer,
 # as root. Changes nothing, and needs no network, when everything is there already. `deps.sh bench` also installs
-# the peers that `make bench` can measure, `deps.sh bench-vm` DRBD's programs; their services are not started.
+# the peers that `make bench` can measure, `deps.sh bench-vm` DRBD's programs, `deps.sh pacemaker` Pacemaker and
+# corosync; their services are not started.
 set -euo pipefail
 
 packages=()
@@ -56,6 +57,13 @@ if [ "${1:-}" = bench ]; then
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages+=(galera-4)
 fi
 [ "${1:-}" != bench-vm ] || need drbdadm drbd-utils
+if [ "${1:-}" = pacemaker ]; then
+    need ocf-tester resource-agents
+    need xmllint libxml2-utils
+    need corosync corosync
+    need pacemakerd pacemaker
+    need cibadmin pacemaker-cli-utils
+fi
 if [ ! -e /dev/fuse ] || [ ! -e /dev/loop-control ] || ! grep -qw xfs /proc/filesystems; then
     need modprobe kmod
 fi

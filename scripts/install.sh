@@ -40,6 +40,12 @@ for unit in mainstay-engine mainstay-agent; do
     sed "s|/usr/bin/mainstay|$prefix/bin/mainstay|" "$root/contrib/systemd/$unit.service" >"$work/$unit.service"
     put 644 "$work/$unit.service" "$unitdir/$unit.service"
 done
+# For those who keep Pacemaker or plain units: docs/pacemaker.md.
+put 755 "$root/contrib/ocf/resource" /usr/lib/ocf/resource.d/mainstay/resource
+put 755 "$root/contrib/systemd/mainstay-units" "$prefix/lib/mainstay/mainstay-units"
+sed "s|/usr/lib/mainstay|$prefix/lib/mainstay|" "$root/contrib/systemd/mainstay-resource@.service" >"$work/watcher"
+put 644 "$work/watcher" "$unitdir/mainstay-resource@.service"
+put 644 "$root/contrib/systemd/mainstay-resource@.target" "$unitdir/mainstay-resource@.target"
 [ -e "$destdir/etc/mainstay/mainstay.toml" ] || put 644 "$root/contrib/mainstay.toml" /etc/mainstay/mainstay.toml
 put 644 "$root/contrib/needrestart.conf" /etc/needrestart/conf.d/50-mainstay.conf
 

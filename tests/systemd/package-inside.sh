@@ -84,10 +84,22 @@ dpkg --install --force-confdef --force-confold /root/second.deb
 [ "$(starts)" = 1 ] || fail "the upgrade restarted the service"
 grep -q '^log = "debug"' /etc/mainstay/mainstay.toml || fail "the upgrade replaced the configuration"
 
+step "the installed programs run: told, refused without another replica, and done when that is wanted"
+mainstay status | tee /root/status.txt || true
+grep -q "than the one that the engine runs" /root/status.txt || fail "the status does not say that the engine is an old one"
+! mainstay node upgrade >/root/refused.txt || fail "it interrupts the only replica unasked"
+grep -q "cannot leave n1" /root/refused.txt || fail "the refusal does not say what stays: $(cat /root/refused.txt)"
+[ "$(pid mainstay-engine) $(pid mainstay-agent)" = "$engine $agent" ] || fail "a refused upgrade restarted something"
+mainstay node upgrade --interrupt
+[ "$(pid mainstay-engine)" != "$engine" ] && [ "$(pid mainstay-agent)" != "$agent" ] || fail "an old program runs on"
+within 20 sh -c "[ \"\$(wc -l </srv/db/starts)\" = 2 ]"
+! mainstay status | grep "than the one that the" || fail "the status calls the new programs old"
+mainstay node upgrade | grep -q "run what is installed" || fail "a second upgrade does something"
+
 step "a restart of the agent is no failover"
 systemctl restart mainstay-agent
 within 20 mainstay service status db
-[ "$(starts)" = 1 ] || fail "a restart of the agent restarted the service"
+[ "$(starts)" = 2 ] || fail "a restart of the agent restarted the service"
 
 step "an engine that stands still is started again"
 kill -STOP "$(pid mainstay-engine)"

@@ -24,6 +24,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/metrics.md",
     "docs/modes.md",
     "docs/nodes.md",
+    "docs/pacemaker.md",
     "docs/replica-directories.md",
     "docs/replicas.md",
     "docs/router.md",

@@ -14,6 +14,7 @@ use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
 use crate::metrics::Metrics;
 use crate::own_state;
+use crate::programs;
 use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
 use crate::reconciler_thread::Input;
@@ -26,7 +27,7 @@ use crate::transport::{Inbound, Notices, Transport, call};
 use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
-use mainstay_api::rest::ClusterView;
+use mainstay_api::rest::{ClusterView, ProgramsView};
 use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
@@ -614,6 +615,7 @@ impl Inbound for Agent {
                 let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();
                 let mut notices = replicas.map(|replicas| replicas.notices()).unwrap_or_default();
                 notices.extend(held::unreadable(&self.options.state_dir));
+                notices.extend(self.replaced_programs());
                 let lacks = self.lacks();
                 let pool = mainstay_pool::of_node(&self.options.state_dir);
                 match pool.make().and_then(|()| pool.space()) {
@@ -633,6 +635,19 @@ impl Inbound for Agent {
 }
 
 impl Agent {
+    /// The agent and the engine of this node.
+    #[must_use]
+    pub fn programs(&self) -> ProgramsView {
+        let engine = self.engine.pid().and_then(programs::of);
+        ProgramsView { agent: programs::of(std::process::id()), engine }
+    }
+
+    fn replaced_programs(&self) -> Vec<(String, Notice)> {
+        let node = self.member().map(|member| member.identity.name.clone()).unwrap_or_default();
+        let ProgramsView { agent, engine } = self.programs();
+        programs::notices([("agent", agent), ("engine", engine)], &node)
+    }
+
     /// Reads the output of a process on this node. The names become parts of a path.
     fn log_of(&self, service: &str, process: &str, wanted: logs::Wanted) -> CallReply {
         if ![service, process].into_iter().all(valid_name) {

@@ -132,6 +132,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/service-check", post(service_check::check))
         .route("/v1/events", get(events))
         .route("/v1/history", get(history::history))
+        .route("/v1/programs", get(nodes::programs))
         .route(destinations::PATH, get(destinations::answer))
         .route("/metrics", get(listener::answer))
         .fallback(async || {
@@ -156,8 +157,8 @@ async fn log_request(request: Request, next: middleware::Next) -> Response {
 }
 
 /// Questions whose answers carry their age themselves, or have none.
-const OWN_AGE: [&str; 6] =
-    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", destinations::PATH, "/metrics"];
+const OWN_AGE: [&str; 7] =
+    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/v1/programs", destinations::PATH, "/metrics"];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.

@@ -23,6 +23,7 @@ pub mod messages;
 pub mod metrics;
 pub mod own_state;
 pub mod ports;
+pub mod programs;
 pub mod raft;
 mod reach;
 pub mod reconciler_thread;

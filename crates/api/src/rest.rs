@@ -57,6 +57,7 @@
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
+//! | `GET /v1/programs` | | [`ProgramsView`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
@@ -64,6 +65,7 @@ mod destinations;
 mod history;
 mod nodes;
 mod placement;
+mod programs;
 mod scrubs;
 mod services;
 mod settings;
@@ -77,6 +79,7 @@ pub use mainstay_types::{
 };
 pub use nodes::*;
 pub use placement::*;
+pub use programs::*;
 pub use scrubs::*;
 use serde::{Deserialize, Serialize};
 pub use services::*;

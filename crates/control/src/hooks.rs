@@ -51,14 +51,8 @@ pub fn due(state: &State, node: NodeId, done: u64, now_ms: u64) -> (Vec<Hook>, u
 
 /// Whether the cluster replaced a primary that it had lost.
 fn is_failover(cause: Cause) -> bool {
-    let planned = [
-        Cause::First,
-        Cause::Restarted,
-        Cause::Operator,
-        Cause::Drained,
-        Cause::Failback,
-        Cause::Placement,
-    ];
+    let planned =
+        [Cause::First, Cause::Restarted, Cause::Operator, Cause::Drained, Cause::Failback, Cause::Placement];
     !planned.contains(&cause)
 }
 

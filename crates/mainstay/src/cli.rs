@@ -305,6 +305,19 @@ pub enum NodeCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+    /// Run the installed version on this machine: drain the node, start agent and engine anew as
+    /// units of systemd, wait until its replicas are in sync, and let services come again. Does
+    /// nothing if both run what is installed. Exits with 4 if something cannot leave the node.
+    Upgrade {
+        /// Start both anew although they run what is installed.
+        #[arg(long)]
+        always: bool,
+        /// Do not drain the node: its services stop while the engine starts anew.
+        #[arg(long)]
+        interrupt: bool,
+        #[command(flatten)]
+        wait: UpgradeWait,
+    },
     /// Begin or end the maintenance of a node. Mainstay then moves, starts, restarts and stops
     /// nothing there by itself, and what is there DOES NOT FAIL OVER. It goes on watching.
     Maintenance {
@@ -504,6 +517,13 @@ pub struct WaitArgs {
     #[arg(long)]
     pub no_wait: bool,
     /// Give up waiting after this many seconds; the work goes on.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = duration::parse_s)]
+    pub wait_s: u64,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub struct UpgradeWait {
+    /// Give up waiting for one step after this many seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = duration::parse_s)]
     pub wait_s: u64,
 }

@@ -10,7 +10,7 @@ use crate::recovery;
 use crate::transport::call;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
-    Accepted, BACKUP_FORMAT, ClusterBackup, NodeAddress, NodeRemoval, NodeRemove, NodeReplace,
+    Accepted, BACKUP_FORMAT, ClusterBackup, NodeAddress, NodeRemoval, NodeRemove, NodeReplace, ProgramsView,
 };
 use mainstay_control::members::Addresses;
 use mainstay_control::state::Command;
@@ -54,6 +54,10 @@ fn removal_of(view: &View, node: NodeId) -> NodeRemoval {
     let held: Vec<ResourceId> =
         view.state.resources.keys().copied().filter(|id| holds(id) && !lost.contains(id)).collect();
     NodeRemoval { lost: names(view, lost), replicas: names(view, held) }
+}
+
+pub(super) async fn programs(AppState(agent): App) -> ApiResult<ProgramsView> {
+    blocking(move || Ok(agent.programs())).await
 }
 
 pub(super) async fn removal(AppState(agent): App, Path(name): Path<String>) -> ApiResult<NodeRemoval> {

@@ -1,6 +1,6 @@
 //! Where services run, and what is left alone.
 
-use super::{ApiResult, App, JsonRequest, blocking, change, find_node, unknown_service};
+use super::{ApiResult, App, JsonRequest, blocking, change, find_node, unknown_service, users};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
@@ -58,8 +58,12 @@ pub async fn cordon(
     Path(name): Path<String>,
     JsonRequest(CordonSet { on, drain }): JsonRequest<CordonSet>,
 ) -> ApiResult<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
         let node = find_node(view, &name)?;
+        if on && drain {
+            users::refuse_drain(&asked, view, node)?;
+        }
         let message = match (on, drain) {
             (false, _) => format!("services and primaries may come to {name} again"),
             (true, false) => {

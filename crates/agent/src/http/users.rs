@@ -170,6 +170,22 @@ pub(super) fn refuse_held(
     }
 }
 
+/// Refuses to drain a node while something but a service itself uses what would leave it.
+pub(super) fn refuse_drain(agent: &Arc<Agent>, view: &View, node: NodeId) -> Result<(), Problem> {
+    let doing = format!("{} cannot be drained", view.state.node_name(node));
+    let led = |resource: &&Resource| resource.record.primary == Some(node) && !resource.deleting;
+    for resource in view.state.resources.values().filter(led) {
+        match view.state.service_of(resource.id) {
+            Some((name, _)) => {
+                let or = format!("Or move the service first: `mainstay service move {name} --to NODE --force`.");
+                refuse_held(agent, view, name, &doing, &or)?;
+            }
+            None => refuse_used_to_move(agent, view, resource, &doing)?,
+        }
+    }
+    Ok(())
+}
+
 /// Adds the way to make a change all the same. A frozen file system leaves none: the stop would
 /// wait for the thaw, too.
 pub(super) fn or_by_force(refusal: &mut Problem, or: &str) {

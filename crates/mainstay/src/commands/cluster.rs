@@ -1,6 +1,6 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::{checked_name, nodes, placement, settings};
+use super::{checked_name, nodes, placement, settings, upgrade};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -99,6 +99,10 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         NodeCommand::Cordon { name } => placement::cordon(name, true, client, output)?,
         NodeCommand::Uncordon { name } => placement::cordon(name, false, client, output)?,
         NodeCommand::Drain { name, wait } => return placement::drain(name, *wait, client, output),
+        NodeCommand::Upgrade { always, interrupt, wait } => {
+            let how = upgrade::How { always: *always, interrupt: *interrupt, wait_s: wait.wait_s };
+            return upgrade::upgrade(how, client, output);
+        }
         NodeCommand::Maintenance { name, set } => {
             let path = format!("/v1/nodes/{}", checked_name(name)?);
             placement::maintain(&path, *set, client, output)?;

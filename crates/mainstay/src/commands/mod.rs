@@ -17,6 +17,7 @@ pub mod service;
 mod settings;
 pub mod snapshot;
 pub mod status;
+mod upgrade;
 
 use crate::connect::checked_name;
 use crate::failure::{Code, Failure, Outcome};

@@ -27,28 +27,12 @@ pub fn cordon(name: &str, on: bool, client: &Client, output: Output) -> Outcome<
 
 /// Empties a node. Returns the exit code.
 pub fn drain(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<u8> {
-    let path = format!("/v1/nodes/{}/cordon", checked_name(name)?);
-    let mut accepted: Accepted = client.put(&path, &CordonSet { on: true, drain: true })?;
+    let mut accepted = begin_drain(name, client)?;
     let mut code = 0;
     if !wait.no_wait {
         let undo = format!("mainstay node uncordon {name}");
         let _told = GoesOn::work(&format!("draining node {name}"), "mainstay node list", &undo);
-        let mut progress = Progress::new();
-        let mut left = Vec::new();
-        let result = follow(&format!("draining node {name}"), wait.wait_s, || {
-            left = primaries(name, client)?;
-            progress.show(&format!("still on {name}: {}", left.join(", ")));
-            let reasons = stuck(&left, name, client)?;
-            Ok((left.is_empty() || reasons.len() == left.len()).then_some(reasons))
-        });
-        drop(progress);
-        let reasons = match result {
-            Err(failure) if failure.problem.code == Code::WaitOver => {
-                let waits = |resource: &String| format!("{resource} is still on its way");
-                left.iter().map(waits).collect()
-            }
-            result => result?,
-        };
+        let reasons = emptied(name, wait.wait_s, client)?;
         accepted.message = match reasons.is_empty() {
             true => format!("nothing is left on {name}; nothing comes back until `{undo}`"),
             false => format!("something stays on {name}:\n  {}", reasons.join("\n  ")),
@@ -57,6 +41,30 @@ pub fn drain(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Out
     }
     output.result(&accepted, |accepted| accepted.message.clone())?;
     Ok(code)
+}
+
+pub fn begin_drain(name: &str, client: &Client) -> Outcome<Accepted> {
+    let path = format!("/v1/nodes/{}/cordon", checked_name(name)?);
+    Ok(client.put(&path, &CordonSet { on: true, drain: true })?)
+}
+
+/// Waits until nothing is left on a node that is drained. Returns why what stays there cannot leave.
+pub fn emptied(name: &str, wait_s: u64, client: &Client) -> Outcome<Vec<String>> {
+    let mut progress = Progress::new();
+    let mut left = Vec::new();
+    let result = follow(&format!("draining node {name}"), wait_s, || {
+        left = primaries(name, client)?;
+        progress.show(&format!("still on {name}: {}", left.join(", ")));
+        let reasons = stuck(&left, name, client)?;
+        Ok((left.is_empty() || reasons.len() == left.len()).then_some(reasons))
+    });
+    drop(progress);
+    match result {
+        Err(failure) if failure.problem.code == Code::WaitOver => {
+            Ok(left.iter().map(|resource| format!("{resource} is still on its way")).collect())
+        }
+        result => result,
+    }
 }
 
 /// The resources whose primary is on a node.

@@ -463,7 +463,7 @@ fn both_families(lab: &Lab) -> Result<()> {
     for (place, node) in NODES.into_iter().chain(["client"]).enumerate() {
         let own = format!("fd00:213::{}/64", place + 1);
         // A node whose power was cut has a new interface.
-        lab.shell(node, &format!("ip -6 address del {own} dev eth0 2>/dev/null; true"))?;
+        lab.shell(node, &format!("ip -6 address del {own} dev eth0 2>/dev/null || true"))?;
     }
     Ok(())
 }

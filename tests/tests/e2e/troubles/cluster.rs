@@ -7,6 +7,7 @@ use mainstay_api::rest::{EventsPage, Health, NodeStatus, ServicePhase, StatusVie
 use mainstay_tests::command::{self, Finished};
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_disk_that_hangs_is_told", hanging_disk),
     ("troubles_a_stuck_service_is_silent_before_it_runs_elsewhere", stuck_service),
     ("troubles_a_voter_that_receives_no_entries_is_told", voter_without_entries),
+    ("troubles_a_node_starts_its_programs_anew_while_its_service_runs_elsewhere", upgraded_node),
 ];
 
 const NAME: &str = "scratch";
@@ -454,6 +456,39 @@ const STANDSTILLS: [(&str, Act, Act); 3] = [
         |lab, node| lab.lab(&["resume", node]).map(drop),
     ),
 ];
+
+/// `node upgrade` of the node that serves. What starts the nodes of a lab is no systemd, so a script
+/// with its name ends the program, which then starts again.
+fn upgraded_node(lab: &Lab) -> Result<()> {
+    const SYSTEMCTL: &str =
+        "#!/bin/sh\nunit=${2#mainstay-}\nkill $(pgrep -f \"[m]ainstay ${unit%.service} \")\n";
+    make(lab, &["n1", "n2"])?;
+    let process = "[[process]]\nname = 'w'\ncommand = ['sleep', '100000']\n";
+    lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{process}"))?;
+    ensure!(lab.wait_running(NAME, LIMIT)? == "n1", "it does not run where it was to");
+    let nothing = on(lab, "n1", &["node", "upgrade"])?;
+    ensure!(nothing.code() == 0 && nothing.stdout.contains("run what is installed"), "{nothing:?}");
+    let directory = lab.dir().join("systemctl");
+    std::fs::create_dir_all(&directory)?;
+    let script = directory.join("systemctl");
+    std::fs::write(&script, SYSTEMCTL)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let before = [lab.pids("n1", "engine")?, lab.pids("n1", "agent")?];
+    let upgrade = format!("PATH={}:$PATH mainstay node upgrade --always", directory.display());
+    let mut upgrading = lab.inside("n1", &["sh", "-c", &upgrade]);
+    let upgraded = command::finish(&mut upgrading, LIMIT)?;
+    ensure!(upgraded.code() == 0 && upgraded.stdout.contains("agent and engine"), "{upgraded:?}");
+    let after = [lab.pids("n1", "engine")?, lab.pids("n1", "agent")?];
+    ensure!(before[0] != after[0] && before[1] != after[1], "{before:?} {after:?}");
+    let view = lab.service(NAME)?;
+    ensure!(view.node.as_deref() == Some("n2") && view.phase == ServicePhase::Running, "{view:?}");
+    let cluster = status_of(lab, "n1")?.cluster.context("a cluster")?;
+    ensure!(cluster.nodes.iter().all(|node| node.cordon.is_none()), "{cluster:?}");
+    ensure!(lab.resource(NAME)?.health == Health::Ok, "it is not in order");
+    lab.cli(&["service", "delete", NAME])?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n3")
+}
 
 /// Large packets to a voter are lost: heartbeats pass, entries do not.
 fn voter_without_entries(lab: &Lab) -> Result<()> {

@@ -106,16 +106,17 @@ fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("mkfs.ext4 -q {device} && mkdir -p {POINT} && mount {device} {POINT}"))?;
     lab.cli(&["snapshot", "create", NAME, "before"])?;
     lab.shell(&node, &format!("echo kept >{POINT}/file && sync {POINT}/file"))?;
-    let verbs: [&[&str]; 4] = [
+    let verbs: [&[&str]; 5] = [
         &["snapshot", "rollback", NAME, "before"],
         &["resource", "delete", NAME, "--yes"],
         &["resource", "remove-replica", NAME, &node],
+        &["node", "drain", &node],
         &["resource", "force-promote", NAME, other_than(&node), "--accept-loss"],
     ];
-    for verb in &verbs[..3] {
+    for verb in &verbs[..4] {
         refused(&lab.try_cli(verb)?, &["device-in-use", &node, POINT])?;
     }
-    refused(&lab.try_cli(verbs[3])?, &[])?;
+    refused(&lab.try_cli(verbs[4])?, &[])?;
     let unasked = lab.try_cli(&["resource", "delete", NAME])?;
     ensure!(unasked.code() == 2, "without a terminal it needs --yes: {unasked:?}");
     let kept =
@@ -282,6 +283,7 @@ fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
     for script in [format!("cd {path}"), format!("exec 3<{path}/file"), namespace.to_owned()] {
         let holder = Holder::new(lab, &node, &script)?;
         refused(&lab.try_cli(&go)?, &["device-in-use", &holder.named(), "--force"])?;
+        refused(&lab.try_cli(&["node", "drain", &node])?, &["device-in-use", &holder.named(), "--force"])?;
         ensure!(lab.wait_running(NAME, LIMIT)? == node, "it goes on where it was");
     }
     lab.shell(&node, &format!("fsfreeze --freeze {path}"))?;

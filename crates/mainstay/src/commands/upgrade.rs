@@ -1,0 +1,242 @@
+//! `mainstay node upgrade`: the installed version runs on this machine, with as little interruption
+//! as a planned move has.
+//!
+//! ```text
+//!   look ──▶ drain ──▶ engine anew ──▶ agent anew ──▶ in sync ──▶ uncordon
+//!     │        └─ something cannot leave: uncordon, and nothing was started anew
+//!     └─ both run what is installed: nothing to do
+//! ```
+//!
+//! The agent comes first: services run on while it starts anew, and start once after the engine.
+//!
+//! Guarantees
+//! - The engine of a node on which a primary is left is not started anew, unless the operator wants
+//!   the interruption.
+//! - A node that another command has drained or cordoned stays so.
+//! - If it fails on the way, the error names the command that ends the drain.
+
+use super::{follow, placement};
+use crate::failure::{Code, Failure, Outcome, exit};
+use crate::interrupt::GoesOn;
+use crate::output::Output;
+use mainstay_api::rest::{
+    Accepted, ClusterView, CordonSet, NodeStatus, ProgramView, ProgramsView, ResourceView, StatusView,
+};
+use mainstay_client::Client;
+use serde::Serialize;
+use std::process::Command;
+
+const ENGINE_UNIT: &str = "mainstay-engine.service";
+const AGENT_UNIT: &str = "mainstay-agent.service";
+
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    pub always: bool,
+    pub interrupt: bool,
+    pub wait_s: u64,
+}
+
+#[derive(Serialize)]
+struct Upgraded {
+    node: Option<String>,
+    /// Programs that were started anew.
+    restarted: Vec<&'static str>,
+    /// Why resources could not leave the node; then nothing was started anew.
+    stays: Vec<String>,
+}
+
+pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
+    let programs: ProgramsView = client.get("/v1/programs")?;
+    let due = |program: &Option<ProgramView>| {
+        program.as_ref().is_some_and(|program| how.always || program.replaced)
+    };
+    let (agent, engine) = (due(&programs.agent), due(&programs.engine));
+    let cluster = client.get::<StatusView>("/v1/status")?.cluster;
+    let node = cluster.as_ref().map(|cluster| cluster.this_node.clone());
+    let mut upgraded = Upgraded { node: node.clone(), restarted: Vec::new(), stays: Vec::new() };
+    if !agent && !engine {
+        return told(&upgraded, output);
+    }
+    ensure_here(&programs)?;
+    if let Some(cluster) = &cluster {
+        ensure_majority(cluster)?;
+    }
+    let mut drained = false;
+    if engine
+        && !how.interrupt
+        && let (Some(cluster), Some(node)) = (&cluster, &node)
+    {
+        let known = cluster.nodes.iter().find(|known| known.name == *node);
+        let was = known.and_then(|known| known.cordon.as_ref()).map(|cordon| cordon.drain);
+        output.note(&format!("draining {node} …"));
+        placement::begin_drain(node, client)?;
+        // What it was before comes back, whatever follows.
+        drained = was != Some(true);
+        let back = CordonSet { on: was.is_some(), drain: false };
+        upgraded.stays = placement::emptied(node, how.wait_s, client)?;
+        if !upgraded.stays.is_empty() {
+            if drained {
+                let _: Accepted = client.put(&format!("/v1/nodes/{node}/cordon"), &back)?;
+            }
+            return told(&upgraded, output);
+        }
+        if was == Some(false) {
+            drained = false;
+            let _: Accepted = client.put(&format!("/v1/nodes/{node}/cordon"), &back)?;
+        }
+    }
+    let undo = node.as_ref().filter(|_| drained).map(|node| format!("mainstay node uncordon {node}"));
+    let hint = undo.as_ref().map_or_else(String::new, |undo| format!(" Then `{undo}`."));
+    let with_hint = |mut failure: Failure| {
+        failure.problem.remedy += &hint;
+        failure
+    };
+    let _told = undo.as_ref().map(|undo| GoesOn::unless_told(format!("The node is drained until `{undo}`.")));
+    for (role, unit, old) in
+        [("agent", AGENT_UNIT, &programs.agent), ("engine", ENGINE_UNIT, &programs.engine)]
+    {
+        if (role == "engine" && !engine) || (role == "agent" && !agent) {
+            continue;
+        }
+        output.note(&format!("starting the {role} anew …"));
+        restart(unit, &hint)?;
+        let before = old.as_ref().map(|program| program.pid);
+        follow(&format!("waiting for the {role}"), how.wait_s, || {
+            // It does not answer while it starts.
+            let Ok(now) = client.get::<ProgramsView>("/v1/programs") else { return Ok(None) };
+            // The agent is of no use before it has found the engine.
+            if programs.engine.is_some() && now.engine.is_none() {
+                return Ok(None);
+            }
+            let of_role = if role == "engine" { now.engine } else { now.agent };
+            Ok(of_role.filter(|program| Some(program.pid) != before))
+        })
+        .map_err(with_hint)?;
+        upgraded.restarted.push(role);
+    }
+    if let Some(node) = &node {
+        follow(&format!("waiting until the replicas on {node} are in sync"), how.wait_s, || {
+            let Ok(resources) = client.get::<Vec<ResourceView>>("/v1/resources") else { return Ok(None) };
+            Ok(resources.iter().all(|resource| in_sync(resource, node)).then_some(()))
+        })
+        .map_err(with_hint)?;
+        if drained {
+            let _: Accepted =
+                client.put(&format!("/v1/nodes/{node}/cordon"), &CordonSet { on: false, drain: false })?;
+        }
+    }
+    told(&upgraded, output)
+}
+
+/// Whether the replica of a node is in sync, if it has one that can be.
+fn in_sync(resource: &ResourceView, node: &str) -> bool {
+    let own = resource.replicas.iter().find(|replica| replica.node == node);
+    own.is_none_or(|replica| replica.in_sync || replica.broken.is_some())
+}
+
+fn told(upgraded: &Upgraded, output: Output) -> Outcome<u8> {
+    output.result(upgraded, |upgraded| {
+        let node = upgraded.node.as_deref().unwrap_or("this machine");
+        match (upgraded.stays.is_empty(), upgraded.restarted.as_slice()) {
+            (false, _) => format!(
+                "something cannot leave {node}, so nothing was started anew:\n  {}\nTo stop it there meanwhile: `mainstay node upgrade --interrupt`",
+                upgraded.stays.join("\n  ")
+            ),
+            (true, []) => format!("agent and engine of {node} run what is installed"),
+            (true, restarted) => format!("{node}: started anew and in sync: {}", restarted.join(" and ")),
+        }
+    })?;
+    Ok(if upgraded.stays.is_empty() { 0 } else { exit::ATTENTION })
+}
+
+/// # Errors
+/// When the agent that answers runs on another machine than this command.
+fn ensure_here(programs: &ProgramsView) -> Outcome<()> {
+    let is_here = |program: &ProgramView| {
+        let command = std::fs::read_to_string(format!("/proc/{}/cmdline", program.pid)).unwrap_or_default();
+        command.split('\0').nth(1) == Some("agent")
+    };
+    if programs.agent.as_ref().is_some_and(is_here) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::Unreachable,
+        "the agent that answers does not run on this machine".to_owned(),
+        "Run `mainstay node upgrade` on the machine itself, without --node and --agent.".to_owned(),
+    ))
+}
+
+/// # Errors
+/// When the other voters that live are no majority: while the agent starts anew, no node could renew
+/// its lease. A cluster whose voters all live stands that for a moment.
+fn ensure_majority(cluster: &ClusterView) -> Outcome<()> {
+    let voters = || cluster.nodes.iter().filter(|node| node.voter);
+    let lives = |name: &str, status: NodeStatus| name != cluster.this_node && status == NodeStatus::Alive;
+    let others = voters().filter(|node| lives(&node.name, node.status)).count();
+    let dead: Vec<&str> =
+        voters().filter(|node| node.status != NodeStatus::Alive).map(|node| node.name.as_str()).collect();
+    let is_voter = voters().any(|node| node.name == cluster.this_node);
+    if !is_voter || dead.is_empty() || 2 * others > voters().count() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::VoteNeeded,
+        format!("without {} no majority of the voters lives: {} is dead", cluster.this_node, dead.join(", ")),
+        "Bring the dead node back first.".to_owned(),
+    ))
+}
+
+fn restart(unit: &str, hint: &str) -> Outcome<()> {
+    let failed = |why: String| {
+        let remedy = format!("Start it anew in the way of this machine.{hint}");
+        Failure::new(Code::Io, format!("`systemctl restart {unit}` failed: {why}"), remedy)
+    };
+    let done = Command::new("systemctl")
+        .args(["restart", unit])
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(failed(said.lines().next().unwrap_or("it says nothing").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::rest::NodeView;
+
+    fn cluster(dead: &[&str], voters: &[&str]) -> ClusterView {
+        let node = |name: &&str| {
+            let status = if dead.contains(name) { "dead" } else { "alive" };
+            let view = serde_json::json!({
+                "id": 1, "name": name, "agent_address": "", "engine_address": "", "status": status,
+                "generation": 1, "voter": true, "leader": false, "connected": true, "pool_free_bytes": null
+            });
+            serde_json::from_value::<NodeView>(view).unwrap()
+        };
+        let nodes: Vec<NodeView> = voters.iter().map(node).collect();
+        let view = serde_json::json!({
+            "id": 1, "name": "c", "revision": 1, "leader": null, "this_node": "n1", "lease_ms": 2000,
+            "heartbeat_ms": 400, "nodes": nodes
+        });
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn an_agent_that_the_majority_rests_on_is_not_started_anew() {
+        for (dead, voters, is_fine) in [
+            (&[][..], &["n1"][..], true),
+            (&[], &["n1", "n2"], true),
+            (&[], &["n1", "n2", "n3"], true),
+            (&["n2"], &["n1", "n2", "n3"], false),
+            (&["n3"], &["n1", "n2", "n3", "n4", "n5"], true),
+            (&["n3", "n4"], &["n1", "n2", "n3", "n4", "n5"], false),
+            (&["n3"], &["n2", "n3", "n4"], true),
+        ] {
+            let refused = ensure_majority(&cluster(dead, voters));
+            assert_eq!(refused.is_ok(), is_fine, "{dead:?} of {voters:?}");
+        }
+    }
+}
