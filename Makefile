@@ -21,6 +21,7 @@ help:
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
+	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
 	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
 	@echo "make test-long  the tests that are too long for make test"
@@ -160,7 +161,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test plain-units-test pacemaker-test test-long
+.PHONY: deb install package-test units-test plain-units-test pacemaker-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -177,6 +178,11 @@ package-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/package.sh $(DEV)/mainstay
 
+# Units as processes of services, in such a machine (root).
+units-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/units.sh $(DEV)/mainstay
+
 # Plain units of systemd that follow a resource, in such a machine.
 plain-units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
@@ -189,7 +195,7 @@ pacemaker-test: deps
 	@tests/pacemaker/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test plain-units-test pacemaker-test
+test-long: package-test plain-units-test pacemaker-test units-test
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
