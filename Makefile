@@ -22,6 +22,7 @@ help:
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
+	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
 	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
 	@echo "make test-long  the tests that are too long for make test"
@@ -161,7 +162,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test plain-units-test pacemaker-test test-long
+.PHONY: deb install package-test units-test plain-units-test pacemaker-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -184,6 +185,11 @@ book:
 	@command -v mdbook >/dev/null || { echo "make book needs mdBook: cargo install --locked mdbook" >&2; exit 1; }
 	mdbook build docs
 
+# Units as processes of services, in such a machine (root).
+units-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/units.sh $(DEV)/mainstay
+
 # Plain units of systemd that follow a resource, in such a machine.
 plain-units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
@@ -196,7 +202,7 @@ pacemaker-test: deps
 	@tests/pacemaker/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test plain-units-test pacemaker-test
+test-long: package-test plain-units-test pacemaker-test units-test
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

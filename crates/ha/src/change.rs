@@ -106,6 +106,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             name: _,
             command,
             ocf,
+            unit,
             prepare,
             user,
             prepare_user,
@@ -121,6 +122,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         } = old;
         changes.value(field("command"), command, &new.command, true);
         ocf_changes(&field("ocf"), ocf.as_ref(), new.ocf.as_ref(), changes);
+        changes.text(field("unit"), unit.as_ref(), new.unit.as_ref(), true);
         changes.value(field("prepare"), prepare, &new.prepare, true);
         changes.text(field("user"), user.as_ref(), new.user.as_ref(), true);
         changes.text(field("prepare_user"), prepare_user.as_ref(), new.prepare_user.as_ref(), true);

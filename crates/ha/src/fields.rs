@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-pub(crate) const FIELDS: [Field; 87] = [
+pub(crate) const FIELDS: [Field; 88] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -53,6 +53,7 @@ pub(crate) const FIELDS: [Field; 87] = [
         "a whole number",
         "ocf = { agent = \"ocf:heartbeat:pgsql\", monitor_failures = 2 }",
     ),
+    ("process[].unit", "the name of a unit", "unit = \"mariadb.service\""),
     ("process[].prepare", "a list of strings", "prepare = [\"/usr/local/bin/init-db\"]"),
     ("process[].prepare[]", "a string", "prepare = [\"/usr/local/bin/init-db\", \"/srv/db\"]"),
     ("process[].user", "a string", "user = \"mysql\""),

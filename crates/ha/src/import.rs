@@ -5,7 +5,7 @@
 //! | `ocf:heartbeat:Filesystem` on a device of the resource, or a `.mount` unit | `[mount]` |
 //! | `ocf:heartbeat:IPaddr2` | `[vip]` |
 //! | another agent | `[[process]]` with `ocf` |
-//! | a `.service` unit of this machine | `[[process]]` with the unit's command, user and environment |
+//! | a `.service` unit | `[[process]]` with `unit` |
 //!
 //! Guarantees
 //! - Every entry and every option of the promoter is told of: what it became, or why it has no
@@ -14,6 +14,7 @@
 
 use crate::ocf::Ocf;
 use crate::spec::{ServiceSpec, SpecError, name_field, valid_name};
+use crate::unit;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -214,7 +215,7 @@ impl<'a> Import<'a> {
                     }
                 }
                 "preferred-nodes-policy" if options.contains_key("preferred-nodes") => {}
-                "runner" if is("systemd") => self.map(name, "the agent runs what its units would run"),
+                "runner" if is("systemd") => self.map(name, "systemd runs its units, when the agent says so"),
                 "runner" if is("shell") => {}
                 "on-quorum-loss" if is("shutdown") => {
                     self.map(name, "a node without a majority stops its services before its lease ends");
@@ -364,27 +365,35 @@ impl<'a> Import<'a> {
             self.mount = Some(Table::from_iter([("path".to_owned(), text(&path))]));
             return;
         }
-        let name = self.process_name(base);
-        let made = match (kind, unit_file(entry)) {
-            ("service", Some(text)) => process_of_unit(&text),
-            ("service", None) => Err("there is no such unit on this machine".to_owned()),
-            _ => Err(format!("Mainstay runs no units of the kind {kind}")),
-        };
-        match made {
-            Ok(table) => {
-                self.map(
-                    entry,
-                    &format!("process {name} with the command of the unit; check it, and run `systemctl disable --now {entry}` on every node"),
-                );
-                let mut process = Table::from_iter([("name".to_owned(), text(&name))]);
-                process.extend(table);
-                self.processes.push(process);
-            }
-            Err(why) => {
-                self.leave_out(entry, &format!("{why}; complete process {name} below with the program that it runs, in the foreground"));
-                self.to_complete.push(name);
-            }
+        if kind != "service" {
+            return self.leave_out(entry, &format!("Mainstay runs no units of the kind {kind}"));
         }
+        let unit = entry;
+        if let Err(error) = unit::validate("unit", unit) {
+            return self.leave_out(entry, &format!("{}; {}", error.problem, error.remedy));
+        }
+        if self.processes.iter().any(|table| table.get("unit") == Some(&text(unit))) {
+            return self.leave_out(entry, "it is there already");
+        }
+        let name = self.process_name(base);
+        let unit_text = unit_file(unit);
+        if unit_text.as_deref().and_then(type_of_unit) == Some("oneshot") {
+            self.leave_out(
+                entry,
+                &format!(
+                    "it is a unit of Type=oneshot, which runs nothing that could be watched; write its command as `prepare` of a process, or complete process {name} below"
+                ),
+            );
+            self.to_complete.push(name);
+            return;
+        }
+        let here = if unit_text.is_none() { " (there is no such unit on this machine)" } else { "" };
+        self.map(
+            entry,
+            &format!("process {name} with unit{here}; run `systemctl disable --now {unit}` on every node"),
+        );
+        self.processes
+            .push(Table::from_iter([("name".to_owned(), text(&name)), ("unit".to_owned(), text(unit))]));
     }
 
     /// A name that a process may have and no other one has.
@@ -466,75 +475,21 @@ impl<'a> Import<'a> {
     }
 }
 
-/// The fields of a process that runs what a unit of systemd runs.
-fn process_of_unit(unit: &str) -> Result<Table, String> {
-    let joined = unit.replace("\\\n", " ");
-    let lines = joined.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+/// The `Type=` of a unit, if it names one.
+fn type_of_unit(unit: &str) -> Option<&str> {
+    let lines = unit.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let mut in_service = false;
-    let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut kind = None;
     for line in lines {
         if line.starts_with('[') {
             in_service = line == "[Service]";
-        } else if let (true, Some((name, value))) = (in_service, line.split_once('=')) {
-            let list = values.entry(name.trim()).or_default();
-            // An empty value takes back those before it.
-            if value.trim().is_empty() { list.clear() } else { list.push(value.trim()) }
+        } else if let (true, Some((name, value))) = (in_service, line.split_once('='))
+            && name.trim() == "Type"
+        {
+            kind = Some(value.trim()).filter(|value| !value.is_empty());
         }
     }
-    let last = |name: &str| values.get(name).and_then(|list| list.last().copied());
-    match last("Type").unwrap_or("simple") {
-        "simple" | "exec" | "notify" | "notify-reload" => {}
-        kind => {
-            return Err(format!(
-                "it is a unit of Type={kind}, whose program does not stay in the foreground"
-            ));
-        }
-    }
-    let environment: BTreeMap<String, String> = values
-        .get("Environment")
-        .into_iter()
-        .flatten()
-        .flat_map(|line| words_of(line))
-        .filter_map(|word| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .collect();
-    let start = last("ExecStart").ok_or("it has no ExecStart")?;
-    // A word that is one variable becomes its words, and none if it is not set.
-    let words = words_of(start).into_iter().enumerate().flat_map(|(at, word)| {
-        let word = if at == 0 { word.trim_start_matches(['@', '-', ':', '+', '!']).to_owned() } else { word };
-        let variable = word
-            .strip_prefix("${")
-            .and_then(|rest| rest.strip_suffix('}'))
-            .or_else(|| word.strip_prefix('$'));
-        match variable {
-            Some(name) => environment.get(name).map_or_else(Vec::new, |value| words_of(value)),
-            None => vec![word],
-        }
-    });
-    let command: Vec<String> = words.collect();
-    if command.is_empty() || command.iter().any(|word| word.contains(['%', '$'])) {
-        return Err(format!("its command has parts that only systemd fills in: {start}"));
-    }
-    let mut table = Table::from_iter([(
-        "command".to_owned(),
-        Value::Array(command.iter().map(|word| text(word)).collect()),
-    )]);
-    if let Some(user) = last("User") {
-        table.insert("user".into(), text(user));
-    }
-    if !environment.is_empty() {
-        let values = environment.iter().map(|(name, value)| (name.clone(), text(value)));
-        table.insert("env".into(), Value::Table(values.collect()));
-    }
-    if let Some(directories) = last("RuntimeDirectory") {
-        let mut prepare = vec![text("install"), text("-d")];
-        if let Some(user) = last("User") {
-            prepare.extend([text("-o"), text(user)]);
-        }
-        prepare.extend(directories.split_whitespace().map(|name| text(&format!("/run/{name}"))));
-        table.insert("prepare".into(), Value::Array(prepare));
-        table.insert("prepare_user".into(), text("root"));
-    }
-    Ok(table)
+    kind
 }
 
 /// The nearest name that something may have here.
@@ -621,20 +576,13 @@ preferred-nodes-policy = "start-only"
 on-quorum-loss = "shutdown"
 "#;
 
-    /// Debian's unit of MariaDB, shortened, and one that goes into the background.
     fn unit_file(name: &str) -> Option<String> {
-        let service = |lines: &str| format!("[Unit]\nExecStart=/wrong\n[Service]\n{lines}\n[Install]\n");
+        let service = |lines: &str| format!("[Unit]\nType=oneshot\n[Service]\n{lines}\n[Install]\n");
         match name {
-            "mariadb.service" => Some(service(
-                "Type=notify\n# ExecStart=/wrong\nExecStart=/old\nExecStart=\nExecStart=/usr/sbin/mariadbd $MYSQLD_OPTS $_WSREP \\\n  --x\n\
-                 Environment=\"MYSQLD_OPTS=--a --b\" TZ=UTC\nUser=mysql\nRuntimeDirectory=mysqld",
-            )),
-            "a@x.service" | "a.service" | "b.service" | "x.service" => {
-                Some(service("ExecStart=-/bin/sleep 1000"))
-            }
-            "forks.service" => Some(service("Type=forking\nExecStart=/bin/forks")),
-            "fills.service" => Some(service("ExecStart=/bin/fills %i")),
-            _ => None,
+            "mariadb.service" => Some(service("# Type=oneshot\nType=oneshot\nType=notify\nUser=mysql")),
+            "once.service" => Some(service("Type = oneshot\nExecStart=/bin/true")),
+            "none.service" => None,
+            _ => Some(service("ExecStart=-/bin/sleep 1000")),
         }
     }
 
@@ -657,9 +605,7 @@ on-quorum-loss = "shutdown"
         let names: Vec<_> = spec.processes.iter().map(|process| process.name.as_str()).collect();
         assert_eq!(names, ["mariadb", "app"]);
         let mariadb = &spec.processes[0];
-        assert_eq!(mariadb.command, ["/usr/sbin/mariadbd", "--a", "--b", "--x"]);
-        assert_eq!((mariadb.user.as_deref(), &*mariadb.env["TZ"]), (Some("mysql"), "UTC"));
-        assert_eq!(mariadb.prepare, ["install", "-d", "-o", "mysql", "/run/mysqld"]);
+        assert_eq!(mariadb.unit.as_deref(), Some("mariadb.service"));
         assert_eq!(spec.processes[1].ocf.as_ref().unwrap().params["cmdline_options"], "-x \"1 2\"");
         let vip = spec.vips[0].clone();
         assert_eq!((&*vip.address, vip.interface.as_deref()), ("10.0.0.7/20", Some("eth1")));
@@ -694,17 +640,18 @@ on-quorum-loss = "shutdown"
         let text = r#"
 [[promoter]]
 [promoter.resources.r]
-start = ["var-lib-my\\x2ddb.mount", "drbd-reconfigure-suspend-or-error@r.service", "a@x.service", "a@x.service", "b.target", "c", "forks.service", "fills.service", "none.service"]
+start = ["var-lib-my\\x2ddb.mount", "drbd-reconfigure-suspend-or-error@r.service", "a@x.service", "a@x.service", "b.target", "c", "once.service", "t@.service", "none.service"]
 "#;
         let imported = imported(text);
         let spec = ServiceSpec::parse(&imported.toml).unwrap();
         assert_eq!(spec.mount.unwrap().path, "/var/lib/my-db");
         let names: Vec<_> = spec.processes.iter().map(|process| process.name.as_str()).collect();
-        assert_eq!(names, ["a-x", "a-x-2"]);
+        assert_eq!(names, ["a-x", "none"]);
+        let units: Vec<_> = spec.processes.iter().filter_map(|process| process.unit.as_deref()).collect();
+        assert_eq!(units, ["a@x.service", "none.service"]);
         assert_eq!(imported.left_out.len(), 6, "{:?}", imported.left_out);
-        for name in ["b", "forks", "fills", "none"] {
-            assert!(imported.toml.contains(&format!("# name = \"{name}\"")), "{}", imported.toml);
-        }
+        assert!(imported.toml.contains("# name = \"once\""), "{}", imported.toml);
+        assert!(imported.mapped.iter().any(|line| line.contains("no such unit on this machine")));
     }
 
     #[test]

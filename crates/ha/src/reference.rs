@@ -27,7 +27,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("mount.grow", "Make the file system as large as the volume, at the mount and when the volume grows."),
     (
         "process",
-        "Processes, started in the order of the file and stopped in reverse. Each has `command` or `ocf`.",
+        "Processes, started in the order of the file and stopped in reverse. Each has `command`, `ocf` or `unit`.",
     ),
     ("process[].name", "Name of the process, different from those of the service's other processes."),
     ("process[].command", "Program and arguments, without a shell. It stays in the foreground."),
@@ -45,6 +45,10 @@ const MEANINGS: &[(&str, &str)] = &[
     (
         "process[].ocf.monitor_failures",
         "Monitors that fail in a row before the process is restarted. \"Not running\" restarts it at once.",
+    ),
+    (
+        "process[].unit",
+        "A service unit of systemd, started instead of a command. It must not be enabled, nor run already.",
     ),
     ("process[].prepare", "Command that runs to its end before each start. It must be repeatable."),
     ("process[].user", "User that the process runs as. Without it, root."),
@@ -185,7 +189,7 @@ fn default_of(path: &str) -> Option<String> {
 fn default_words(path: &str, fixed: &str) -> String {
     match default_of(path) {
         _ if is_required(path) => "has to be there".into(),
-        _ if path == "process[].command" => "this or `ocf`".into(),
+        _ if path == "process[].command" => "this, `ocf` or `unit`".into(),
         Some(default) => format!("`{default}`"),
         None if fixed.is_empty() => "not set".into(),
         None => fixed.to_owned(),
@@ -261,7 +265,7 @@ mod tests {
             let needed = REQUIRED.iter().find(|(of, _)| *of == table).map_or(&[][..], |(_, names)| names);
             let more = match (plain, path) {
                 ("process", "process[].prepare_user") => &["command", "prepare"][..],
-                ("process", _) if !has("ocf") => &["command"][..],
+                ("process", _) if !has("ocf") && !has("unit") => &["command"][..],
                 _ => &[][..],
             };
             for name in needed.iter().chain(more).filter(|name| !has(name)) {

@@ -10,6 +10,7 @@ use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
 use crate::placement::{Placement, name_or_names, names_field};
 use crate::probe::Probe;
 use crate::system::system_directory;
+use crate::unit;
 use crate::vip::{self, Vip};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +105,9 @@ pub struct Process {
     /// Resource agent that is run instead of a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ocf: Option<Ocf>,
+    /// Unit of systemd that is started instead of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// Runs to its end before `command` is started, each time the service starts: must be
     /// idempotent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -258,7 +262,7 @@ impl Process {
 
     /// Whether its start ends with a readiness test.
     pub(crate) fn is_tested(&self) -> bool {
-        self.ready.is_some() || self.is_probed()
+        self.ready.is_some() || self.is_probed() || self.unit.is_some()
     }
 }
 
@@ -317,7 +321,7 @@ impl ServiceSpec {
                 "split the service or start helpers from one process",
             ));
         }
-        let mut names = BTreeSet::new();
+        let (mut names, mut units) = (BTreeSet::new(), BTreeSet::new());
         for (i, process) in self.processes.iter().enumerate() {
             process.validate(&format!("process[{i}]"))?;
             if !names.insert(&process.name) {
@@ -325,6 +329,13 @@ impl ServiceSpec {
                     format!("process[{i}].name"),
                     format!("'{}' is used twice", process.name),
                     "give every process its own name",
+                ));
+            }
+            if let Some(unit) = process.unit.as_ref().filter(|unit| !units.insert(*unit)) {
+                return Err(SpecError::new(
+                    format!("process[{i}].unit"),
+                    format!("{unit} is used twice"),
+                    "remove one of the two; a template has several instances",
                 ));
             }
         }
@@ -414,44 +425,81 @@ impl Mount {
 impl Process {
     /// Checks that it is said what runs, once, with the fields that go with it.
     fn validate_runner(&self, field: &str) -> Result<(), SpecError> {
+        let runs = [
+            ("command", !self.command.is_empty()),
+            ("ocf", self.ocf.is_some()),
+            ("unit", self.unit.is_some()),
+        ];
+        let mut named = runs.iter().filter(|(_, is_named)| *is_named).map(|(name, _)| *name);
+        if let (Some(one), Some(other)) = (named.next(), named.next()) {
+            return Err(SpecError::new(
+                format!("{field}.{other}"),
+                format!("there is {one} too, and an entry runs one of them"),
+                format!("remove {one} or {other}, or make a second [[process]] of it"),
+            ));
+        }
+        if let Some(unit) = &self.unit {
+            Self::refuse_fields(
+                field,
+                "unit",
+                &[
+                    ("user", self.user.is_some(), "the unit names its user"),
+                    (
+                        "env",
+                        !self.env.is_empty(),
+                        "the environment of the unit counts; change it with `systemctl edit`",
+                    ),
+                    (
+                        "stop_signal",
+                        self.stop_signal != default_stop_signal(),
+                        "the unit's KillSignal= counts",
+                    ),
+                ],
+            )?;
+            return unit::validate(&format!("{field}.unit"), unit);
+        }
         let Some(ocf) = &self.ocf else {
             if self.command.is_empty() {
                 return Err(SpecError::new(
                     format!("{field}.command"),
                     "there is nothing to run: the field is missing or empty",
-                    "add it; write it like `command = [\"/usr/sbin/mysqld\", \"--datadir=/srv/db\"]`; a resource agent is run with `ocf`",
+                    "add it; write it like `command = [\"/usr/sbin/mysqld\", \"--datadir=/srv/db\"]`; a resource agent is run with `ocf`, a unit of systemd with `unit`",
                 ));
             }
             return command_field(&format!("{field}.command"), &self.command);
         };
-        if !self.command.is_empty() {
-            return Err(SpecError::new(
-                format!("{field}.ocf"),
-                "there is a command too, and an entry runs one of them",
-                "remove command or ocf, or make a second [[process]] of it",
-            ));
-        }
-        let agent = "remove the line: ";
-        for (name, is_set, why) in [
-            (
-                "user",
-                self.user.is_some(),
-                "agents run as root, and a parameter of the agent names the user of its program",
-            ),
-            (
-                "ready",
-                self.ready.is_some(),
-                "it is ready when the agent's start has ended and its monitor finds it running",
-            ),
-            ("probe", self.probe.is_some(), "the agent's monitor is its probe"),
-            ("stop_signal", self.stop_signal != default_stop_signal(), "the agent's stop ends it"),
-        ] {
-            if is_set {
-                let problem = "it cannot be used with ocf";
-                return Err(SpecError::new(format!("{field}.{name}"), problem, format!("{agent}{why}")));
-            }
-        }
+        Self::refuse_fields(
+            field,
+            "ocf",
+            &[
+                (
+                    "user",
+                    self.user.is_some(),
+                    "agents run as root, and a parameter of the agent names the user of its program",
+                ),
+                (
+                    "ready",
+                    self.ready.is_some(),
+                    "it is ready when the agent's start has ended and its monitor finds it running",
+                ),
+                ("probe", self.probe.is_some(), "the agent's monitor is its probe"),
+                ("stop_signal", self.stop_signal != default_stop_signal(), "the agent's stop ends it"),
+            ],
+        )?;
         ocf.validate(&format!("{field}.ocf"))
+    }
+
+    /// Refuses fields that have no meaning beside `runner`: their names, whether they are written,
+    /// and why.
+    fn refuse_fields(field: &str, runner: &str, fields: &[(&str, bool, &str)]) -> Result<(), SpecError> {
+        match fields.iter().find(|(_, is_set, _)| *is_set) {
+            None => Ok(()),
+            Some((name, _, why)) => Err(SpecError::new(
+                format!("{field}.{name}"),
+                format!("it cannot be used with {runner}"),
+                format!("remove the line: {why}"),
+            )),
+        }
     }
 
     fn validate(&self, field: &str) -> Result<(), SpecError> {
@@ -684,6 +732,32 @@ preferred = "alpha"
             assert!(error.field.starts_with(field), "{error} names {} and not {field}", error.field);
             assert!(!error.remedy.is_empty());
         }
+    }
+
+    #[test]
+    fn an_entry_runs_one_thing_with_the_fields_that_go_with_it() {
+        let parsed = |lines: &str| {
+            ServiceSpec::parse(&format!("name='a'\nresource='r'\n[[process]]\nname='p'\n{lines}\n"))
+        };
+        let good = parsed("unit='a.service'\nprepare=['/bin/true']\nready={tcp='127.0.0.1:1'}").unwrap();
+        assert_eq!(good.processes[0].unit.as_deref(), Some("a.service"));
+        assert!(good.processes[0].is_tested(), "its start is waited for");
+        let two = "unit='a.service'\n[[process]]\nname='q'\nunit=";
+        for (lines, field, word) in [
+            ("unit='a.service'\ncommand=['/a']", "process[0].unit", "command too"),
+            ("unit='a.service'\nocf={agent='ocf:a:b'}", "process[0].unit", "ocf too"),
+            ("command=['/a']\nocf={agent='ocf:a:b'}", "process[0].ocf", "command too"),
+            ("unit='a.service'\nuser='root'", "process[0].user", "with unit"),
+            ("unit='a.service'\nenv={A='b'}", "process[0].env", "with unit"),
+            ("unit='a.service'\nstop_signal='SIGINT'", "process[0].stop_signal", "with unit"),
+            ("unit='a.socket'", "process[0].unit", "ending"),
+            (&format!("{two}'a.service'"), "process[1].unit", "twice"),
+            ("", "process[0].command", "nothing to run"),
+        ] {
+            let error = parsed(lines).expect_err(lines);
+            assert!(error.field == field && error.problem.contains(word), "{lines}: {error}");
+        }
+        assert!(parsed(&format!("{two}'b.service'")).is_ok());
     }
 
     #[test]

@@ -104,6 +104,10 @@ pub enum Command {
     /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
+    /// Say by the exit status whether services may start on this node: 0 if they may. Units of
+    /// systemd ask this just before they start.
+    #[command(hide = true)]
+    MayStart(MayStartArgs),
     /// Silence this node when its lease ends and its engine and agent are dead. The engine starts
     /// this.
     #[command(hide = true)]
@@ -122,6 +126,13 @@ pub enum GenerateCommand {
         /// Directory that exists.
         directory: PathBuf,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct MayStartArgs {
+    /// Run directory of the engine.
+    #[arg(long)]
+    pub run_dir: PathBuf,
 }
 
 #[derive(Args, Debug)]

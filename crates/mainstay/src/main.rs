@@ -55,6 +55,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Agent(args) => roles::agent(args, started).map(|()| 0),
         Command::Router(args) => roles::router(args).map(|()| 0),
         Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
+        Command::MayStart(args) => Ok(roles::may_start(&args)),
         Command::LogWriter(args) => roles::log_writer(&args).map(|()| 0),
         Command::Cluster(ClusterCommand::Recover { state, dead }) => {
             commands::nodes::recover(&state, &dead, output)

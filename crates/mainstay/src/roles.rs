@@ -2,7 +2,7 @@
 //! runtimes.
 
 use crate::cli::log_filter;
-use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
+use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, MayStartArgs, PathArgs, SilencerArgs};
 use crate::config::{Changes, Started};
 use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
 use crate::router::{self, RouterArgs};
@@ -121,6 +121,21 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
 pub fn router(args: RouterArgs) -> Outcome<()> {
     start_log();
     router::run(args)
+}
+
+/// Looks whether this node is being silenced (R19). Returns the exit status.
+pub fn may_start(args: &MayStartArgs) -> u8 {
+    let footing = mainstay_agent::service::footing::Footing::of(&args.run_dir, None);
+    let looked = footing.map_err(|error| error.to_string()).and_then(|footing| {
+        footing.look().map_err(|_| "this node is being silenced, so nothing begins on it".to_owned())
+    });
+    match looked {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("mainstay: {why}");
+            1
+        }
+    }
 }
 
 /// Writes the output of a service's process to its log.

@@ -106,6 +106,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             name: "db".into(),
             command: vec!["/usr/bin/db".into()],
             ocf: None,
+            unit: None,
             prepare: Vec::new(),
             user: None,
             prepare_user: None,

@@ -251,10 +251,7 @@ fn main() -> ExitCode {
         .map(loaded)
         .chain(alone)
         .chain(apart)
-        .chain(troubles.map(|trial| {
-            let waits = troubles::UNPROVEN.contains(&trial.name());
-            trial.with_ignored_flag(waits)
-        }))
+        .chain(troubles)
         .chain(long)
         .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -177,7 +177,8 @@ pub(super) fn refuse_drain(agent: &Arc<Agent>, view: &View, node: NodeId) -> Res
     for resource in view.state.resources.values().filter(led) {
         match view.state.service_of(resource.id) {
             Some((name, _)) => {
-                let or = format!("Or move the service first: `mainstay service move {name} --to NODE --force`.");
+                let or =
+                    format!("Or move the service first: `mainstay service move {name} --to NODE --force`.");
                 refuse_held(agent, view, name, &doing, &or)?;
             }
             None => refuse_used_to_move(agent, view, resource, &doing)?,

@@ -21,12 +21,12 @@ use mainstay_api::engine::{LEASE_FILE, SILENCED_AT, STARTS_BARRED_AT};
 use mainstay_types::Time;
 use nix::errno::Errno;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The process found that its node is being silenced.
 pub const BARRED: Errno = Errno::ECANCELED;
@@ -54,6 +54,8 @@ pub struct Footing {
     notes: Option<File>,
     /// Path of the mount, and its identity.
     mount: Option<(CString, u64)>,
+    /// Where the engine notes.
+    run_dir: PathBuf,
 }
 
 impl Footing {
@@ -71,7 +73,20 @@ impl Footing {
                 .map(|(ours, path)| (path, ours.id))
                 .ok_or_else(|| MountError::Gone { path: place.path.clone() })
         };
-        Ok(Self { notes: File::open(run_dir.join(LEASE_FILE)).ok(), mount: place.map(find).transpose()? })
+        let notes = File::open(run_dir.join(LEASE_FILE)).ok();
+        Ok(Self { notes, mount: place.map(find).transpose()?, run_dir: run_dir.to_owned() })
+    }
+
+    /// Returns the path of the mount, for a process that another program starts.
+    #[must_use]
+    pub fn mount_path(&self) -> Option<&Path> {
+        self.mount.as_ref().map(|(path, _)| Path::new(OsStr::from_bytes(path.as_bytes())))
+    }
+
+    /// Returns the directory with the notes of the engine.
+    #[must_use]
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     /// Called by the process itself. Allocates nothing.
@@ -107,7 +122,6 @@ mod tests {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use std::collections::BTreeMap;
     use std::os::unix::fs::MetadataExt;
-    use std::path::PathBuf;
     use std::time::Duration;
 
     /// A run directory, and a file system in memory that counts as the one of a service; gone when

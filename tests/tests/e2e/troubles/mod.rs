@@ -34,9 +34,6 @@ pub const ALL: &[&[(&str, Trouble)]] = &[
     templates::TROUBLES,
 ];
 
-/// Tests that run only when asked for by name and with `--ignored`, until they have run often.
-pub const UNPROVEN: &[&str] = &["troubles_addresses_of_both_families_move_with_their_service"];
-
 /// The lab with all nodes alive and nothing on them. Makes a new one if `held` is none.
 ///
 /// # Errors

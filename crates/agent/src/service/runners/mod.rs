@@ -23,6 +23,7 @@
 
 mod ocf;
 mod process;
+mod unit;
 
 use super::cgroup;
 use super::command::{ProcessPlan, ServiceDirs};
@@ -39,7 +40,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// All runners. Each entry of a specification is for one of them.
-static RUNNERS: [&dyn Runner; 2] = [&process::PlainProcess, &ocf::OcfAgent];
+static RUNNERS: [&dyn Runner; 3] = [&process::PlainProcess, &ocf::OcfAgent, &unit::SystemdUnit];
 
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
 
@@ -53,7 +54,7 @@ pub trait Runner: Sync {
     fn lacks(&self, process: &Process, spec: &ServiceSpec) -> Vec<Lack>;
 
     /// Returns the cgroups of the process that are not below the one of its service.
-    fn cgroups(&self, _process: &Process) -> Vec<PathBuf> {
+    fn cgroups(&self, _process: &Process, _dirs: &ServiceDirs) -> Vec<PathBuf> {
         Vec::new()
     }
 
@@ -203,7 +204,8 @@ pub fn of(process: &Process) -> Result<&'static dyn Runner, String> {
 #[must_use]
 pub fn cgroups(spec: &ServiceSpec, dirs: &ServiceDirs) -> Vec<PathBuf> {
     let own = std::iter::once(dirs.cgroup.clone());
-    let others = spec.processes.iter().flat_map(|process| of(process).map(|runner| runner.cgroups(process)));
+    let of_one = |process| of(process).map(|runner| runner.cgroups(process, dirs));
+    let others = spec.processes.iter().flat_map(of_one);
     own.chain(others.flatten()).collect()
 }
 
@@ -259,7 +261,7 @@ mod tests {
             let text = format!("name='s'\nresource='db'\n[[process]]\nname='p'\n{entry}\n");
             ServiceSpec::parse(&text).expect("it is one").processes.remove(0)
         };
-        for entry in ["command=['a']", "ocf={agent='ocf:heartbeat:Dummy'}"] {
+        for entry in ["command=['a']", "ocf={agent='ocf:heartbeat:Dummy'}", "unit='a.service'"] {
             let process = process(entry);
             assert_eq!(RUNNERS.iter().filter(|runner| runner.takes(&process)).count(), 1, "{entry}");
         }

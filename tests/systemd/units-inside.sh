@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# The part of units.sh that runs in the machine, as root. Nothing here may depend on how fast the machine is.
+set -euo pipefail
+drop_in=/run/systemd/system/app.service.d/zz-mainstay.conf
+cgroup=/sys/fs/cgroup/mainstay.slice/mainstay-db.slice/app.service
+
+step() { echo "── $*"; }
+fail() {
+    echo "FAILED: $*" >&2
+    mainstay service status db >&2 || true
+    mainstay events >&2 || true
+    systemctl --no-pager --full status app mainstay-engine mainstay-agent >&2 || true
+    journalctl --no-pager -n 80 >&2 || true
+    exit 1
+}
+within() { # SECONDS COMMAND...: tries until it succeeds
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || fail "not within its time: $*"
+        sleep 0.2
+    done
+}
+property() { systemctl show --property "$1" --value "${2:-app}"; }
+running() { mainstay service status db && [ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != 0 ]; }
+gone() { [ ! -e "$drop_in" ] && [ "$(property ActiveState)" = inactive ] && ! grep -qs 'populated 1' "$cgroup/cgroup.events"; }
+another() { running && [ "$(property MainPID)" != "$1" ]; }
+unit() { # LINES-OF-SERVICE [LINES-OF-UNIT]: makes app.service anew
+    mkdir -p /usr/local/lib/systemd/system
+    printf '[Unit]\n%s\n[Service]\nRestart=always\nRestartSec=0\nExecStart=/root/app\n%s\n[Install]\nWantedBy=multi-user.target\n' \
+        "${2:-}" "$1" >/usr/local/lib/systemd/system/app.service
+    systemctl daemon-reload
+}
+service() { # LINES: the file of the service, with these lines in its process
+    cat >/root/db.toml <<END
+name = "db"
+resource = "db"
+[mount]
+path = "/srv/db"
+fstype = "ext4"
+mkfs = true
+[[process]]
+name = "app"
+unit = "app.service"
+stop_timeout_s = 3
+$1
+[policy]
+restart_limit = 100
+END
+}
+
+cat >/root/app <<'END'
+#!/bin/bash
+trap 'echo stopped >>/srv/db/log; exit 0' TERM
+[ ! -e /root/stubborn ] || trap '' TERM
+echo started >>/srv/db/log
+sleep 1000000 &
+while :; do sleep 0.2; done
+END
+chmod +x /root/app
+unit ""
+service ""
+
+step "a cluster of this machine"
+# A pair, because not every kernel has dummy links.
+ip link add dm0 type veth peer name dm1
+ip address add 192.0.2.11/24 dev dm0
+ip link set dm0 up
+ip link set dm1 up
+systemctl daemon-reload
+systemctl start mainstay-engine mainstay-agent
+within 60 mainstay cluster init --name u --as n1 --address 192.0.2.11
+mainstay resource create db --size 64MiB --journal 32MiB --replicas n1
+
+step "refused with a remedy: unknown, masked, enabled, running already"
+refused() { # WORD
+    ! mainstay service check /root/db.toml >/root/said 2>&1 || fail "the check takes it, and not: $1"
+    grep -q -- "$1" /root/said || { cat /root/said >&2; fail "the check does not say: $1"; }
+    ! mainstay service apply /root/db.toml >/root/said 2>&1 || fail "it is applied, and not refused: $1"
+}
+sed -i 's/app.service/nope.service/' /root/db.toml
+refused "no unit nope.service"
+service ""
+systemctl mask --runtime app >/dev/null 2>&1
+refused "systemctl unmask app.service"
+systemctl unmask --runtime app >/dev/null 2>&1
+systemctl enable app >/dev/null 2>&1
+refused "systemctl disable app.service"
+systemctl disable app >/dev/null 2>&1
+mkdir -p /srv/db
+systemctl start app
+foreign=$(property MainPID)
+refused "systemctl stop app.service"
+[ "$(property MainPID)" = "$foreign" ] || fail "somebody else's unit was touched"
+[ ! -e "$drop_in" ] || fail "a refused unit has a drop-in"
+systemctl stop app
+rm -rf /srv/db
+
+step "start: in the slice of the service, with a drop-in that keeps systemd from restarting it"
+mkdir /run/systemd/system/app.service.d
+echo "# the operator's" >/run/systemd/system/app.service.d/10-own.conf
+mainstay service apply /root/db.toml || fail "it is not applied"
+within 60 running
+[ "$(property Restart) $(property Slice)" = "no mainstay-db.slice" ] || fail "the drop-in does not count"
+[ "$(property ControlGroup)" = "${cgroup#/sys/fs/cgroup}" ] || fail "the cgroup is another one: $(property ControlGroup)"
+grep -q started /srv/db/log || fail "the unit does not write to the volume"
+mainstay service check /root/db.toml || fail "a unit that runs for its own service is refused"
+
+step "kill -9 of the main process is noticed, and it runs again"
+pid=$(property MainPID)
+kill -9 "$pid"
+within 60 another "$pid"
+mainstay events | grep -q "ended by signal 9" || fail "no event says how it ended"
+
+step "a stop by somebody else is told apart, and it runs again"
+pid=$(property MainPID)
+systemctl stop app
+within 60 another "$pid"
+mainstay events | grep -q "somebody stopped it" || fail "no event says that it was stopped"
+
+step "a restart of the agent is none of the unit"
+pid=$(property MainPID)
+systemctl restart mainstay-agent
+within 60 running
+[ "$(property MainPID)" = "$pid" ] || fail "the unit was restarted with the agent"
+kill -9 "$pid"
+within 60 another "$pid"
+
+step "stop: in order, nothing is left of what Mainstay made, and all of the operator's"
+mainstay service stop db || fail "it does not stop"
+within 60 gone
+[ -e /run/systemd/system/app.service.d/10-own.conf ] || fail "the operator's drop-in is gone"
+[ "$(property Restart)" = always ] || fail "the drop-in still counts"
+rm -r /run/systemd/system/app.service.d
+
+step "a unit that ignores SIGTERM is silent within its limit"
+touch /root/stubborn
+mainstay service start db
+within 60 running
+mainstay service stop db || fail "it does not stop"
+within 60 gone
+[ ! -e "${drop_in%/*}" ] || fail "a directory that Mainstay made is still there"
+rm /root/stubborn
+
+step "the silencer needs no D-Bus: the unit is killed when engine and agent are dead and D-Bus is"
+mainstay service start db
+within 60 running
+for name in engine agent; do
+    mkdir "/run/systemd/system/mainstay-$name.service.d"
+    printf '[Service]\nRestart=no\n' >"/run/systemd/system/mainstay-$name.service.d/dead.conf"
+done
+systemctl daemon-reload
+systemctl stop dbus.socket dbus.service
+[ -d "$cgroup" ] && grep -q 'populated 1' "$cgroup/cgroup.events" || fail "the unit ended with D-Bus"
+kill -9 "$(property MainPID mainstay-engine)" "$(property MainPID mainstay-agent)"
+silent() { ! grep -qs 'populated 1' "$cgroup/cgroup.events"; }
+within 60 silent
+systemctl start dbus.socket dbus.service
+rm -r /run/systemd/system/mainstay-*.service.d
+systemctl daemon-reload
+systemctl reset-failed
+systemctl start mainstay-engine mainstay-agent
+within 90 running
+
+step "a condition that does not hold is no start"
+mainstay service stop db
+within 60 gone
+unit "" "ConditionPathExists=/nowhere"
+timeout 20 mainstay service start db || true
+said() { mainstay service status db 2>&1 | grep -q "app.service is inactive"; }
+within 60 said
+! running || fail "it counts as running"
+mainstay service stop db || true
+within 60 gone
+echo "units are right"
