@@ -22,8 +22,9 @@ install -D -m 644 "$root/contrib/debian/copyright" "$doc/copyright"
 for page in "$root"/docs/*.md "$root/README.md"; do
     install -m 644 "$page" "$doc/$(basename "$page")"
 done
-for page in "$root"/docs/errors/*.md; do
-    install -D -m 644 "$page" "$doc/errors/$(basename "$page")"
+for page in "$root"/docs/errors/*.md "$root"/docs/spec/*.md; do
+    folder=$(basename "$(dirname "$page")")
+    install -D -m 644 "$page" "$doc/$folder/$(basename "$page")"
 done
 {
     echo "mainstay ($version) unstable; urgency=medium"
