@@ -1,7 +1,7 @@
 //! The programs of Mainstay that run on this node, and whether they are still the installed ones.
 //!
-//! A package replaces the file of the program and stops nothing. The kernel then says of the running
-//! program that its file is deleted. Both versions are what the two files say of themselves.
+//! A package replaces the file of the program and stops nothing. The kernel then says of the
+//! running program that its file is deleted. Both versions are what the two files say of themselves.
 //!
 //! Guarantees
 //! - A program counts as replaced only if another file is at its path now.
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long a program has to say its version.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
-/// What the kernel appends to the path of a running program whose file is gone.
+/// Words that the kernel appends to the path of a running program whose file is gone.
 const DELETED: &str = " (deleted)";
 
 /// The path of a program that was replaced while it ran; none if it was not.
@@ -70,7 +70,7 @@ pub fn of(pid: u32) -> Option<ProgramView> {
     })
 }
 
-/// What to tell an operator of programs that were replaced, by what they do. `node`: its name.
+/// Notices for the operator about programs that were replaced, by what they do. `node`: its name.
 #[must_use]
 pub fn notices<'a>(
     programs: impl IntoIterator<Item = (&'a str, Option<ProgramView>)>,

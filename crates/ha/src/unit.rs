@@ -257,7 +257,8 @@ impl UnitState {
         None
     }
 
-    /// Returns the reason why the unit cannot be started for `service`, although the drop-in is in force.
+    /// Returns the reason why the unit cannot be started for `service`, although the drop-in is in
+    /// force.
     #[must_use]
     pub fn fault_of_settings(&self, service: &str) -> Option<UnitFault> {
         let unit = &self.id;

@@ -246,14 +246,8 @@ fn main() -> ExitCode {
             })
         })
     });
-    let trials = UNDER_LOAD
-        .iter()
-        .map(loaded)
-        .chain(alone)
-        .chain(apart)
-        .chain(troubles)
-        .chain(long)
-        .collect();
+    let trials =
+        UNDER_LOAD.iter().map(loaded).chain(alone).chain(apart).chain(troubles).chain(long).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     for line in again.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         eprintln!("passed at the second attempt: {line}");

@@ -48,7 +48,8 @@ pub fn begin_drain(name: &str, client: &Client) -> Outcome<Accepted> {
     Ok(client.put(&path, &CordonSet { on: true, drain: true })?)
 }
 
-/// Waits until nothing is left on a node that is drained. Returns why what stays there cannot leave.
+/// Waits until nothing is left on a node that is drained. Returns why what stays there cannot
+/// leave.
 pub fn emptied(name: &str, wait_s: u64, client: &Client) -> Outcome<Vec<String>> {
     let mut progress = Progress::new();
     let mut left = Vec::new();

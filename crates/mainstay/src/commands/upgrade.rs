@@ -167,8 +167,8 @@ fn ensure_here(programs: &ProgramsView) -> Outcome<()> {
 }
 
 /// # Errors
-/// When the other voters that live are no majority: while the agent starts anew, no node could renew
-/// its lease. A cluster whose voters all live stands that for a moment.
+/// When the other voters that live are no majority: while the agent starts anew, no node could
+/// renew its lease. A cluster whose voters all live stands that for a moment.
 fn ensure_majority(cluster: &ClusterView) -> Outcome<()> {
     let voters = || cluster.nodes.iter().filter(|node| node.voter);
     let lives = |name: &str, status: NodeStatus| name != cluster.this_node && status == NodeStatus::Alive;
