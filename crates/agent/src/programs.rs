@@ -1,7 +1,8 @@
 //! The programs of Mainstay that run on this node, and whether they are still the installed ones.
 //!
 //! A package replaces the file of the program and stops nothing. The kernel then says of the
-//! running program that its file is deleted. Both versions are what the two files say of themselves.
+//! running program that its file is deleted. Both versions are what the two files say of
+//! themselves.
 //!
 //! Guarantees
 //! - A program counts as replaced only if another file is at its path now.
