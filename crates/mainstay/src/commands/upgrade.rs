@@ -61,37 +61,39 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
     if let Some(cluster) = &cluster {
         ensure_majority(cluster)?;
     }
-    let mut drained = false;
-    if engine
-        && !how.interrupt
-        && let (Some(cluster), Some(node)) = (&cluster, &node)
-    {
-        let known = cluster.nodes.iter().find(|known| known.name == *node);
-        let was = known.and_then(|known| known.cordon.as_ref()).map(|cordon| cordon.drain);
-        output.note(&format!("draining {node} …"));
-        placement::begin_drain(node, client)?;
-        // What it was before comes back, whatever follows.
-        drained = was != Some(true);
-        let back = CordonSet { on: was.is_some(), drain: false };
-        upgraded.stays = placement::emptied(node, how.wait_s, client)?;
-        if !upgraded.stays.is_empty() {
-            if drained {
-                let _: Accepted = client.put(&format!("/v1/nodes/{node}/cordon"), &back)?;
-            }
-            return told(&upgraded, output);
-        }
-        if was == Some(false) {
-            drained = false;
-            let _: Accepted = client.put(&format!("/v1/nodes/{node}/cordon"), &back)?;
-        }
-    }
-    let undo = node.as_ref().filter(|_| drained).map(|node| format!("mainstay node uncordon {node}"));
-    let hint = undo.as_ref().map_or_else(String::new, |undo| format!(" Then `{undo}`."));
+    // A replica that is copied to for hours, or that follows in mode A, is not waited for.
+    let awaited = match &node {
+        Some(node) => in_sync(client.get("/v1/resources")?, node),
+        None => Vec::new(),
+    };
+    let drains = engine && !how.interrupt;
+    let back = match (&cluster, &node) {
+        (Some(cluster), Some(node)) if drains => way_back(cluster, node),
+        _ => None,
+    };
+    let undo = back.as_ref().map(|(_, command)| command.clone());
+    let hint = undo.as_ref().map_or_else(String::new, |undo| format!(" Then run `{undo}`."));
     let with_hint = |mut failure: Failure| {
         failure.problem.remedy += &hint;
         failure
     };
-    let _told = undo.as_ref().map(|undo| GoesOn::unless_told(format!("The node is drained until `{undo}`.")));
+    let undrain = || -> Outcome<()> {
+        if let (Some(node), Some((cordon, _))) = (&node, &back) {
+            let _: Accepted = client.put(&format!("/v1/nodes/{node}/cordon"), cordon)?;
+        }
+        Ok(())
+    };
+    let mut _told = None;
+    if drains && let Some(node) = &node {
+        output.note(&format!("draining {node} …"));
+        placement::begin_drain(node, client)?;
+        _told = undo.as_ref().map(|undo| GoesOn::tell(format!("Node {node} is drained until `{undo}`.")));
+        upgraded.stays = placement::emptied(node, how.wait_s, client).map_err(with_hint)?;
+        if !upgraded.stays.is_empty() {
+            undrain()?;
+            return told(&upgraded, output);
+        }
+    }
     for (role, unit, old) in
         [("agent", AGENT_UNIT, &programs.agent), ("engine", ENGINE_UNIT, &programs.engine)]
     {
@@ -117,21 +119,34 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
     if let Some(node) = &node {
         follow(&format!("waiting until the replicas on {node} are in sync"), how.wait_s, || {
             let Ok(resources) = client.get::<Vec<ResourceView>>("/v1/resources") else { return Ok(None) };
-            Ok(resources.iter().all(|resource| in_sync(resource, node)).then_some(()))
+            let known = |name: &&String| resources.iter().any(|resource| resource.name == **name);
+            let late: Vec<String> = awaited.iter().filter(known).cloned().collect();
+            let now = in_sync(resources.clone(), node);
+            Ok(late.iter().all(|name| now.contains(name)).then_some(()))
         })
         .map_err(with_hint)?;
-        if drained {
-            let _: Accepted =
-                client.put(&format!("/v1/nodes/{node}/cordon"), &CordonSet { on: false, drain: false })?;
-        }
+        undrain().map_err(with_hint)?;
     }
     told(&upgraded, output)
 }
 
-/// Whether the replica of a node is in sync, if it has one that can be.
-fn in_sync(resource: &ResourceView, node: &str) -> bool {
-    let own = resource.replicas.iter().find(|replica| replica.node == node);
-    own.is_none_or(|replica| replica.in_sync || replica.broken.is_some())
+/// The cordon that a node has now, to be set again after the drain, and the command for it. `None`
+/// if the node is drained already: it stays so.
+fn way_back(cluster: &ClusterView, node: &str) -> Option<(CordonSet, String)> {
+    let known = cluster.nodes.iter().find(|known| known.name == node);
+    match known.and_then(|known| known.cordon.as_ref()).map(|cordon| cordon.drain) {
+        Some(true) => None,
+        Some(false) => Some((CordonSet { on: true, drain: false }, format!("mainstay node cordon {node}"))),
+        None => Some((CordonSet { on: false, drain: false }, format!("mainstay node uncordon {node}"))),
+    }
+}
+
+/// The resources whose replica on a node is in sync.
+fn in_sync(resources: Vec<ResourceView>, node: &str) -> Vec<String> {
+    let is_in_sync = |resource: &ResourceView| {
+        resource.replicas.iter().any(|replica| replica.node == node && replica.in_sync)
+    };
+    resources.into_iter().filter(is_in_sync).map(|resource| resource.name).collect()
 }
 
 fn told(upgraded: &Upgraded, output: Output) -> Outcome<u8> {
