@@ -4,6 +4,7 @@ mod membership;
 pub mod removed;
 
 use crate::AgentOptions;
+use crate::access::Callers;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
@@ -68,6 +69,8 @@ pub struct Agent {
     listens: String,
     pub engine: EngineLink,
     pub metrics: Arc<Metrics>,
+    /// Finds out the rights of those who ask.
+    pub callers: Callers,
     engine_inputs: EngineInputs,
     transport: Transport,
     member: RwLock<Option<Arc<Member>>>,
@@ -131,11 +134,13 @@ impl Agent {
         let engine = EngineLink::start(&options.run_dir.join("engine.sock"), move |input| inputs.pass(input));
         let (fatal, fatal_receiver) = fatal_channel();
         let listen = options.listen.clone().unwrap_or_else(|| format!("0.0.0.0:{AGENT_PORT}"));
+        let callers = Callers::new(options.groups.clone());
         let agent = Arc::new(Self {
             options,
             listens: listen.clone(),
             engine,
             metrics: Arc::default(),
+            callers,
             engine_inputs,
             transport: Transport::new(),
             member: RwLock::new(None),

@@ -3,6 +3,7 @@
 //! Handlers run on a thread pool for blocking work: they wait for the control plane and for other
 //! nodes. Lease, log and reconciler have threads of their own and are not delayed by any request.
 
+mod audit;
 mod clients;
 pub mod destinations;
 mod existing;
@@ -12,6 +13,7 @@ mod history;
 mod nodes;
 mod placement;
 mod resources;
+pub mod routes;
 mod scrubs;
 mod service_check;
 mod service_looks;
@@ -34,7 +36,7 @@ use axum::extract::{FromRequest, Path, Query, Request, State as AppState};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
@@ -45,8 +47,9 @@ use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::Command;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Code, NodeId, Problem, ServicePhase};
+use mainstay_types::{Access, Code, NodeId, Problem, ServicePhase};
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
+use routes::Routes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +78,10 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status());
         let status = status.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+        let code = self.0.code.clone();
         let mut response = (status, Json(self.0)).into_response();
+        // For the audit log.
+        response.extensions_mut().insert(code);
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
@@ -87,60 +93,95 @@ type App = AppState<Arc<Agent>>;
 
 /// All routes.
 pub fn router(agent: Arc<Agent>) -> Router {
-    Router::new()
-        .route("/v1/alive", get(async || Json(true)))
-        .route("/v1/status", get(status))
-        .route("/v1/cluster", get(cluster))
-        .route("/v1/cluster/init", post(init))
-        .route("/v1/cluster/join", post(join))
-        .route("/v1/cluster/settings", get(settings::of_cluster).patch(settings::change_of_cluster))
-        .route("/v1/cluster/backup", get(nodes::backup))
-        .route("/v1/nodes", get(all_nodes))
-        .route("/v1/nodes/{name}/removal", get(nodes::removal).post(nodes::remove))
-        .route("/v1/nodes/{name}/replacement", post(nodes::replace))
-        .route("/v1/nodes/{name}/address", put(nodes::set_address))
-        .route("/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
-        .route("/v1/resources", get(resources::list).post(resources::create))
-        .route("/v1/resources/{name}", get(resources::show).delete(resources::delete))
-        .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
-        .route(
-            "/v1/resources/{name}/settings",
-            get(settings::of_resource).patch(settings::change_of_resource),
-        )
-        .route("/v1/resources/{name}/attachment", put(clients::attach).delete(clients::detach))
-        .route("/v1/resources/{name}/force/{node}", get(force::force_cost).post(force::force_promote))
-        .route("/v1/resources/{name}/replicas", post(resources::add_replica))
-        .route("/v1/resources/{name}/replicas/{node}", delete(resources::remove_replica))
-        .route("/v1/resources/{name}/replicas/{node}/move", post(resources::move_replica))
-        .route("/v1/resources/{name}/volumes/{volume}/resize", post(resources::resize))
-        .route("/v1/resources/{name}/snapshots", post(snapshots::take))
-        .route("/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files).delete(snapshots::delete))
-        .route("/v1/resources/{name}/snapshots/{snapshot}/rollback", post(snapshots::roll_back))
-        .route("/v1/services", get(list_services).put(services::apply))
-        .route("/v1/services/{name}", get(service).delete(delete_service))
-        .route("/v1/services/{name}/move", post(move_service))
-        .route("/v1/services/{name}/explain", get(placement::explain))
-        .route("/v1/services/{name}/maintenance", put(placement::maintain_service))
-        .route("/v1/nodes/{name}/maintenance", put(placement::maintain_node))
-        .route("/v1/nodes/{name}/cordon", put(placement::cordon))
-        .route("/v1/cluster/maintenance", put(placement::maintain_cluster))
-        .route("/v1/services/{name}/wanted", put(service_orders::set_wanted))
-        .route("/v1/services/{name}/restart", post(service_orders::restart))
-        .route("/v1/services/{name}/file", get(service_looks::file))
-        .route("/v1/services/{name}/logs", get(service_looks::logs))
-        .route("/v1/services/{name}/history", get(service_looks::history))
-        .route("/v1/service-check", post(service_check::check))
-        .route("/v1/events", get(events))
-        .route("/v1/history", get(history::history))
-        .route("/v1/programs", get(nodes::programs))
-        .route(destinations::PATH, get(destinations::answer))
-        .route("/metrics", get(listener::answer))
+    routes()
+        .into_router()
         .fallback(async || {
             Refused(Problem::new(Code::NotFound, "there is no such route", "See the API's description."))
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
+        .layer(middleware::from_fn_with_state(agent.clone(), routes::identify))
         .layer(middleware::from_fn(log_request))
         .with_state(agent)
+}
+
+/// Each route with the right that it needs. The right `operate` never loses data, and never runs a
+/// program of the caller's choice.
+#[must_use]
+pub fn routes() -> Routes {
+    use Access::{Admin, Operate, Read};
+    Routes::default()
+        .ask(Read, "/v1/alive", get(async || Json(true)))
+        .ask(Read, "/v1/status", get(status))
+        .ask(Read, "/v1/cluster", get(cluster))
+        .change(Admin, Method::POST, "/v1/cluster/init", post(init))
+        .change(Admin, Method::POST, "/v1/cluster/join", post(join))
+        .ask(Read, "/v1/cluster/settings", get(settings::of_cluster))
+        .change(Admin, Method::PATCH, "/v1/cluster/settings", patch(settings::change_of_cluster))
+        .ask(Admin, "/v1/cluster/backup", get(nodes::backup))
+        .ask(Read, "/v1/nodes", get(all_nodes))
+        .ask(Read, "/v1/nodes/{name}/removal", get(nodes::removal))
+        .change(Admin, Method::POST, "/v1/nodes/{name}/removal", post(nodes::remove))
+        .change(Admin, Method::POST, "/v1/nodes/{name}/replacement", post(nodes::replace))
+        .change(Admin, Method::PUT, "/v1/nodes/{name}/address", put(nodes::set_address))
+        .change(Admin, Method::POST, "/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
+        .ask(Read, "/v1/resources", get(resources::list))
+        .change(Admin, Method::POST, "/v1/resources", post(resources::create))
+        .ask(Read, "/v1/resources/{name}", get(resources::show))
+        .change(Admin, Method::DELETE, "/v1/resources/{name}", delete(resources::delete))
+        .ask(Read, "/v1/resources/{name}/scrub", get(scrubs::report))
+        .change(Operate, Method::POST, "/v1/resources/{name}/scrub", post(scrubs::start))
+        .change(Operate, Method::DELETE, "/v1/resources/{name}/scrub", delete(scrubs::stop))
+        .ask(Read, "/v1/resources/{name}/settings", get(settings::of_resource))
+        .change(Admin, Method::PATCH, "/v1/resources/{name}/settings", patch(settings::change_of_resource))
+        .change(Operate, Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
+        .change(Operate, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
+        .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
+        .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
+        .change(Admin, Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))
+        .change(
+            Admin,
+            Method::DELETE,
+            "/v1/resources/{name}/replicas/{node}",
+            delete(resources::remove_replica),
+        )
+        .change(
+            Admin,
+            Method::POST,
+            "/v1/resources/{name}/replicas/{node}/move",
+            post(resources::move_replica),
+        )
+        .change(Admin, Method::POST, "/v1/resources/{name}/volumes/{volume}/resize", post(resources::resize))
+        .change(Operate, Method::POST, "/v1/resources/{name}/snapshots", post(snapshots::take))
+        .ask(Read, "/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files))
+        .change(Admin, Method::DELETE, "/v1/resources/{name}/snapshots/{snapshot}", delete(snapshots::delete))
+        .change(
+            Admin,
+            Method::POST,
+            "/v1/resources/{name}/snapshots/{snapshot}/rollback",
+            post(snapshots::roll_back),
+        )
+        .ask(Read, "/v1/services", get(list_services))
+        .change(Admin, Method::PUT, "/v1/services", put(services::apply))
+        .ask(Read, "/v1/services/{name}", get(service))
+        .change(Admin, Method::DELETE, "/v1/services/{name}", delete(delete_service))
+        .change(Operate, Method::POST, "/v1/services/{name}/move", post(move_service))
+        .ask(Read, "/v1/services/{name}/explain", get(placement::explain))
+        .change(Operate, Method::PUT, "/v1/services/{name}/maintenance", put(placement::maintain_service))
+        .change(Operate, Method::PUT, "/v1/nodes/{name}/maintenance", put(placement::maintain_node))
+        .change(Operate, Method::PUT, "/v1/nodes/{name}/cordon", put(placement::cordon))
+        .change(Operate, Method::PUT, "/v1/cluster/maintenance", put(placement::maintain_cluster))
+        .change(Operate, Method::PUT, "/v1/services/{name}/wanted", put(service_orders::set_wanted))
+        .change(Operate, Method::POST, "/v1/services/{name}/restart", post(service_orders::restart))
+        .ask(Operate, "/v1/services/{name}/file", get(service_looks::file))
+        .ask(Operate, "/v1/services/{name}/logs", get(service_looks::logs))
+        .ask(Read, "/v1/services/{name}/history", get(service_looks::history))
+        .ask_with(Operate, "/v1/service-check", post(service_check::check))
+        .ask(Read, "/v1/events", get(events))
+        .ask(Read, "/v1/history", get(history::history))
+        .ask(Operate, "/v1/audit", get(audit::page))
+        .ask(Read, "/v1/programs", get(nodes::programs))
+        .ask(Read, destinations::PATH, get(destinations::answer))
+        .ask(Read, "/metrics", get(listener::answer))
 }
 
 /// Logs each request at the level `debug`, with its status and how long its answer took.

@@ -4,6 +4,7 @@
 //! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`,
 //! `reconciler_thread.rs`, `service/`, `http.rs`, `metrics/`.
 
+pub mod access;
 pub mod agent;
 pub mod clock;
 pub mod directories;
@@ -45,6 +46,7 @@ use mainstay_pool::journals::Journals;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -74,6 +76,8 @@ pub struct AgentOptions {
     pub hooks: Option<PathBuf>,
     /// Program that switches a node off; see [`fence`].
     pub fence_command: Option<PathBuf>,
+    /// Groups whose members may use the API's socket; `root` alone if there are none.
+    pub groups: access::Groups,
 }
 
 /// Name of the API's socket in the run directory.
@@ -117,14 +121,21 @@ pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
         let _inside = runtime.enter();
         tokio::net::UnixListener::bind(&path).map_err(failed)?
     };
+    // Each request is refused or allowed by its user. Where only root may ask, others do not even
+    // get a connection.
+    let mode = if agent.options.groups.any() { 0o666 } else { 0o600 };
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
     if let Some(address) = agent.options.metrics_listen {
         runtime.spawn(metrics::listener::serve(agent.clone(), address));
     }
     if let Some(address) = agent.options.router_listen {
         runtime.spawn(http::destinations::serve(agent.clone(), address));
     }
+    let routes = http::router(agent).into_make_service_with_connect_info::<access::Peer>();
     threads::spawn("agent-http", move || {
-        if let Err(error) = runtime.block_on(async { axum::serve(listener, http::router(agent)).await }) {
+        if let Err(error) =
+            runtime.block_on(async { axum::serve(access::Socket::new(listener), routes).await })
+        {
             tracing::error!(%error, "the API is no longer served");
         }
     });

@@ -1,6 +1,7 @@
 //! Three agents in one process, each with a pretended engine. That is enough to see the control
 //! plane make a cluster, keep its state, elect, and fail over.
 
+mod access;
 mod nodes;
 mod support;
 
@@ -144,7 +145,10 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
-    assert_eq!(error.problem().code, Code::ResultUnknown);
+    // Nothing can be recorded in the audit log (R24), so nothing was even tried.
+    let problem = error.problem();
+    assert_eq!(problem.code, Code::NoMajority);
+    assert!(problem.message.starts_with("nothing is changed"), "{problem:?}");
     nodes[0].kill();
 }
 

@@ -57,10 +57,12 @@
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
+//! | `GET /v1/audit?after=N&lines=L` | | [`AuditPage`] |
 //! | `GET /v1/programs` | | [`ProgramsView`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
+mod audit;
 mod destinations;
 mod history;
 mod nodes;
@@ -71,6 +73,7 @@ mod services;
 mod settings;
 
 use crate::engine::{FrontendStatus, WatchdogStatus};
+pub use audit::*;
 pub use destinations::*;
 pub use history::*;
 pub use mainstay_types::{

@@ -15,6 +15,7 @@ pub mod actions;
 pub mod advice;
 mod apply;
 pub mod attachments;
+pub mod audit;
 mod broken;
 pub mod causes;
 pub mod constraints;

@@ -8,6 +8,7 @@
 //!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::audit::{Asked, AuditLog};
 use crate::cordon::Cordon;
 use crate::facts::Fact;
 use crate::fencing::Fence;
@@ -79,6 +80,9 @@ pub struct State {
     /// Nodes that have left the cluster, the last [`REMOVED_MAX`]; see `removal.rs`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removed: BTreeMap<NodeId, Removed>,
+    /// Changes that were asked for; see `audit.rs`.
+    #[serde(default, skip_serializing_if = "AuditLog::is_empty")]
+    pub audit: AuditLog,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -501,6 +505,17 @@ pub enum Command {
         id: u64,
         name: String,
         settings: Settings,
+    },
+    /// First record of a request for a change; see `audit.rs`. Repeated with the same id it changes
+    /// nothing.
+    AuditBegun {
+        asked: Asked,
+    },
+    /// Result of this request: the change was made, or refused with a code.
+    AuditEnded {
+        id: u64,
+        status: u16,
+        code: Option<Code>,
     },
     /// Ids are given in order. Repeated with the same nonce it answers the same node.
     AddNode {

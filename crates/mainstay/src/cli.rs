@@ -76,6 +76,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Show how resources changed their primaries: when, why, who decided, and how long it took.
     History(HistoryArgs),
+    /// Show who asked for which change: when, on which node, and with what result.
+    Audit(AuditArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
     /// Print the metrics of the node that answers, in the text format of Prometheus.
@@ -800,6 +802,19 @@ pub struct HistoryArgs {
     /// Show one line for each change, without its stages.
     #[arg(long)]
     pub brief: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    /// Show only records after this number.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub after: u64,
+    /// Show only the newest N records; at most 1000 are kept.
+    #[arg(long, short = 'n', default_value_t = 50, value_name = "N")]
+    pub lines: usize,
+    /// Print one JSON object for each record and line, for other programs.
+    #[arg(long)]
+    pub json_lines: bool,
 }
 
 #[derive(Args, Debug)]

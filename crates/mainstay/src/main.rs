@@ -70,6 +70,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Service(command) => commands::service::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
         Command::Explain { name } => commands::placement::explain(&name, &connect()?, output),
+        Command::Audit(args) => commands::audit::run(&args, &connect()?, output),
         Command::History(args) => commands::history::run(&args, &connect()?, output),
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),

@@ -7,6 +7,7 @@ use crate::config::{Changes, Started};
 use crate::failure::{Code, Failure, Outcome, chain, is_forbidden};
 use crate::router::{self, RouterArgs};
 use mainstay_agent::AgentOptions;
+use mainstay_agent::access::Groups;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
@@ -90,6 +91,7 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     }
     let options = AgentOptions {
         fence_command: args.fence_command,
+        groups: Groups { read: args.read_group, operate: args.operate_group, admin: args.admin_group },
         hooks: args.hooks,
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,

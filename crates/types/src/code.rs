@@ -103,6 +103,7 @@ codes! {
     Ambiguous "ambiguous", page: Some("docs/snapshots.md#before-copy-the-last-whole-state-of-a-replica-that-is-being-filled");
     Attached "attached", page: Some("docs/attach.md#before-you-attach");
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
+    AuditUnwritten "audit-unwritten", status: 503, exit: exit::UNREACHABLE, page: Some("docs/access.md#the-audit-log");
     BadAddress "bad-address", page: Some("docs/cluster.md#addresses");
     BadBackup "bad-backup", page: Some("docs/nodes.md#backup-of-the-record");
     BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md#configuration");
@@ -153,6 +154,7 @@ codes! {
     EngineTimeout "engine-timeout";
     EngineUnreachable "engine-unreachable", status: 503;
     Exists "exists", page: Some("docs/snapshots.md");
+    Forbidden "forbidden", status: 403, page: Some("docs/access.md");
     Guard "guard";
     HasNotJoined "has-not-joined";
     HasPrimary "has-primary", page: Some("docs/modes.md#going-on-without-the-replicas-that-have-everything");

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub mod access;
 pub mod address;
 pub mod area;
 pub mod code;
@@ -24,6 +25,7 @@ pub mod settings;
 pub mod simulation;
 pub mod size;
 pub mod status;
+pub use access::*;
 pub use address::*;
 pub use area::*;
 pub use code::*;

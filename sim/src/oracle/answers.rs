@@ -45,6 +45,8 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::RestartService { .. }
         | Command::MoveService { .. } => true,
         Command::InitCluster { .. }
+        | Command::AuditBegun { .. }
+        | Command::AuditEnded { .. }
         | Command::MaintenanceCounted { .. }
         | Command::AdmitNode { .. }
         | Command::SeatNode { .. }

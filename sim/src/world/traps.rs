@@ -55,6 +55,8 @@ impl World {
         let on = |name: &str| named(&self.state().services.get(name)?.spec.resource);
         let (what, resource, peer) = match command {
             Command::InitCluster { .. }
+            | Command::AuditBegun { .. }
+            | Command::AuditEnded { .. }
             | Command::AdmitNode { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }

@@ -88,6 +88,19 @@ fn named<'a>(words: &'a str, types: &'a BTreeMap<String, Described>) -> impl Ite
     words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| types.contains_key(*word))
 }
 
+/// The right that a route needs, for its row of the table; the agent's tests have the list.
+fn right(row: &str, rights: &str) -> String {
+    let Some(route) = row.trim_start().strip_prefix('`') else {
+        return if row.contains("---") { "---" } else { "right" }.to_owned();
+    };
+    let route = route.split(['`', '?']).next().unwrap_or_default();
+    let found = rights.lines().find_map(|line| {
+        let (access, rest) = line.split_once(' ')?;
+        (rest.strip_suffix(" changes").unwrap_or(rest) == route).then_some(access)
+    });
+    found.unwrap_or_else(|| panic!("no right is known for {route}")).to_owned()
+}
+
 /// The part of the page after its introduction.
 pub fn reference() -> String {
     let mut types = BTreeMap::new();
@@ -98,8 +111,9 @@ pub fn reference() -> String {
     let source = read(SOURCE);
     let rows: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! |")).collect();
     let mut page = String::new();
+    let rights = read("crates/agent/tests/access/rights.txt");
     for row in &rows {
-        let _ = writeln!(page, "|{}", row.replace("[`", "`").replace("`]", "`"));
+        let _ = writeln!(page, "|{} {} |", row.replace("[`", "`").replace("`]", "`"), right(row, &rights));
     }
     // Each type after those that lead to it.
     let mut order: Vec<&str> = Vec::new();

@@ -35,6 +35,7 @@ fn agent_process() {
     let directory = PathBuf::from(directory);
     let options = AgentOptions {
         fence_command: None,
+        groups: crate::access::groups(),
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
@@ -103,7 +104,7 @@ impl TestNode {
         Client::new(self.run_dir().join("agent.sock")).with_timeout(Duration::from_secs(90))
     }
 
-    fn run_dir(&self) -> PathBuf {
+    pub fn run_dir(&self) -> PathBuf {
         self.directory.path().join("run")
     }
 

@@ -165,6 +165,18 @@ pub struct AgentArgs {
     /// name of its stage. Default: none are run.
     #[arg(long, env = "MAINSTAY_HOOKS", value_name = "DIR")]
     pub hooks: Option<PathBuf>,
+    /// Group whose members may look at the cluster through the agent's socket, as `status` and
+    /// `events` do. Default: root alone.
+    #[arg(long, env = "MAINSTAY_READ_GROUP", value_name = "GROUP")]
+    pub read_group: Option<String>,
+    /// Group whose members may also move, stop and start services, drain nodes, take snapshots, and
+    /// read logs of services and the audit log. Default: root alone.
+    #[arg(long, env = "MAINSTAY_OPERATE_GROUP", value_name = "GROUP")]
+    pub operate_group: Option<String>,
+    /// Group whose members may do everything that root may, also run programs as root by applying
+    /// a service. Default: root alone.
+    #[arg(long, env = "MAINSTAY_ADMIN_GROUP", value_name = "GROUP")]
+    pub admin_group: Option<String>,
     /// Allow --journal-dir on tmpfs. A power cut LOSES journals there, and the replicas with them:
     /// use it for tests and measurements only.
     #[arg(long, requires = "journal_dir")]

@@ -2,6 +2,7 @@
 //! nothing themselves; advice comes from the API.
 
 mod attached;
+pub mod audit;
 pub mod cluster;
 pub mod events;
 pub mod history;

@@ -30,6 +30,10 @@ pub const CHAPTER: Chapter = chapter! {
         "node n4 is a full member"
         "A request to join was to be taken back after the node had become a full member."
         "Look at `mainstay node list`. To undo the join, use `mainstay node remove NODE`.";
+    AuditUnwritten
+        "nothing is changed: the request cannot be written into the audit log"
+        "Each change is written into the audit log of the cluster before it is made, and the nodes did not confirm that in time."
+        "Look at `mainstay status`. When a majority of the nodes answers again, repeat the command.";
     BadAddress
         "`0.0.0.0` cannot be the address of the agent, or the engine listens on another address"
         "Other nodes could not use the address, or the engine of this node does not listen there, or another program has the port."

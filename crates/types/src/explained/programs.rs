@@ -32,8 +32,8 @@ pub const CHAPTER: Chapter = chapter! {
         "Look at the file system and its permissions.";
     AgentForbidden
         "no agent answers at /run/mainstay/agent.sock: Permission denied"
-        "Your user may not open the agent's socket."
-        "Run the command as root.";
+        "Only root may open the agent's socket, because no group of users was given rights on this node."
+        "Run the command as root. To give other users rights, name a group in the configuration: the page on access says how.";
     AgentInternal
         "an answer could not be made"
         "The agent found a fault in itself."
@@ -90,6 +90,10 @@ pub const CHAPTER: Chapter = chapter! {
         "the agent has no connection to the engine of this node"
         "The engine does not run, or uses another run directory than the agent."
         "Start it: `systemctl start mainstay-engine`.";
+    Forbidden
+        "the user bob has the right `read`, and PUT /v1/nodes/{name}/cordon needs `operate`"
+        "The agent knows the user from the kernel, and the groups of that user do not have the right that the command needs."
+        "Run the command as root, or let an administrator add the user to a group that has the right. The error names the groups of this node.";
     Guard
         "the engine could not note what it has to silence"
         "The engine's helper process has ended and is being started again, or a path or an address is not absolute. You see this in logs only."

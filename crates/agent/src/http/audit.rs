@@ -1,0 +1,208 @@
+//! The audit log of requests that change something; see `mainstay_control::audit`.
+
+use super::{ApiResult, App, Refused, require_majority};
+use crate::access::Caller;
+use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
+use crate::error::settle;
+use crate::messages::random_u64;
+use crate::raft::ConsensusLog;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Query, Request, State as AppState};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use mainstay_api::rest::{AuditPage, AuditView};
+use mainstay_control::State;
+use mainstay_control::audit::{Asked, AuditRecord};
+use mainstay_control::state::Command;
+use mainstay_types::{Access, Code, NodeId, Problem};
+use serde::Deserialize;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Largest body of a request, in bytes.
+const BODY_BYTES_MAX: usize = 2 << 20;
+/// Fields whose values may be secrets, or texts of any length: the audit log says that they are
+/// there.
+const LEFT_OUT: [&str; 5] = ["env", "environment", "password", "content", "state"];
+/// Field with a service file, which may contain secrets in its environment. The log has the name of
+/// the service.
+const SERVICE_FILE: &str = "toml";
+/// Stands for the value of such a field.
+const OMITTED: &str = "(left out)";
+const RECORDS: usize = 100;
+
+/// Runs a request that changes something, with its two entries in the audit log.
+pub(super) async fn recorded(
+    agent: Arc<Agent>,
+    (caller, access): (Caller, Access),
+    request: Request,
+    next: Next,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = match to_bytes(body, BODY_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(error) => {
+            let remedy = format!("A request has at most {BODY_BYTES_MAX} bytes.");
+            return Refused::from(Problem::new(Code::BadRequest, error.to_string(), remedy)).into_response();
+        }
+    };
+    let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
+    let asked = Asked {
+        id: random_u64(),
+        who: caller.who,
+        login: caller.login,
+        access,
+        on: NodeId(0),
+        action: format!("{} {target}", parts.method),
+        body: without_secrets(&body),
+    };
+    let (of, begun) = (agent.clone(), asked.clone());
+    let has_begun = match tokio::task::spawn_blocking(move || begin(&of, begun)).await {
+        Ok(Ok(has_begun)) => has_begun,
+        Ok(Err(problem)) => return Refused::from(problem).into_response(),
+        Err(error) => {
+            let problem = Problem::new(Code::AgentInternal, error.to_string(), "Look at the agent's log.");
+            return Refused::from(problem).into_response();
+        }
+    };
+    let response = next.run(axum::http::Request::from_parts(parts, Body::from(body))).await;
+    let (status, code) = (response.status().as_u16(), response.extensions().get::<Code>().cloned());
+    let login = asked.login.clone().unwrap_or_default();
+    tracing::info!(who = asked.who, login, action = asked.action, status, "a change was asked for");
+    // The answer does not wait for the second entry.
+    tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, status, code));
+    response
+}
+
+/// Writes the first entry. Returns false if this node has no cluster whose log could hold it.
+fn begin(agent: &Agent, mut asked: Asked) -> Result<bool, Problem> {
+    let Ok(member) = agent.member() else { return Ok(false) };
+    require_majority(agent, "nothing is changed, because each change is in the audit log")?;
+    asked.on = member.identity.node;
+    settle(member.log.propose(Command::AuditBegun { asked }, PROPOSE_TIMEOUT)).map_err(|problem| {
+        let message = format!(
+            "nothing is changed: the request cannot be written into the audit log: {}",
+            problem.message
+        );
+        Problem::new(Code::AuditUnwritten, message, problem.remedy)
+    })?;
+    Ok(true)
+}
+
+/// Writes the second entry, and the first one of a request that made this node a member.
+fn end(agent: &Agent, mut asked: Asked, has_begun: bool, status: u16, code: Option<Code>) {
+    let Ok(member) = agent.member() else { return };
+    let (id, action) = (asked.id, asked.action.clone());
+    asked.on = member.identity.node;
+    let mut commands = vec![Command::AuditEnded { id, status, code }];
+    if !has_begun {
+        commands.insert(0, Command::AuditBegun { asked });
+    }
+    for command in commands {
+        if let Err(problem) = settle(member.log.propose(command, PROPOSE_TIMEOUT)) {
+            let why = problem.message;
+            tracing::warn!(action, status, why, "the audit log has no result of a request");
+            return;
+        }
+    }
+}
+
+/// The JSON of a request without values that may be secrets. Empty if the body is empty or no
+/// JSON.
+fn without_secrets(body: &Bytes) -> String {
+    let Ok(mut value) = serde_json::from_slice::<Value>(body) else { return String::new() };
+    omit(&mut value);
+    if value.is_null() { String::new() } else { value.to_string() }
+}
+
+fn omit(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let (SERVICE_FILE, Some(text)) = (name.as_str(), value.as_str()) {
+                    *value = name_in(text).into();
+                } else if LEFT_OUT.contains(&name.as_str()) && !value.is_boolean() && !value.is_null() {
+                    *value = OMITTED.into();
+                } else {
+                    omit(value);
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(omit),
+        _ => {}
+    }
+}
+
+/// The line of a service file that names the service.
+fn name_in(text: &str) -> String {
+    let named = text.lines().find(|line| line.trim_start().starts_with("name"));
+    format!("{} {OMITTED}", named.unwrap_or_default().trim()).trim_start().to_owned()
+}
+
+#[derive(Deserialize)]
+pub struct AuditQuery {
+    /// Number of the record after which the page begins.
+    #[serde(default)]
+    after: u64,
+    /// Most records; the newest ones.
+    #[serde(default)]
+    lines: Option<usize>,
+}
+
+pub(super) async fn page(
+    AppState(agent): App,
+    Query(AuditQuery { after, lines }): Query<AuditQuery>,
+) -> ApiResult<AuditPage> {
+    super::blocking(move || {
+        let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
+        Ok(page_of(&view.state, after, lines.unwrap_or(RECORDS)))
+    })
+    .await
+}
+
+fn page_of(state: &State, after: u64, lines: usize) -> AuditPage {
+    let log = &state.audit;
+    let first = log.records.front().map_or(log.last + 1, |record| record.number);
+    let newer: Vec<&AuditRecord> = log.records.iter().filter(|record| record.number > after).collect();
+    let shown =
+        newer[newer.len().saturating_sub(lines)..].iter().map(|record| shown(state, record)).collect();
+    AuditPage { records: shown, last: log.last, gap: after + 1 < first && after < log.last }
+}
+
+fn shown(state: &State, record: &AuditRecord) -> AuditView {
+    let AuditRecord { number, at_ms, asked, result } = record;
+    AuditView {
+        number: *number,
+        at_ms: *at_ms,
+        who: asked.who.clone(),
+        login: asked.login.clone(),
+        access: asked.access,
+        node: state.node_name(asked.on),
+        action: asked.action.clone(),
+        body: asked.body.clone(),
+        request: format!("{:016x}", asked.id),
+        took_ms: result.as_ref().map(|result| result.at_ms.saturating_sub(*at_ms)),
+        status: result.as_ref().map(|result| result.status),
+        code: result.as_ref().and_then(|result| result.code.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_may_be_secrets_are_left_out_at_any_depth() {
+        let body =
+            r#"{"name":"db","process":[{"env":{"PASSWORD":"hunter2"},"command":["a"]}],"password":"x"}"#;
+        let text = without_secrets(&Bytes::from(body));
+        assert!(!text.contains("hunter2") && !text.contains("\"x\""), "{text}");
+        assert!(text.contains("\"command\":[\"a\"]") && text.contains(OMITTED), "{text}");
+        let file =
+            serde_json::json!({ "toml": "# db\nname = \"db\"\n[[process]]\nenv = { P = \"hunter2\" }" });
+        let text = without_secrets(&Bytes::from(file.to_string()));
+        assert_eq!(text, r#"{"toml":"name = \"db\" (left out)"}"#);
+        assert_eq!(without_secrets(&Bytes::new()), "");
+        assert_eq!(without_secrets(&Bytes::from("no JSON")), "");
+    }
+}
