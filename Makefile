@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-resync how fast a replica that was away is copied again, against one stream; ARGS=rounds"
 	@echo "make bench-catchup how soon a replica that was away for 30 s is in sync again under load; ARGS=rounds"
 	@echo "make bench-snapshots what a snapshot costs who writes, with clones of files and without; ARGS=rounds"
+	@echo "make bench-services how long services are away when something dies or moves, and what addresses and the router cost; ARGS=\"--rounds N CASE\""
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
 	@echo "make bench-floor fio and a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds sysbench-cases fio-cases\""
 	@echo "make bench-polling engines that poll while processors are idle beside engines that never do; ARGS=\"rounds seconds fio-cases sysbench-cases\""
@@ -226,6 +227,9 @@ bench-snapshots: build
 
 bench-catchup: build
 	@$(BUILT)/catchup $(ARGS)
+
+bench-services: build
+	@$(BUILT)/services $(ARGS)
 
 bench-deps: deps
 	@scripts/deps.sh bench

@@ -51,6 +51,7 @@ if [ "${1:-}" = bench ]; then
     need glusterfs glusterfs-client
     need rsync rsync
     need lsof lsof
+    need haproxy haproxy
     for library in /usr/lib/*/qemu/block-rbd.so; do
         [ -e "$library" ] || packages+=(qemu-block-extra)
     done

@@ -46,6 +46,15 @@ impl<'a> Plain<'a> {
         Ok(at_us)
     }
 
+    /// Stops the server in order and starts it again.
+    ///
+    /// # Errors
+    /// When it does not run or cannot be started.
+    pub fn restart(&mut self) -> Result<()> {
+        self.server.end("TERM")?;
+        self.server.launch(&[])
+    }
+
     /// Stops the server and removes the device.
     ///
     /// # Errors
