@@ -1,17 +1,14 @@
 #!/usr/bin/env bash
-# Boots the machines of `make vm`, one after the other: run.sh [NAME]. Wants mainstay built.
+# Boots the machines of `make vm`, one after the other: run.sh [NAME]. Wants mainstay built, and a list of its tests in TESTS: make vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-target}
 profile=${VM_PROFILE:-debug}
 
-# A test of the engine, as a program. PACKAGES, as arguments of cargo, are built together if they are given: see the Makefile.
+# A test of the engine, as a program. TESTS is the list of `make tests-built`.
 engine_test() { # NAME
-    # shellcheck disable=SC2086
-    ${CARGO:-cargo} test --locked ${PACKAGES:--p mainstay-engine} --test "$1" --no-run --message-format=json-render-diagnostics |
-        grep '"manifest_path":"[^"]*/crates/engine/Cargo.toml"' |
-        sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
+    scripts/built-test.sh engine "$1"
 }
 
 ublk() {
