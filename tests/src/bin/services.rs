@@ -64,11 +64,12 @@ struct Wanted {
 fn main() -> Result<()> {
     let wanted = wanted(std::env::args().skip(1))
         .context("usage: services [--rounds N] [--minutes M] CASE…; its source lists the cases")?;
-    for case in &wanted.cases {
-        println!("\n## {case}\n");
-        in_lab("services", |lab| measure(lab, case, &wanted))?;
-    }
-    Ok(())
+    in_lab("services", |lab| {
+        wanted.cases.iter().try_for_each(|case| {
+            println!("\n## {case}\n");
+            measure(lab, case, &wanted)
+        })
+    })
 }
 
 fn wanted(mut words: impl Iterator<Item = String>) -> Result<Wanted> {
