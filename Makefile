@@ -161,6 +161,11 @@ endif
 $(addprefix vm-,$(VM_TESTS)): vm-%:
 	@TESTS=$(abspath $(TESTS)) tests/vm/run.sh $*
 
+# The tests of which `make vm` runs one kernel alone, on Debian's newest.
+.PHONY: vm-newest
+vm-newest: tests-built
+	@VM_KERNELS=newest $(MAKE) --no-print-directory -j2 --output-sync=target vm-client vm-nbd vm-vhost
+
 # Two lanes beside each other, because most tests in a lab wait most of their time. The first one has what must not be slowed
 # down; the second one builds and computes with what the first one leaves. It begins with a release build, so that the first
 # one gets cargo's lock of the debug build for a moment. Each step says how long it took.
@@ -239,7 +244,7 @@ pacemaker-test: deps
 	@tests/pacemaker/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test plain-units-test pacemaker-test units-test
+test-long: package-test tutorial-test plain-units-test pacemaker-test units-test vm-newest
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

@@ -27,7 +27,7 @@ ublk() {
 # Two nodes in one machine, of which one holds the data and the other one has the device.
 client() {
     local kernel
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         echo "== client, kernel $kernel"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/client.sh --seconds 600 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module ublk_drv \
@@ -39,7 +39,7 @@ nbd() {
     local test kernel
     test=$(engine_test nbd)
     [ -n "$test" ] || { echo "vm: cannot build the test of NBD" >&2; exit 1; }
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         echo "== nbd, kernel $kernel"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/nbd.sh --seconds 900 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module nbd --module fuse --module loop \
@@ -51,7 +51,7 @@ nbd() {
 # without the data has the disk; what they look at is not the kernel's: one is enough.
 vhost() {
     local kernel
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         vhost_of primary "$kernel"
     done
     for kernel in ${VM_KERNELS:-6.12}; do
