@@ -11,8 +11,9 @@
 //! - A lab that is up belongs to no process. It stays when the command that made it ends.
 //!
 //! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first
-//! process of a node), `machine` (nodes under systemd), `network`, `disk`, `cgroup`, `exec`, `down`; `program` finds what is
-//! started. `bench` is no part of the lab: it measures storage of any kind.
+//! process of a node), `machine` (nodes under systemd), `network`, `disk`, `cgroup`, `exec`,
+//! `down`; `program` finds what is started. `bench` is no part of the lab: it measures storage of
+//! any kind.
 
 mod bench;
 mod cgroup;

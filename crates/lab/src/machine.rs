@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a login of Debian's root has.
+/// Search path that a login of Debian's root has.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Limit for systemd to start everything, on a busy machine.
 const BOOTED_WITHIN: Duration = Duration::from_secs(120);
