@@ -53,7 +53,7 @@ impl ClientError {
         let (code, remedy) = match self {
             Self::Refused { problem, .. } => return problem.clone(),
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                (Code::AgentForbidden, "Run the command as root, or as a user that may open the socket.")
+                (Code::AgentForbidden, "Run the command as root. docs/access.md says how other users get rights.")
             }
             Self::Unreachable { path, .. } if is_no_socket(path) => (
                 Code::AgentUnreachable,
