@@ -200,7 +200,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test units-test plain-units-test pacemaker-test test-long
+.PHONY: deb install package-test tutorial-test lab-test units-test plain-units-test pacemaker-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -233,6 +233,11 @@ tutorial-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/tutorial.sh $(DEV)/mainstay
 
+# A lab of such machines, with the package in each (root).
+lab-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/lab.sh $(DEV)
+
 # Plain units of systemd that follow a resource, in such a machine.
 plain-units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
@@ -245,7 +250,7 @@ pacemaker-test: deps
 	@tests/pacemaker/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test plain-units-test pacemaker-test units-test vm-newest
+test-long: package-test tutorial-test lab-test plain-units-test pacemaker-test units-test vm-newest
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
