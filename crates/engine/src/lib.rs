@@ -16,6 +16,7 @@ pub mod guard;
 pub mod inspect;
 pub mod ipc;
 pub mod lease_file;
+mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
 mod metrics_page;

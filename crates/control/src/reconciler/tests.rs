@@ -66,6 +66,7 @@ impl Lab {
             instance: Instance(1),
             reopened: None,
             devices_ready: true,
+            continues: None,
             volumes: vec![1 << 20],
             snapshots: Vec::new(),
             scrub: None,
