@@ -36,3 +36,4 @@ pub mod watchdog;
 pub use frontend::DeviceOption;
 pub use options::EngineOptions;
 pub use runtime::{EngineError, run};
+pub use signals::block as hold_signals;

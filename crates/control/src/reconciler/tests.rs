@@ -3,6 +3,7 @@
 mod proposals;
 mod replicas;
 mod services;
+mod succession;
 
 use super::job::{Job, Step, StepAnswer, Trouble};
 use super::*;

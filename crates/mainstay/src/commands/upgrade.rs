@@ -27,11 +27,15 @@ use mainstay_api::rest::{
 use mainstay_client::Client;
 use serde::Serialize;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const ENGINE_UNIT: &str = "mainstay-engine.service";
 const AGENT_UNIT: &str = "mainstay-agent.service";
 /// How long the engine may take from the announcement of its successor until it is told to end.
 const ANNOUNCED_MS: u64 = 10_000;
+/// How long services may take to be found again by an agent that was started anew.
+const STEADY_WITHIN: Duration = Duration::from_secs(20);
+const STEADY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 pub struct How {
@@ -115,7 +119,7 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
             continue;
         }
         if role == "engine" && in_place {
-            announce(client, ANNOUNCED_MS)?;
+            announce_soon(client)?;
         }
         output.note(&format!("starting the {role} anew …"));
         restart(unit, &hint)?;
@@ -154,6 +158,20 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
 fn announce(client: &Client, within_ms: u64) -> Outcome<()> {
     let _: Accepted = client.post("/v1/engine/successor", &EngineSuccessor { within_ms })?;
     Ok(())
+}
+
+/// Announces it as soon as the agent, which may have just started, has found its services again.
+///
+/// # Errors
+/// When they do not run steadily within [`STEADY_WITHIN`].
+fn announce_soon(client: &Client) -> Outcome<()> {
+    let end = Instant::now() + STEADY_WITHIN;
+    loop {
+        match announce(client, ANNOUNCED_MS) {
+            Err(_) if Instant::now() < end => std::thread::sleep(STEADY_PAUSE),
+            announced => return announced,
+        }
+    }
 }
 
 /// The cordon that a node has now, to be set again after the drain, and the command for it. `None`
