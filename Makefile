@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-idle bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -21,6 +21,7 @@ help:
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
+	@echo "make tutorial-test  follow docs/tutorial.md on three machines of namespaces, upgrade them under load, purge (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
@@ -33,6 +34,7 @@ help:
 	@echo "make demo-down  end the demo's cluster"
 	@echo "make bench      measure against a plain device and other products (root); ARGS=--help; see bench/README.md"
 	@echo "make bench-vm   measure against the kernel's DRBD in an emulated machine; ARGS are those of bench/vm/run.sh"
+	@echo "make bench-idle how often an idle node wakes up, and how much memory it takes; ARGS=seconds"
 	@echo "make bench-growth what many idle resources cost, and the loss of a node that serves a third of them; ARGS=\"1 10 100\""
 	@echo "make bench-resync how fast a replica that was away is copied again, against one stream; ARGS=rounds"
 	@echo "make bench-catchup how soon a replica that was away for 30 s is in sync again under load; ARGS=rounds"
@@ -82,8 +84,13 @@ advisories: deny
 CORES := $(addprefix -p mainstay-,types codec replica store host silence control ha sim spec)
 SHIPPED := -p mainstay $(addprefix -p mainstay-,api client cli pool probe devices engine agent router bench lab tests)
 
-unit:
+unit: unit-cores unit-shipped
+
+.PHONY: unit-cores unit-shipped
+unit-cores:
 	$(CARGO) test --locked $(CORES)
+
+unit-shipped:
 	$(CARGO) test --locked $(SHIPPED)
 
 # A fixed budget of seeds, from the first one on.
@@ -106,49 +113,79 @@ counted: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	$(CARGO) build --locked --release -p mainstay-host --example instructions
 
+# All tests of what is shipped, built once, and a list of their programs: those that run beside a build must not wait for
+# cargo's lock.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+TESTS := $(TARGET)/tests.json
+.PHONY: tests-built
+tests-built: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	$(CARGO) test --locked $(SHIPPED) --no-run
+	$(CARGO) test --locked $(SHIPPED) --test '*' --test e2e --no-run --message-format=json-render-diagnostics > $(TESTS)
+
 # The lab's nodes run the `mainstay` that this builds, with debug assertions on. All tests are two groups in two labs, beside
 # each other, because most of their time is waiting; a part of them (ARGS) runs alone.
-E2E = $(CARGO) test --locked $(SHIPPED) --test e2e --
-e2e: deps
-	$(CARGO) build --locked $(SHIPPED) --bins
-	$(CARGO) test --locked $(SHIPPED) --test e2e --no-run
+E2E = export TESTS=$(abspath $(TESTS)) && program=$$(scripts/built-test.sh tests e2e) && cd tests && exec $$program
+e2e: tests-built
+	@$(MAKE) --no-print-directory e2e-run
+
+.PHONY: e2e-run e2e-cluster e2e-troubles
+e2e-run:
 ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target e2e-cluster e2e-troubles
 else
-	$(E2E) $(ARGS)
+	@$(E2E) $(ARGS)
 endif
 
-.PHONY: e2e-cluster e2e-troubles
 # The longest test is with the shorter group, in a lab of its own name: the groups then end at about the same time.
 E2E_LONGEST := one_replica_throttled_to_a_hundredth
 e2e-cluster:
-	$(E2E) --skip troubles_ --skip $(E2E_LONGEST)
+	@$(E2E) --skip troubles_ --skip $(E2E_LONGEST)
 e2e-troubles:
-	$(E2E) troubles_
-	MAINSTAY_E2E_LAB=$(or $(MAINSTAY_E2E_LAB),e2e)-longest $(E2E) $(E2E_LONGEST)
+	@$(E2E) troubles_
+	@export MAINSTAY_E2E_LAB=$(or $(MAINSTAY_E2E_LAB),e2e)-longest && $(E2E) $(E2E_LONGEST)
 
 # Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian. Each machine has one
 # processor, so two run at a time; a part of the tests (ARGS) runs alone.
 VM_TESTS := ublk client nbd vhost dax
-vm: deps
-	$(CARGO) build --locked $(SHIPPED) --bins
+vm: tests-built
+	@$(MAKE) --no-print-directory vm-run
+
+.PHONY: vm-run $(addprefix vm-,$(VM_TESTS))
+vm-run:
 ifeq ($(strip $(ARGS)),)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target $(addprefix vm-,$(VM_TESTS))
 else
-	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $(ARGS)
+	@TESTS=$(abspath $(TESTS)) tests/vm/run.sh $(ARGS)
 endif
 
-.PHONY: $(addprefix vm-,$(VM_TESTS))
 $(addprefix vm-,$(VM_TESTS)): vm-%:
-	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $*
+	@TESTS=$(abspath $(TESTS)) tests/vm/run.sh $*
 
-# Each step is a make of its own so that they keep their order under -j. Each says how long it took.
+# The tests of which `make vm` runs one kernel alone, on Debian's newest.
+.PHONY: vm-newest
+vm-newest: tests-built
+	@VM_KERNELS=newest $(MAKE) --no-print-directory -j2 --output-sync=target vm-client vm-nbd vm-vhost
+
+# Two lanes beside each other, because most tests in a lab wait most of their time. The first one has what must not be slowed
+# down; the second one builds and computes with what the first one leaves. It begins with a release build, so that the first
+# one gets cargo's lock of the debug build for a moment. Each step says how long it took.
 test: deps
-	@for step in fmt-check lint unit sim instructions e2e vm; do \
-		began=$$(date +%s); \
-		$(MAKE) --no-print-directory $$step || { echo "make $$step failed after $$(($$(date +%s) - began)) s" >&2; exit 1; }; \
-		echo "make $$step took $$(($$(date +%s) - began)) s"; \
-	done
+	@$(MAKE) --no-print-directory step STEP=fmt-check
+	@$(MAKE) --no-print-directory step STEP=tests-built
+	@$(MAKE) --no-print-directory -j2 lane-labs lane-builds
+
+.PHONY: step lane-labs lane-builds
+step:
+	@began=$$(date +%s); \
+	$(MAKE) --no-print-directory -j1 $(STEP) || { echo "make $(STEP) failed after $$(($$(date +%s) - began)) s" >&2; exit 1; }; \
+	echo "make $(STEP) took $$(($$(date +%s) - began)) s"
+
+lane-labs:
+	@for step in unit-shipped e2e-run vm-run; do $(MAKE) --no-print-directory step STEP=$$step || exit 1; done
+
+lane-builds:
+	@for step in instructions lint unit-cores sim; do nice -n 19 $(MAKE) --no-print-directory step STEP=$$step || exit 1; done
 
 build: deps
 	$(CARGO) build --locked --release -p mainstay -p mainstay-lab -p mainstay-tests --bins
@@ -163,7 +200,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test units-test plain-units-test pacemaker-test test-long
+.PHONY: deb install package-test tutorial-test lab-test units-test plain-units-test pacemaker-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -191,6 +228,16 @@ units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/systemd/units.sh $(DEV)/mainstay
 
+# docs/tutorial.md word for word, an upgrade under load and the removal, on three such machines.
+tutorial-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/tutorial.sh $(DEV)/mainstay
+
+# A lab of such machines, with the package in each (root).
+lab-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/systemd/lab.sh $(DEV)
+
 # Plain units of systemd that follow a resource, in such a machine.
 plain-units-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
@@ -203,7 +250,7 @@ pacemaker-test: deps
 	@tests/pacemaker/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test plain-units-test pacemaker-test units-test
+test-long: package-test tutorial-test lab-test plain-units-test pacemaker-test units-test vm-newest
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
@@ -212,6 +259,9 @@ bench-vm:
 	@scripts/deps.sh bench-vm
 	$(CARGO) build --locked --release -p mainstay -p mainstay-lab
 	@bench/vm/run.sh $(ARGS)
+
+bench-idle: build
+	@$(BUILT)/idle $(ARGS)
 
 bench-growth: build
 	@$(BUILT)/growth $(or $(ARGS),1 10 100)

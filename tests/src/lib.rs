@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod events;
+pub mod idle;
 pub mod interrupt;
 pub mod lab;
 pub mod ledger;

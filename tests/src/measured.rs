@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// Rounds that are measured unless the argument gives another number.
 const ROUNDS: u32 = 3;
 
-/// Measures in a lab of this name, and removes the lab in any case.
+/// Measures in a lab of this name, and removes the lab in any case, unless a failure is to be looked
+/// at: with `MAINSTAY_BENCH_KEEP` the lab of a failure stays.
 ///
 /// # Errors
 /// Errors of `measure`, and when the lab cannot be removed.
@@ -18,6 +19,10 @@ pub fn in_lab(name: &str, measure: impl FnOnce(&Lab) -> Result<()>) -> Result<()
     interrupt::remove(vec![lab.clone()], &format!("mainstay lab --name {name} down"))?;
     let end = measure(&lab);
     interrupt::give_way();
+    if end.is_err() && std::env::var_os("MAINSTAY_BENCH_KEEP").is_some() {
+        eprintln!("the lab is left as it is: `mainstay lab --name {name} down` removes it");
+        return end;
+    }
     lab.down()?;
     end
 }

@@ -1,25 +1,12 @@
 #!/usr/bin/env bash
 # The part of package.sh that runs in the machine, as root, with two versions of the package in /root.
-set -euo pipefail
-export DEBIAN_FRONTEND=noninteractive
+. /root/inside.sh
 units="mainstay-engine mainstay-agent"
 
-step() { echo "── $*"; }
-fail() {
-    echo "FAILED: $*" >&2
-    systemctl --no-pager --full status $units >&2 || true
-    journalctl --no-pager -n 60 >&2 || true
-    exit 1
+show_state() {
+    systemctl --no-pager --full status $units
 }
 pid() { systemctl show --property MainPID --value "$1"; }
-within() { # SECONDS COMMAND...: tries until it succeeds
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || fail "not within its time: $*"
-        sleep 0.2
-    done
-}
 
 step "install: both units are enabled and run"
 dpkg --install /root/first.deb

@@ -11,5 +11,5 @@ if command -v lintian >/dev/null; then
     lintian --fail-on error --suppress-tags unstripped-binary-or-object "$second"
 fi
 exec_name=package-$$
-tests/systemd/machine.sh run --name "$exec_name" --disk /var/lib/mainstay --copy "$first=/root/first.deb" \
+tests/systemd/machine.sh run --name "$exec_name" --disk /var/lib/mainstay --copy tests/systemd/inside.sh=/root/inside.sh --copy "$first=/root/first.deb" \
     --copy "$second=/root/second.deb" tests/systemd/package-inside.sh

@@ -1,24 +1,11 @@
 #!/usr/bin/env bash
 # The part of units.sh that runs in the machine, as root, with the package in /root.
-set -euo pipefail
-export DEBIAN_FRONTEND=noninteractive
+. /root/inside.sh
 target=mainstay-resource@db.target
 
-step() { echo "── $*"; }
-fail() {
-    echo "FAILED: $*" >&2
-    mainstay service status db >&2 || true
-    systemctl --no-pager --full status "$target" mainstay-resource@db app >&2 || true
-    journalctl --no-pager -n 40 >&2 || true
-    exit 1
-}
-within() { # SECONDS COMMAND...: tries until it succeeds
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || fail "not within its time: $*"
-        sleep 0.2
-    done
+show_state() {
+    mainstay service status db || true
+    systemctl --no-pager --full status "$target" mainstay-resource@db app
 }
 active() { systemctl is-active --quiet "$1"; }
 inactive() { ! systemctl is-active --quiet "$1"; }

@@ -6,5 +6,5 @@ binary=$(realpath "${1:?name the built program}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 package=$(scripts/deb.sh "$binary" "$work")
-tests/systemd/machine.sh run --name "units-$$" --disk /var/lib/mainstay --copy "$package=/root/mainstay.deb" \
+tests/systemd/machine.sh run --name "units-$$" --disk /var/lib/mainstay --copy tests/systemd/inside.sh=/root/inside.sh --copy "$package=/root/mainstay.deb" \
     tests/systemd/plain-units-inside.sh

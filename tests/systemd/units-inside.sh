@@ -1,25 +1,13 @@
 #!/usr/bin/env bash
 # The part of units.sh that runs in the machine, as root. Nothing here may depend on how fast the machine is.
-set -euo pipefail
+. /root/inside.sh
 drop_in=/run/systemd/system/app.service.d/zz-mainstay.conf
 cgroup=/sys/fs/cgroup/mainstay.slice/mainstay-db.slice/app.service
 
-step() { echo "── $*"; }
-fail() {
-    echo "FAILED: $*" >&2
-    mainstay service status db >&2 || true
-    mainstay events >&2 || true
-    systemctl --no-pager --full status app mainstay-engine mainstay-agent >&2 || true
-    journalctl --no-pager -n 80 >&2 || true
-    exit 1
-}
-within() { # SECONDS COMMAND...: tries until it succeeds
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || fail "not within its time: $*"
-        sleep 0.2
-    done
+show_state() {
+    mainstay service status db || true
+    mainstay events || true
+    systemctl --no-pager --full status app mainstay-engine mainstay-agent
 }
 property() { systemctl show --property "$1" --value "${2:-app}"; }
 running() { mainstay service status db && [ "$(property ActiveState)" = active ] && [ "$(property MainPID)" != 0 ]; }

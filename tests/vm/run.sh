@@ -1,17 +1,14 @@
 #!/usr/bin/env bash
-# Boots the machines of `make vm`, one after the other: run.sh [NAME]. Wants mainstay built.
+# Boots the machines of `make vm`, one after the other: run.sh [NAME]. Wants mainstay built, and a list of its tests in TESTS: make vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-target}
 profile=${VM_PROFILE:-debug}
 
-# A test of the engine, as a program. PACKAGES, as arguments of cargo, are built together if they are given: see the Makefile.
+# A test of the engine, as a program. TESTS is the list of `make tests-built`.
 engine_test() { # NAME
-    # shellcheck disable=SC2086
-    ${CARGO:-cargo} test --locked ${PACKAGES:--p mainstay-engine} --test "$1" --no-run --message-format=json-render-diagnostics |
-        grep '"manifest_path":"[^"]*/crates/engine/Cargo.toml"' |
-        sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
+    scripts/built-test.sh engine "$1"
 }
 
 ublk() {
@@ -30,7 +27,7 @@ ublk() {
 # Two nodes in one machine, of which one holds the data and the other one has the device.
 client() {
     local kernel
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         echo "== client, kernel $kernel"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/client.sh --seconds 600 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module ublk_drv \
@@ -42,7 +39,7 @@ nbd() {
     local test kernel
     test=$(engine_test nbd)
     [ -n "$test" ] || { echo "vm: cannot build the test of NBD" >&2; exit 1; }
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         echo "== nbd, kernel $kernel"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/nbd.sh --seconds 900 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module nbd --module fuse --module loop \
@@ -54,7 +51,7 @@ nbd() {
 # without the data has the disk; what they look at is not the kernel's: one is enough.
 vhost() {
     local kernel
-    for kernel in ${VM_KERNELS:-6.12 newest}; do
+    for kernel in ${VM_KERNELS:-6.12}; do
         vhost_of primary "$kernel"
     done
     for kernel in ${VM_KERNELS:-6.12}; do

@@ -99,11 +99,14 @@ pub struct Caller {
     pub access: Option<Access>,
 }
 
+/// Rights by user and group id, each with the time when they were looked up.
+type Known = HashMap<(u32, u32), (Instant, Option<Access>)>;
+
 /// Finds out the rights of callers.
 #[derive(Debug, Default)]
 pub struct Callers {
     pub groups: Groups,
-    known: Mutex<HashMap<(u32, u32), (Instant, Option<Access>)>>,
+    known: Mutex<Known>,
 }
 
 impl Callers {

@@ -52,8 +52,8 @@ pub const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How often the agent looks for needs of services that this node does not meet, while nothing
 /// changes.
 const LACKS_EVERY: Duration = Duration::from_secs(5);
-/// How often the agent looks whether something has changed.
-const LACKS_PAUSE: Duration = Duration::from_millis(100);
+/// How often a status looks whether they are known by the newest state.
+const LACKS_PAUSE: Duration = Duration::from_millis(20);
 /// How long a status waits for what services lack by the newest state.
 const LACKS_PATIENCE: Duration = Duration::from_millis(500);
 /// An older answer about what services lack says how old it is.
@@ -77,6 +77,8 @@ pub struct Agent {
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
+    /// Wakes up the thread that looks for them.
+    lacks_wake: SyncSender<()>,
     /// Questions of this node to itself that are open.
     own_questions: AtomicUsize,
     /// Requests to join that were taken back; held while one of them is recorded or taken back.
@@ -136,6 +138,7 @@ impl Agent {
         let (fatal, fatal_receiver) = fatal_channel();
         let listen = options.listen.clone().unwrap_or_else(|| format!("0.0.0.0:{AGENT_PORT}"));
         let callers = Callers::new(options.groups.clone());
+        let (lacks_wake, lacks_woken) = sync_channel(1);
         let agent = Arc::new(Self {
             options,
             listens: listen.clone(),
@@ -146,6 +149,7 @@ impl Agent {
             transport: Transport::new(),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
+            lacks_wake,
             own_questions: AtomicUsize::new(0),
             withdrawn: Mutex::default(),
             joining: Mutex::new(()),
@@ -155,7 +159,7 @@ impl Agent {
             fatal,
         });
         let identity = own_state::load(&agent.options.state_dir)?;
-        agent.watch_lacks();
+        agent.watch_lacks(lacks_woken);
         let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {
             agent.refuse_twins(&identity)?;
@@ -189,6 +193,11 @@ impl Agent {
             );
         }
         *write(&self.member) = Some(member.clone());
+        // Calls this now, too.
+        let news = self.lacks_wake.clone();
+        member.log.subscribe(Box::new(move |_: &View| {
+            let _ = news.try_send(());
+        }));
         removed::watch(&member, &self.options.state_dir, &self.fatal);
         Ok(member)
     }
@@ -380,18 +389,19 @@ impl Agent {
             if is_late {
                 return BTreeMap::new();
             }
-            std::thread::sleep(LACKS_PAUSE / 5);
+            std::thread::sleep(LACKS_PAUSE);
         }
     }
 
-    /// Looks for what services lack, on a thread, as long as the agent is in use.
-    fn watch_lacks(self: &Arc<Self>) {
+    /// Looks for what services lack, on a thread, as long as the agent is in use: after every
+    /// change of the state, and every [`LACKS_EVERY`].
+    fn watch_lacks(self: &Arc<Self>, woken: Receiver<()>) {
         let this = Arc::downgrade(self);
         spawn("agent-lacks", move || {
             while let Some(agent) = this.upgrade() {
                 agent.look_for_lacks();
                 drop(agent);
-                std::thread::sleep(LACKS_PAUSE);
+                let _ = woken.recv_timeout(LACKS_EVERY);
             }
         });
     }

@@ -8,7 +8,7 @@
 //! - A command that does not end within [`TIME_LIMIT`] is killed with its process group, and counts
 //!   as failed. So does one that cannot be started.
 
-use crate::raft::{ConsensusLog, RaftHandle};
+use crate::raft::{ConsensusLog, RaftHandle, View};
 use crate::threads::{lock, spawn};
 use mainstay_control::State;
 use mainstay_control::fencing::{FENCE_AGAIN_MS, Fence};
@@ -23,11 +23,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest time that the command may take.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two looks at what is owed, while anything is.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Number of bytes of the command's output that are looked at, the last ones.
 const OUTPUT_MAX: u64 = 4096;
@@ -35,11 +37,13 @@ const OUTPUT_MAX: u64 = 4096;
 /// Ends the thread when dropped.
 pub struct Fencer {
     ends: Arc<AtomicBool>,
+    wake: SyncSender<()>,
 }
 
 impl Drop for Fencer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
+        let _ = self.wake.try_send(());
     }
 }
 
@@ -66,17 +70,30 @@ type Tried = BTreeMap<NodeId, (u64, Instant, Arc<AtomicBool>)>;
 pub fn start(node: NodeId, log: RaftHandle, program: Option<PathBuf>) -> Fencer {
     let ends = Arc::new(AtomicBool::new(false));
     let ended = ends.clone();
+    // A view comes with every change of the state and of the leader.
+    let (wake, woken) = sync_channel(1);
+    let news = wake.clone();
+    log.subscribe(Box::new(move |_: &View| {
+        let _ = news.try_send(());
+    }));
     spawn("agent-fencer", move || {
-        let tried = Mutex::new(Tried::new());
-        while !ended.load(Ordering::Relaxed) {
-            std::thread::sleep(PAUSE);
-            let view = log.view();
-            if view.is_leader {
-                look(node, &view.state, &log, program.as_deref(), &mut lock(&tried));
+        let mut tried = Tried::new();
+        while woken.recv().is_ok() && !ended.load(Ordering::Relaxed) {
+            loop {
+                let view = log.view();
+                if !view.is_leader {
+                    break;
+                }
+                look(node, &view.state, &log, program.as_deref(), &mut tried);
+                // A command that has failed is repeated in time, without any news.
+                if view.state.fences_owed().next().is_none() || ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
             }
         }
     });
-    Fencer { ends }
+    Fencer { ends, wake }
 }
 
 fn look(node: NodeId, state: &State, log: &RaftHandle, program: Option<&Path>, tried: &mut Tried) {

@@ -1,14 +1,17 @@
-//! The thread that keeps this node's lease and watches those of the others (R10).
+//! The keeper of this node's lease, which also watches the leases of the others (R10).
+//!
+//! A thread sends the heartbeats. Heartbeats and acknowledgements of other nodes are taken on the
+//! threads of their connections, so that each of them wakes up one thread only.
 //!
 //! Guarantees
-//! - Heartbeats are sent, answered and counted on a thread that never touches a disk and waits for
-//!   no other thread. Suspicions are made durable on a second thread, proposals are handed over,
-//!   frames are queued.
+//! - Heartbeats are sent, answered and counted on threads that never touch a disk and wait for no
+//!   other thread but for each other. Suspicions are made durable on a thread of their own,
+//!   proposals are handed over, frames are sent or queued.
 //! - A suspicion is reported only after it is durable, and is known again after a restart.
 //! - The engine hears of a longer lease at once.
-//! - The reconciler gets a view of the log only from here, after this thread has taken it. Then it
-//!   may say that this node acts on the voters of that view, because leases are counted by them
-//!   already (R10).
+//! - The reconciler gets a view of the log only from here, after the lease machine has taken it.
+//!   Then it may say that this node acts on the voters of that view, because leases are counted by
+//!   them already (R10).
 
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
@@ -16,7 +19,7 @@ use crate::messages::{LeaseMessage, random_u64};
 use crate::raft::store::{RaftStoreError, open_database};
 use crate::raft::{ConsensusLog, View};
 use crate::reserve::Reserve;
-use crate::threads::spawn;
+use crate::threads::{lock, spawn};
 use crate::transport::Transport;
 use mainstay_control::lease::{self, Effect, Event, LeaseMachine, Suspect};
 use mainstay_control::state::Command;
@@ -24,9 +27,9 @@ use mainstay_types::{NodeId, Severity, Time};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Least number of bytes that are reserved for the growth of the file of suspicions.
@@ -46,6 +49,8 @@ enum Input {
 #[derive(Clone)]
 pub struct LeaseKeeper {
     queue: SyncSender<Input>,
+    /// `None` before the start and after the end.
+    runner: Arc<Mutex<Option<Runner>>>,
     until: Arc<AtomicU64>,
 }
 
@@ -76,28 +81,28 @@ pub fn start(
     let machine = LeaseMachine::new(node, random_u64(), suspects, boot_now());
     let (queue, inputs) = sync_channel(QUEUE_MAX);
     let (persist, to_persist) = channel();
-    let keeper = LeaseKeeper { queue: queue.clone(), until: Arc::new(AtomicU64::new(0)) };
+    let until = Arc::new(AtomicU64::new(0));
+    let runner = Runner {
+        machine,
+        transport,
+        log: log.clone(),
+        engine,
+        on_lease,
+        persist,
+        until: until.clone(),
+        is_leader: false,
+    };
+    let runner = Arc::new(Mutex::new(Some(runner)));
+    let keeper = LeaseKeeper { queue: queue.clone(), runner: runner.clone(), until };
     let persisted = queue.clone();
     spawn("agent-suspects", move || persist_loop(&database, &reserve, &to_persist, &persisted));
-    let until = keeper.until.clone();
     let views = queue;
-    let voters_log = log.clone();
     // A view must not get lost. The thread takes it soon: it waits for nothing but the engine's
     // socket, and there not long.
     log.subscribe(Box::new(move |view: &View| drop(views.send(Input::View(Box::new(view.clone()))))));
     spawn("agent-lease", move || {
-        let runner = Runner {
-            machine,
-            transport,
-            log: voters_log,
-            engine,
-            on_lease,
-            on_view,
-            persist,
-            until,
-            is_leader: false,
-        };
-        runner.run(&inputs);
+        run(&runner, &inputs, &on_view);
+        *lock(&runner) = None;
     });
     Ok(keeper)
 }
@@ -119,13 +124,15 @@ pub fn prepare(path: &Path) -> Result<(), RaftStoreError> {
 }
 
 impl LeaseKeeper {
-    /// Takes a message of another agent.
+    /// Takes a message of another agent, and does at once what follows from it.
     pub fn message(&self, from: NodeId, message: LeaseMessage) {
         let event = match message {
             LeaseMessage::Heartbeat(heartbeat) => Event::Heartbeat { from, heartbeat },
             LeaseMessage::Ack(ack) => Event::Ack { from, ack },
         };
-        drop(self.queue.try_send(Input::Event(event)));
+        if let Some(runner) = lock(&self.runner).as_mut() {
+            runner.handle(event);
+        }
     }
 
     /// Whether this node gives its lease up, because it stands still. To be said again and again:
@@ -152,33 +159,50 @@ struct Runner {
     log: Arc<dyn ConsensusLog>,
     engine: EngineLink,
     on_lease: OnLease,
-    on_view: OnView,
     persist: Sender<Suspect>,
     until: Arc<AtomicU64>,
     is_leader: bool,
 }
 
+/// The thread of the heartbeats. The time of the next one moves only on this thread, so no message
+/// has to wake it up.
+fn run(runner: &Mutex<Option<Runner>>, inputs: &Receiver<Input>, on_view: &OnView) {
+    loop {
+        let Some(next) = lock(runner).as_ref().map(|runner| runner.machine.next_deadline()) else { return };
+        let wait = Duration::from_micros(next.0.saturating_sub(boot_now().0));
+        let input = match inputs.recv_timeout(wait) {
+            Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(input) => Some(input),
+            Err(RecvTimeoutError::Timeout) => None,
+        };
+        let mut guard = lock(runner);
+        let Some(runner) = guard.as_mut() else { return };
+        match input {
+            Some(Input::Event(event)) => runner.machine.handle(boot_now(), event),
+            Some(Input::View(view)) => {
+                runner.is_leader = view.is_leader;
+                runner.machine.handle(boot_now(), Event::View(lease::View::of(&view.state)));
+                on_view(*view);
+            }
+            Some(Input::Stop) | None => {}
+        }
+        let now = boot_now();
+        if now >= runner.machine.next_deadline() {
+            runner.machine.handle(now, Event::Tick);
+        }
+        runner.carry_out_all();
+    }
+}
+
 impl Runner {
-    fn run(mut self, inputs: &Receiver<Input>) {
-        loop {
-            let wait_us = self.machine.next_deadline().0.saturating_sub(boot_now().0);
-            match inputs.recv_timeout(Duration::from_micros(wait_us)) {
-                Ok(Input::Event(event)) => self.machine.handle(boot_now(), event),
-                Ok(Input::View(view)) => {
-                    self.is_leader = view.is_leader;
-                    self.machine.handle(boot_now(), Event::View(lease::View::of(&view.state)));
-                    (self.on_view)(*view);
-                }
-                Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            let now = boot_now();
-            if now >= self.machine.next_deadline() {
-                self.machine.handle(now, Event::Tick);
-            }
-            while let Some(effect) = self.machine.poll() {
-                self.carry_out(effect);
-            }
+    fn handle(&mut self, event: Event) {
+        self.machine.handle(boot_now(), event);
+        self.carry_out_all();
+    }
+
+    fn carry_out_all(&mut self) {
+        while let Some(effect) = self.machine.poll() {
+            self.carry_out(effect);
         }
     }
 

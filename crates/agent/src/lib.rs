@@ -24,6 +24,7 @@ pub mod messages;
 pub mod metrics;
 pub mod own_state;
 pub mod ports;
+mod private;
 pub mod programs;
 pub mod raft;
 mod reach;

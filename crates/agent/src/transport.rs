@@ -4,8 +4,8 @@
 //! - A message arrives whole or not at all. It may be lost, and later ones may then still arrive.
 //!   Each sender repeats its message until it has had its effect.
 //! - Nothing here waits for a peer: each peer has two lanes with a bounded queue, a thread and a
-//!   connection each. The lease has a lane of its own, so that neither a snapshot nor a slow disk
-//!   delays a heartbeat (R10).
+//!   connection each (see [`lane`]). The lease has a lane of its own, so that neither a snapshot nor
+//!   a slow disk delays a heartbeat (R10).
 //! - [`FRAME_BYTES_MAX`] bounds what arrives, and memory grows only with bytes that have arrived
 //!   (R25).
 //! - A connection starts with a greeting that names the protocol version, the cluster and the
@@ -16,10 +16,12 @@
 //! ([`call`]). Everything goes through [`Wire`], where TLS takes its place. Until then the network
 //! between the agents has to be trusted.
 
+mod lane;
 mod twins;
 
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{lock, read, spawn, write};
+use lane::Lane;
 use mainstay_control::members::{AGENT_PORT, canonical};
 use mainstay_types::{Code, NodeId, Problem};
 use serde::Serialize;
@@ -28,7 +30,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,8 +43,6 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 const PROTOCOL_VERSION: u8 = 1;
 /// Bytes before a frame's body: its length, the version and the kind.
 const HEADER_BYTES: usize = 6;
-/// Messages that wait for one lane; more are dropped.
-const LANE_QUEUE_MAX: usize = 512;
 /// Connections that this agent serves at a time; more are closed at once.
 const INBOUND_MAX: usize = 256;
 /// Connections that a listener that lasts for a while serves at a time; more are closed at once.
@@ -79,8 +79,25 @@ pub enum TransportError {
 }
 
 /// A byte stream between two agents.
-trait Wire: Read + Write + Send {}
-impl Wire for TcpStream {}
+trait Wire: Read + Write + Send {
+    /// Writes as much as goes without a wait. Returns how many bytes that was.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+impl Wire for TcpStream {
+    fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match socket2::SockRef::from(&*self).send_with_flags(bytes, flags) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(0)
+            }
+            written => written,
+        }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -169,8 +186,8 @@ pub struct Known {
 
 struct PeerLanes {
     address: String,
-    lease: SyncSender<Frame>,
-    log: SyncSender<Frame>,
+    lease: Lane,
+    log: Lane,
     connected: Arc<AtomicBool>,
 }
 
@@ -360,20 +377,17 @@ impl Transport {
         let (Some(lanes), Some(frame)) = (peers.get(&to), frame) else {
             return false;
         };
-        let queue = match lane {
+        let lane = match lane {
             LaneKind::Lease => &lanes.lease,
             LaneKind::Log | LaneKind::Call => &lanes.log,
         };
-        queue.try_send(frame).is_ok()
+        lane.send(frame)
     }
 
-    fn start_lane(&self, lane: LaneKind, address: &str, connected: &Arc<AtomicBool>) -> SyncSender<Frame> {
-        let (sender, receiver) = sync_channel(LANE_QUEUE_MAX);
+    fn start_lane(&self, lane: LaneKind, address: &str, connected: &Arc<AtomicBool>) -> Lane {
         let shared = self.shared.clone();
-        let connected = connected.clone();
         let address = address.to_owned();
-        spawn("agent-lane", move || lane_loop(lane, &address, &shared, &receiver, &connected));
-        sender
+        Lane::start(connected.clone(), move || open_lane(lane, &address, &shared))
     }
 }
 
@@ -572,34 +586,6 @@ fn serve(
             _ => return Err(invalid("a message came on the wrong lane")),
         }
     }
-}
-
-fn lane_loop(
-    lane: LaneKind,
-    address: &str,
-    shared: &TransportShared,
-    queue: &Receiver<Frame>,
-    connected: &AtomicBool,
-) {
-    let mut wire: Option<Box<dyn Wire>> = None;
-    while let Ok(frame) = queue.recv() {
-        if wire.is_none() {
-            wire = open_lane(lane, address, shared);
-            connected.store(wire.is_some(), Ordering::Relaxed);
-        }
-        let Some(open) = wire.as_mut() else {
-            thread::sleep(RETRY_PAUSE);
-            // The messages that have waited here are outdated. Their senders repeat those that
-            // still matter.
-            while queue.try_recv().is_ok() {}
-            continue;
-        };
-        if open.write_all(&frame).is_err() {
-            wire = None;
-            connected.store(false, Ordering::Relaxed);
-        }
-    }
-    connected.store(false, Ordering::Relaxed);
 }
 
 fn open_lane(lane: LaneKind, address: &str, shared: &TransportShared) -> Option<Box<dyn Wire>> {

@@ -89,7 +89,8 @@ impl Members {
     pub fn init_pid(&self, node: &Node) -> Option<u32> {
         let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", node.init?)).ok()?;
         let group = format!("/{}/{}/", cgroup_name(&self.name), node.name);
-        groups.lines().any(|line| line.starts_with("0::") && line.contains(&group)).then_some(node.init?)
+        let within = |line: &str| line.starts_with("0::") && format!("{line}/").contains(&group);
+        groups.lines().any(within).then_some(node.init?)
     }
 
     /// The node's first process, or why there is none.

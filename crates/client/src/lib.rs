@@ -52,9 +52,10 @@ impl ClientError {
     pub fn problem(&self) -> Problem {
         let (code, remedy) = match self {
             Self::Refused { problem, .. } => return problem.clone(),
-            Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                (Code::AgentForbidden, "Run the command as root, or as a user that may open the socket.")
-            }
+            Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => (
+                Code::AgentForbidden,
+                "Run the command as root. docs/access.md says how other users get rights.",
+            ),
             Self::Unreachable { path, .. } if is_no_socket(path) => (
                 Code::AgentUnreachable,
                 "What is there is no socket: name the agent's own with --socket, for example `--socket /run/mainstay/agent.sock`.",

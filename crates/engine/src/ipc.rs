@@ -10,19 +10,19 @@
 //! - Only root may connect.
 
 use mainstay_api::engine::{
-    EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
+    EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, encode_line, write_line,
 };
 use mainstay_types::Code;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -54,8 +54,26 @@ pub enum IpcMessage {
 #[derive(Clone, Debug)]
 pub struct Client {
     id: u64,
-    lines: SyncSender<EngineLine>,
+    /// `None` stands for the rest of a line that was sent in part.
+    lines: SyncSender<Option<EngineLine>>,
     stream: Arc<UnixStream>,
+    writing: Arc<Writing>,
+}
+
+/// State of a connection that is written to.
+#[derive(Debug, Default)]
+struct Writing {
+    /// Lines in the queue, and the one that the thread of the connection is writing.
+    waiting: AtomicUsize,
+    /// Rest of a line that the socket has not taken yet. The lock is held during every write.
+    rest: Mutex<Vec<u8>>,
+}
+
+/// How much of a line has left.
+enum Sent {
+    Whole,
+    Part,
+    Nothing,
 }
 
 impl Client {
@@ -65,8 +83,40 @@ impl Client {
     }
 
     fn line(&self, line: EngineLine) {
+        // A node that nobody uses sends little else, ten times a second. So it need not wake up the
+        // thread of the connection.
+        let is_short = matches!(line, EngineLine::Reply { reply: Reply::Lease { .. }, .. });
+        match if is_short { self.send_now(&line) } else { Sent::Nothing } {
+            Sent::Whole => {}
+            Sent::Part => self.enqueue(None),
+            Sent::Nothing => self.enqueue(Some(line)),
+        }
+    }
+
+    fn enqueue(&self, line: Option<EngineLine>) {
+        self.writing.waiting.fetch_add(1, Ordering::SeqCst);
         if self.lines.try_send(line).is_err() {
             self.close();
+        }
+    }
+
+    /// Sends as much as goes without a wait, unless an earlier line waits.
+    fn send_now(&self, line: &EngineLine) -> Sent {
+        let (Ok(mut rest), Ok(bytes)) = (self.writing.rest.try_lock(), encode_line(line)) else {
+            return Sent::Nothing;
+        };
+        if self.writing.waiting.load(Ordering::SeqCst) > 0 || !rest.is_empty() {
+            return Sent::Nothing;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match SockRef::from(&*self.stream).send_with_flags(&bytes, flags) {
+            Ok(length) if length == bytes.len() => Sent::Whole,
+            Ok(length) => {
+                *rest = bytes[length..].to_vec();
+                Sent::Part
+            }
+            // The thread of the connection finds out what is wrong, if anything is.
+            Err(_) => Sent::Nothing,
         }
     }
 
@@ -236,9 +286,12 @@ fn serve(
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let stream = Arc::new(stream);
     let (lines, queue) = sync_channel(QUEUE_LINES_MAX);
-    let client = Client { id, lines, stream: Arc::clone(&stream) };
+    let writing = Arc::new(Writing::default());
+    let client = Client { id, lines, stream: Arc::clone(&stream), writing: Arc::clone(&writing) };
     shared.connections().insert(id, client.clone());
-    thread::Builder::new().name(format!("ipc-write-{id}")).spawn(move || write_lines(&stream, &queue))?;
+    thread::Builder::new()
+        .name(format!("ipc-write-{id}"))
+        .spawn(move || write_lines(&stream, &queue, &writing))?;
     let (shared, forward) = (Arc::clone(shared), Arc::clone(forward));
     thread::Builder::new().name(format!("ipc-read-{id}")).spawn(move || {
         forward(IpcMessage::Connected(client.clone()));
@@ -253,10 +306,17 @@ fn serve(
 }
 
 /// Ends when the connection does, or when its queue has no sender any more.
-fn write_lines(stream: &UnixStream, queue: &Receiver<EngineLine>) {
+fn write_lines(stream: &UnixStream, queue: &Receiver<Option<EngineLine>>, writing: &Writing) {
     let mut writer = stream;
     for line in queue {
-        if let Err(error) = write_line(&mut writer, &line) {
+        let mut rest = writing.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut write = || -> Result<(), LineError> {
+            writer.write_all(&std::mem::take(&mut *rest))?;
+            line.as_ref().map_or(Ok(()), |line| write_line(&mut writer, line))
+        };
+        let written = write();
+        writing.waiting.fetch_sub(1, Ordering::SeqCst);
+        if let Err(error) = written {
             if !matches!(error, LineError::Io(_)) {
                 tracing::error!(%error, "a message to the agent could not be sent");
             }
@@ -300,7 +360,7 @@ mod tests {
     use super::*;
     use mainstay_api::engine::{EngineStatus, read_line};
     use mainstay_types::{NodeId, ResourceId, Time};
-    use std::io::{BufReader, Write};
+    use std::io::BufReader;
     use std::sync::mpsc;
 
     struct Server {
@@ -412,6 +472,38 @@ mod tests {
             read_line::<EngineLine>(&mut first).is_ok_and(|end| end.is_none()),
             "the first one is closed"
         );
+    }
+
+    #[test]
+    fn answers_about_the_lease_arrive_whole_and_behind_what_was_sent_before() {
+        let server = Server::start("lease");
+        let mut agent = server.connect();
+        ask(&mut agent, 1, hello());
+        server.request().1.send(Reply::Ok);
+        assert_eq!(line(&mut agent), EngineLine::Reply { id: 1, reply: Reply::Ok });
+        let answer =
+            |id| EngineLine::Reply { id, reply: Reply::Lease { until_us: Time(id), silenced_us: Time(0) } };
+        let lease = |agent: &mut BufReader<UnixStream>, id| {
+            ask(agent, id, Request::Lease { until_us: Time(id) });
+            server.request().1.send(Reply::Lease { until_us: Time(id), silenced_us: Time(0) });
+        };
+        // The socket takes some of the events at once, and the rest when the agent reads.
+        let event = EngineEvent::Failed { resource: ResourceId(1), reason: "x".repeat(10_000) };
+        for _ in 0..QUEUE_LINES_MAX / 2 {
+            server.server().send_all(&event);
+        }
+        lease(&mut agent, 2);
+        for _ in 0..QUEUE_LINES_MAX / 2 {
+            assert_eq!(line(&mut agent), EngineLine::Event { event: event.clone() });
+        }
+        assert_eq!(line(&mut agent), answer(2));
+        for id in 3..300 {
+            lease(&mut agent, id);
+            assert_eq!(line(&mut agent), answer(id));
+        }
+        // Far more than the socket takes, so that a line is cut.
+        (300..1300).for_each(|id| lease(&mut agent, id));
+        (300..1300).for_each(|id| assert_eq!(line(&mut agent), answer(id)));
     }
 
     #[test]

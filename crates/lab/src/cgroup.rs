@@ -23,6 +23,12 @@ pub fn create(lab: &Lab, node: &str) -> Outcome<()> {
     std::fs::create_dir_all(&group).or_fail(Code::LabCgroup, || format!("make {}", group.display()))
 }
 
+/// Moves this process into the group that is the root of all groups that a node with systemd sees.
+pub fn enter_root(lab: &Lab, node: &str) -> Outcome<()> {
+    let file = lab.cgroup(node)?.join("cgroup.procs");
+    std::fs::write(&file, "0").or_fail(Code::LabCgroup, || format!("enter {}", file.display()))
+}
+
 /// Moves this process into a node's group; it is killed with the node.
 pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
     let file = lab.cgroup(node)?.join(OWN).join("cgroup.procs");

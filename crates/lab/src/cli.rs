@@ -125,6 +125,13 @@ pub struct UpArgs {
     /// and no engine. n1 cannot be one, because it makes the cluster.
     #[arg(long, value_delimiter = ',', value_name = "NODE", conflicts_with = "plain")]
     pub witness: Vec<String>,
+    /// Make nodes that are whole machines: systemd is their first process. Without --package they
+    /// have no Mainstay.
+    #[arg(long, conflicts_with_all = ["directories", "witness"])]
+    pub systemd: bool,
+    /// Debian package of Mainstay that is installed on each node: `make deb` builds it.
+    #[arg(long, value_name = "FILE", requires = "systemd", conflicts_with = "plain")]
+    pub package: Option<PathBuf>,
     /// Start neither engine nor agent, and form no cluster.
     #[arg(long)]
     pub plain: bool,

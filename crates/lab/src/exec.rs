@@ -1,7 +1,7 @@
 //! Runs a command inside a node, or in the client's network.
 
 use super::state::{CLIENT, Lab};
-use super::{cgroup, sys};
+use super::{cgroup, machine, sys};
 use crate::failure::{Code, Context, Failure, Outcome};
 use nix::sched::{CloneFlags, setns};
 use std::ffi::OsString;
@@ -16,7 +16,8 @@ pub fn run(lab: &Lab, node: &str, command: &[String]) -> Outcome<u8> {
         .split_first()
         .ok_or_else(|| Failure::new(Code::LabExec, "no command is given", "Write it after `--`."))?;
     let mut command = Command::new(program);
-    command.args(args).env("PATH", search_path()?);
+    let path = if lab.systemd && node != CLIENT { machine::SEARCH_PATH.into() } else { search_path()? };
+    command.args(args).env("PATH", path);
     if node == CLIENT { in_client_network(lab, &mut command) } else { in_node(lab, node, &mut command) }
 }
 
@@ -34,12 +35,15 @@ fn in_client_network(lab: &Lab, command: &mut Command) -> Outcome<u8> {
 fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
     let pid = lab.running(lab.node(name)?)?;
     lab.awake(name)?;
-    let kinds = [
+    let mut kinds = vec![
         ("uts", CloneFlags::CLONE_NEWUTS),
         ("net", CloneFlags::CLONE_NEWNET),
         ("pid", CloneFlags::CLONE_NEWPID),
         ("mnt", CloneFlags::CLONE_NEWNS),
     ];
+    if lab.systemd {
+        kinds.extend([("ipc", CloneFlags::CLONE_NEWIPC), ("cgroup", CloneFlags::CLONE_NEWCGROUP)]);
+    }
     // All are opened before the first is entered: the paths mean something else afterwards.
     let mut namespaces = Vec::new();
     for (kind, flag) in kinds {

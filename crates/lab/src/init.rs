@@ -3,7 +3,7 @@
 
 use super::cli::NodeArgs;
 use super::state::{Lab, RUN_DIR, STATE_DIR};
-use super::{cgroup, node, program, sys};
+use super::{cgroup, machine, node, program, sys};
 use crate::failure::{Code, Context, Outcome, exit};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -40,11 +40,18 @@ pub fn run(args: &NodeArgs) -> Outcome<()> {
 fn enter(lab: &Lab, args: &NodeArgs) -> Outcome<()> {
     let doing = || format!("enter the namespaces of {}", args.node);
     sys::keep_only_standard_streams();
-    cgroup::enter(lab, &args.node)?;
+    if lab.systemd {
+        cgroup::enter_root(lab, &args.node)?
+    } else {
+        cgroup::enter(lab, &args.node)?
+    }
     let network = Path::new("/run/netns").join(lab.netns(&args.node));
     let network = File::open(&network).or_fail(Code::LabNode, || format!("open {}", network.display()))?;
     setns(network, CloneFlags::CLONE_NEWNET).or_fail(Code::LabNode, doing)?;
-    let new = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS;
+    let mut new = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS;
+    if lab.systemd {
+        new |= CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWCGROUP;
+    }
     unshare(new).or_fail(Code::LabNode, doing)?;
     let exe = std::env::current_exe().or_fail(Code::LabNode, || "find this program".into())?;
     let child = program::again(exe, "node")
@@ -63,6 +70,9 @@ fn enter(lab: &Lab, args: &NodeArgs) -> Outcome<()> {
 fn inside(lab: &Lab, args: &NodeArgs) -> Outcome<()> {
     // No terminal can end the node from now on.
     nix::unistd::setsid().or_fail(Code::LabNode, || "start a session".into())?;
+    if lab.systemd {
+        return machine::become_systemd(lab, args);
+    }
     let programs = programs(lab, &args.node)?;
     nix::unistd::sethostname(&args.node).or_fail(Code::LabNode, || "set the host name".into())?;
     mount_all(&args.disk)?;

@@ -11,8 +11,9 @@
 //! - A lab that is up belongs to no process. It stays when the command that made it ends.
 //!
 //! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first
-//! process of a node), `network`, `disk`, `cgroup`, `exec`, `down`; `program` finds what is
-//! started. `bench` is no part of the lab: it measures storage of any kind.
+//! process of a node), `machine` (nodes under systemd), `network`, `disk`, `cgroup`, `exec`,
+//! `down`; `program` finds what is started. `bench` is no part of the lab: it measures storage of
+//! any kind.
 
 mod bench;
 mod cgroup;
@@ -23,6 +24,7 @@ mod exec;
 mod fuse;
 mod init;
 mod logs;
+mod machine;
 mod network;
 mod node;
 mod program;
@@ -104,6 +106,9 @@ fn lab(verb: LabVerb, args: &LabArgs, named: Option<&str>, output: Output) -> Ou
         })?,
         LabVerb::Start { node } => changed(&dir, name, output, |lab| {
             node::start(lab, &node)?;
+            if lab.systemd {
+                machine::wait_booted(lab, &node)?;
+            }
             if !lab.plain {
                 up::wait_for_agent(lab, &node)?;
             }
@@ -144,7 +149,14 @@ fn lab(verb: LabVerb, args: &LabArgs, named: Option<&str>, output: Output) -> Ou
             Ok("all links are whole".into())
         })?,
         LabVerb::Status => report::run(&Lab::load(&dir, name)?, output)?,
-        LabVerb::Logs(args) => logs::run(&Lab::load(&dir, name)?, &args)?,
+        LabVerb::Logs(args) => {
+            let lab = Lab::load(&dir, name)?;
+            if lab.systemd {
+                let journal = machine::journal(args.lines, args.program.as_deref(), args.follow);
+                return exec::run(&lab, &lab.node(&args.node)?.name, &journal);
+            }
+            logs::run(&lab, &args)?;
+        }
         LabVerb::Exec { .. } => unreachable!("handled above, because its exit code is the command's"),
     }
     Ok(0)

@@ -40,6 +40,9 @@ pub struct Lab {
     /// Disks are directories, not images.
     #[serde(default)]
     pub directories: bool,
+    /// The first process of each node is systemd.
+    #[serde(default)]
+    pub systemd: bool,
     /// Pairs of ports between which no packet passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
@@ -94,6 +97,7 @@ impl Lab {
             plain,
             disk_bytes,
             directories: false,
+            systemd: false,
             cuts: BTreeSet::new(),
             isolated: BTreeSet::new(),
             xfs_push_before: others(base, name)

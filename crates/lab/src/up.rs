@@ -2,7 +2,7 @@
 
 use super::cli::UpArgs;
 use super::state::{CLIENT, Lab, Lock, Node, Phase, node_name};
-use super::{cgroup, disk, down, logs, network, node, program, sys, tool};
+use super::{cgroup, disk, down, logs, machine, network, node, program, sys, tool};
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{Output, Progress};
 use mainstay_agent::service::place::{needed, resolve};
@@ -21,7 +21,9 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()> {
     tool::check()?;
-    if !args.plain {
+    if args.systemd {
+        machine::check(args.package.as_deref())?;
+    } else if !args.plain {
         program::of_nodes()?;
     }
     if args.disk < disk::DISK_BYTES_MIN {
@@ -42,8 +44,9 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     let base = std::fs::canonicalize(base).or_fail(Code::LabState, || format!("find {}", base.display()))?;
     let _lock = Lock::take(&base, name)?;
     refuse_remains(&base, name)?;
-    let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
-    lab.directories = args.directories;
+    let plain = args.plain || args.systemd && args.package.is_none();
+    let mut lab = Lab::plan(&base, name, args.nodes, args.disk, plain);
+    (lab.directories, lab.systemd) = (args.directories, args.systemd);
     for witness in &args.witness {
         lab.node_mut(witness)?.witness = true;
     }
@@ -114,7 +117,8 @@ fn give_up(base: &Path, lab: &Lab, args: &UpArgs, mut failure: Failure) -> Failu
     failure
 }
 
-fn go_on() -> Outcome<()> {
+/// Fails if the operator has interrupted the command.
+pub fn go_on() -> Outcome<()> {
     if sys::interrupted() {
         return Err(Failure::new(
             Code::Interrupted,
@@ -145,6 +149,14 @@ fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
             disk::create(&node::image(lab, name), lab.disk_bytes, !args.no_reflink)?;
         }
         node::start(lab, name)?;
+    }
+    // All machines start at the same time.
+    for name in names.iter().filter(|_| args.systemd) {
+        machine::wait_booted(lab, name)?;
+        if let Some(package) = &args.package {
+            progress.show(&format!("installing the package on {name}"));
+            machine::install(lab, name, package)?;
+        }
     }
     if !lab.plain {
         form_cluster(lab, args, &mut progress)?;

@@ -102,6 +102,7 @@ pub fn without_events(state: &State) -> State {
         unfit: state.unfit.clone(),
         fences: state.fences.clone(),
         removed: state.removed.clone(),
+        audit: state.audit.clone(),
     }
 }
 

@@ -18,6 +18,7 @@ mod directories;
 mod failover;
 mod filling;
 mod grow;
+mod idle;
 mod limits;
 mod metrics;
 mod min_copies;
@@ -104,6 +105,10 @@ const ALONE: &[(&str, Scenario)] = &[
     ("wrong_input_to_the_command_line", wrong_input::command_line),
     ("wrong_service_files", wrong_input::service_files),
     ("dependent_writes_to_two_volumes", order::dependent_writes),
+    (
+        "an_idle_node_wakes_up_seldom_and_takes_little_memory",
+        idle::an_idle_node_wakes_up_seldom_and_takes_little_memory,
+    ),
     ("a_full_journal", limits::full_journal),
     ("a_full_pool", limits::full_pool),
     ("filling_a_replica_yields_to_clients", filling::filling_a_replica_yields_to_clients),

@@ -74,9 +74,13 @@ pub(super) async fn recorded(
     response
 }
 
-/// Writes the first entry. Returns false if this node has no cluster whose log could hold it.
+/// Writes the first entry. Returns false if this node has no cluster whose log could hold it, or
+/// does not take part in one yet.
 fn begin(agent: &Agent, mut asked: Asked) -> Result<bool, Problem> {
     let Ok(member) = agent.member() else { return Ok(false) };
+    if member.is_joining() {
+        return Ok(false);
+    }
     require_majority(agent, "nothing is changed, because each change is in the audit log")?;
     asked.on = member.identity.node;
     settle(member.log.propose(Command::AuditBegun { asked }, PROPOSE_TIMEOUT)).map_err(|problem| {

@@ -43,6 +43,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 const HEARTBEAT_TICKS: usize = 2;
 const ELECTION_TICKS: usize = 8;
+/// A wait that ended more than so many ticks late means that the machine has stood still.
+const LATE_TICKS: u32 = 2;
 /// Messages and proposals that wait for the thread; more messages are dropped.
 const QUEUE_MAX: usize = 4096;
 /// Proposals of this node whose outcome is awaited.
@@ -331,10 +333,38 @@ struct Driver {
 }
 
 impl Driver {
+    /// How many ticks this node may sleep through if nothing arrives: as many as change nothing but
+    /// the time until the next election.
+    fn ticks_at_once(&self) -> u32 {
+        let raft = &self.raw.raft;
+        let nothing_waits = self.waiting.is_empty() && self.reads.is_empty();
+        if raft.state != StateRole::Follower || !nothing_waits {
+            return 1;
+        }
+        let left = raft.randomized_election_timeout().saturating_sub(raft.election_elapsed);
+        u32::try_from(left.min(ELECTION_TICKS)).unwrap_or(1).max(1)
+    }
+
+    fn tick(&mut self, count: u32) {
+        for _ in 0..count {
+            self.reach.tick();
+            self.raw.tick();
+        }
+    }
+
     fn run(&mut self, inputs: &Receiver<Input>) -> Result<(), RaftStoreError> {
         let mut next_tick = Instant::now() + TICK;
         loop {
-            let mut input = inputs.recv_timeout(next_tick.saturating_duration_since(Instant::now()));
+            let ticks_max = self.ticks_at_once();
+            // Ticks missed while the disk was slow are not made up for, so they cause no election.
+            next_tick = next_tick.max(Instant::now());
+            let end = next_tick + TICK * (ticks_max - 1);
+            let mut input = inputs.recv_timeout(end.saturating_duration_since(Instant::now()));
+            let passed = ticks_passed(next_tick, Instant::now(), ticks_max);
+            next_tick += TICK * passed;
+            // The last tick may begin an election, so it comes after the messages.
+            let slept = passed.min(ticks_max - 1);
+            self.tick(slept);
             // Everything that has arrived is taken before the disk is touched: one transaction for
             // all.
             for _ in 0..QUEUE_MAX {
@@ -345,12 +375,8 @@ impl Driver {
                 }
                 input = inputs.recv_timeout(Duration::ZERO);
             }
-            if Instant::now() >= next_tick {
-                // Ticks missed while the disk was slow are not made up for, so they cause no
-                // election.
-                next_tick = Instant::now() + TICK;
-                self.reach.tick();
-                self.raw.tick();
+            if passed > 0 {
+                self.tick(passed - slept);
                 self.repeat_proposals();
                 self.reads.tick(&mut self.raw);
                 self.lead();
@@ -629,6 +655,20 @@ impl Driver {
     }
 }
 
+/// How many ticks have passed at `now` in a wait of up to `ticks_max` of them, if the first was due
+/// at `first`. A wait that ended a little late leaves the last of several ticks, which may begin an
+/// election, to the next wait. Only one tick has passed if the machine, or this process, has stood
+/// still: time in which no message can be heard causes no election.
+fn ticks_passed(first: Instant, now: Instant, ticks_max: u32) -> u32 {
+    let Some(late) = now.checked_duration_since(first) else { return 0 };
+    match u32::try_from(late.as_millis() / TICK.as_millis()).map_or(u32::MAX, |whole| whole.saturating_add(1))
+    {
+        passed if passed <= ticks_max => passed,
+        passed if passed <= ticks_max + LATE_TICKS => (ticks_max - 1).max(1),
+        _ => 1,
+    }
+}
+
 fn node_of(id: u64) -> Option<NodeId> {
     u32::try_from(id).ok().filter(|id| *id != 0).map(NodeId)
 }
@@ -647,5 +687,23 @@ impl slog::Drain for ToTracing {
             _ => tracing::trace!(target: "raft", "{}", record.msg()),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_that_sleeps_counts_the_ticks_that_it_slept_through() {
+        let first = Instant::now();
+        let passed = |ms, max| ticks_passed(first, first + Duration::from_millis(ms), max);
+        assert_eq!([0, 49, 50, 99, 100].map(|ms| passed(ms, 8)), [1, 1, 2, 2, 3]);
+        assert_eq!(ticks_passed(first + TICK, first, 8), 0, "a message came before the first tick");
+        assert_eq!(passed(350, 8), 8, "nothing came until the time of the election");
+        // The machine was busy for a moment: an election waits until messages were looked for.
+        assert_eq!([400, 499].map(|ms| passed(ms, 8)), [7, 7]);
+        assert_eq!([500, 60_000].map(|ms| passed(ms, 8)), [1, 1], "the machine stood still");
+        assert_eq!([0, 50, 60_000].map(|ms| passed(ms, 1)), [1, 1, 1]);
     }
 }

@@ -13,6 +13,7 @@
 //! and the Raft core may then read it without touching the disk. The number is bounded by
 //! [`ENTRIES_KEPT_MAX`].
 
+use crate::private;
 use crate::reserve::Reserve;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -475,10 +476,10 @@ pub(crate) fn open_database(
     path: &Path,
     reserve_bytes_min: u64,
 ) -> Result<(Database, Reserve), RaftStoreError> {
-    let database = Database::create(path).map_err(|source| RaftStoreError::Database {
-        path: path.to_path_buf(),
-        source: Box::new(source.into()),
-    })?;
+    let refused =
+        |source: redb::Error| RaftStoreError::Database { path: path.to_path_buf(), source: Box::new(source) };
+    private::file(path).map_err(|error| refused(redb::StorageError::Io(error).into()))?;
+    let database = Database::create(path).map_err(|source| refused(source.into()))?;
     let directory = path.parent().unwrap_or(Path::new("/"));
     std::fs::File::open(directory)
         .and_then(|directory| directory.sync_all())

@@ -358,7 +358,7 @@ pub fn log_path(dirs: &ServiceDirs, process: &str) -> PathBuf {
 fn open_log(dirs: &ServiceDirs, process: &str) -> Result<File, ProcessError> {
     let path = log_path(dirs, process);
     let open = || -> io::Result<File> {
-        fs::create_dir_all(&dirs.logs)?;
+        crate::private::directory(&dirs.logs)?;
         if fs::metadata(&path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
             fs::rename(&path, path.with_extension("log.old"))?;
         }

@@ -46,7 +46,7 @@ pub fn note(places: &Places, service: &str, place: &Place) {
     let path = file(places, service);
     let write = || -> std::io::Result<()> {
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)?;
+            crate::private::directory(directory)?;
         }
         let fresh = path.with_extension("left-new");
         std::fs::write(&fresh, serde_json::to_vec(place)?)?;

@@ -361,7 +361,7 @@ impl Parts {
 
     fn open(&self) -> io::Result<(File, u64)> {
         if let Some(directory) = self.path.parent() {
-            fs::create_dir_all(directory)?;
+            crate::private::directory(directory)?;
         }
         // A log of an agent before this bound may be of any size.
         let (path, old) = (&self.path, old_path(&self.path));

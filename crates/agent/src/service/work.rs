@@ -23,6 +23,7 @@ use super::lane::{Haste, Lane};
 use super::mount::Place;
 use super::output::Outputs;
 use super::runners::Note;
+use crate::private;
 use crate::threads::lock;
 use mainstay_ha::{Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
@@ -150,7 +151,7 @@ impl Work {
         // enough.
         let write = || -> std::io::Result<()> {
             if let Some(directory) = self.file.parent() {
-                std::fs::create_dir_all(directory)?;
+                private::directory(directory)?;
             }
             let fresh = self.file.with_extension("new");
             std::fs::write(&fresh, serde_json::to_vec(&file)?)?;

@@ -102,6 +102,12 @@ fn every_route_is_open_to_its_right_alone_and_every_change_is_in_the_audit_log()
     reachable(&node);
     crate::init(&node);
     let first = settled(&node, 1);
+    // The record has the environment of services in it.
+    for file in ["agent.redb", "suspects.redb"] {
+        let path = node.run_dir().parent().unwrap().join("state").join(file);
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", path.display());
+    }
     assert_eq!((first[0].who.as_str(), first[0].action.as_str()), ("root", "POST /v1/cluster/init"));
     assert_eq!((first[0].node.as_str(), first[0].access, first[0].status), ("n1", Access::Admin, Some(200)));
 

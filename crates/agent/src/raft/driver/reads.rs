@@ -58,6 +58,11 @@ impl Reads {
         }
     }
 
+    /// Whether no read waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// The last entry of which a leader has told that it is committed.
     pub(super) fn told(&self) -> u64 {
         self.told
