@@ -123,3 +123,102 @@ impl LeftDevices {
 pub fn give_up_left(devices: &DeviceAdmin, run_dir: &Path, resource: ResourceId, name: &str, left: LeftFuse) {
     devices.submit(DeviceJob::GiveUpLeft { resource, dir: fuse_dir(run_dir, name), left });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_devices::descriptor_holder::DescriptorHolder;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    const R: ResourceId = ResourceId(7);
+    const AT: Time = Time(5_000_000);
+    const SIZE: u64 = 1 << 20;
+
+    struct Lab {
+        left: LeftDevices,
+        admin: DeviceAdmin,
+        dir: PathBuf,
+        /// Ends with the last descriptor of the device.
+        device: std::io::PipeReader,
+    }
+
+    /// One volume, left in epoch 3.
+    fn lab(name: &str) -> Lab {
+        let dir = std::env::temp_dir().join(format!("mainstay-left-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (device, writer) = std::io::pipe().expect("a pipe");
+        let writer: Fd = Arc::new(OwnedFd::from(writer));
+        let of_volume = LeftResource {
+            resource: R,
+            name: "db".into(),
+            served: Epoch(3),
+            sizes: vec![SIZE],
+            flushes_refused: false,
+        };
+        let noted = Succession { at: AT, until: AT.plus_ms(1000), resources: vec![of_volume] };
+        let files = BTreeMap::from([(R, vec![Arc::clone(&writer), writer])]);
+        let left = LeftDevices::new(AT, noted, files);
+        let holder = DescriptorHolder::new(&dir);
+        let admin = DeviceAdmin::start(None, &dir, holder, |_| ()).expect("a thread");
+        Lab { left, admin, dir, device }
+    }
+
+    impl Lab {
+        fn record(&mut self, epoch: u64, own: bool) {
+            self.left.record(&self.admin, &self.dir, R, Epoch(epoch), own);
+        }
+
+        fn goes_on(&mut self, epoch: u64, size: u64, silenced: Time) -> Option<Epoch> {
+            match self.left.take(R, Some(Epoch(epoch)), &[size], silenced)? {
+                Taken::GoesOn { served, .. } => Some(served),
+                Taken::Past(_) => None,
+            }
+        }
+
+        /// Returns when the device has ended.
+        fn end(mut self) {
+            self.device.read_to_end(&mut Vec::new()).expect("the end");
+            drop(self.admin);
+            std::fs::remove_dir_all(&self.dir).expect("removed");
+        }
+    }
+
+    #[test]
+    fn left_devices_go_on_while_no_epoch_is_missing() {
+        let mut lab = lab("follows");
+        lab.record(4, true);
+        lab.record(5, true);
+        assert_eq!(lab.goes_on(5, SIZE, Time(0)), Some(Epoch(3)), "the epoch in which they were served");
+        assert_eq!(lab.goes_on(5, SIZE, Time(0)), None, "once");
+        lab.end();
+    }
+
+    #[test]
+    fn left_devices_do_not_go_on_after_another_primary_a_silencing_or_with_other_sizes() {
+        for (records, epoch, size, silenced) in [
+            (&[(4, false)][..], 5, SIZE, Time(0)),
+            (&[(5, true)], 5, SIZE, Time(0)),
+            (&[], 4, SIZE, Time(0)),
+            (&[(4, true)], 4, 2 * SIZE, Time(0)),
+            (&[(4, true)], 4, SIZE, AT),
+        ] {
+            let mut lab = lab("past");
+            records.iter().for_each(|(epoch, own)| lab.record(*epoch, *own));
+            assert_eq!(lab.goes_on(epoch, size, silenced), None, "{records:?} {epoch} {size} {silenced:?}");
+            lab.end();
+        }
+    }
+
+    /// R20
+    #[test]
+    fn left_devices_that_are_not_served_are_given_up_after_a_while() {
+        let mut lab = lab("late");
+        assert_eq!(lab.left.deadline(), Some(AT.plus_ms(LEFT_MS_MAX)));
+        lab.left.give_up_all(&lab.admin, &lab.dir);
+        assert_eq!(lab.left.deadline(), None);
+        lab.end();
+    }
+}

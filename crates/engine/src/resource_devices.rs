@@ -5,7 +5,8 @@
 use crate::devices::{Device, DeviceJob, DeviceOutcome};
 use crate::frontend::nbd::Arrived;
 use crate::frontend::{
-    self, Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult, LeftFuse, Quiet,
+    self, Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult, LeftFuse,
+    Quiet,
 };
 use crate::left_devices::{Taken, give_up_left};
 use crate::open_replica::ShardParts;

@@ -135,7 +135,8 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         failed("cannot wait for signals", waits)?;
     }
     let to_shard = tell.clone();
-    let devices = DeviceAdmin::start(choice.kind, run_dir, holder, move |outcome| to_shard(Inbound::Device(outcome)));
+    let devices =
+        DeviceAdmin::start(choice.kind, run_dir, holder, move |outcome| to_shard(Inbound::Device(outcome)));
     let devices = failed("cannot start the device thread", devices)?;
     if choice.kind != Some(FrontendKind::Fuse) {
         left.give_up_all(&devices, run_dir);
@@ -210,7 +211,9 @@ fn end_when_told(
             match left.recv_timeout(LEAVE_PATIENCE) {
                 Ok(Ok(())) => std::process::exit(0),
                 Ok(Err(error)) => tracing::error!(%error, "the devices cannot be left to a successor"),
-                Err(_) => tracing::error!("the devices cannot be left to a successor: not all is answered in time"),
+                Err(_) => {
+                    tracing::error!("the devices cannot be left to a successor: not all is answered in time")
+                }
             }
             tell(Inbound::Stay);
         }

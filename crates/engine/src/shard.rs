@@ -28,7 +28,6 @@ use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use crate::watchdog::WatchdogThread;
 use fill_rates::FillRates;
-pub use successor::{Left, Successor};
 use mainstay_api::engine::{EngineEvent, Request};
 use mainstay_codec::nbd::Export;
 use mainstay_codec::{Envelope, Message};
@@ -37,6 +36,7 @@ use mainstay_devices::users::Users;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
+pub use successor::{Left, Successor};
 
 /// Makes the [`ShardParts`] for a host, from all its fields but those that hold the
 /// hosts.

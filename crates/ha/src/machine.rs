@@ -581,7 +581,6 @@ impl Machine {
         }
     }
 
-
     fn on_stop(&mut self, now: Time) {
         self.pending_start = None;
         match &mut self.mode {

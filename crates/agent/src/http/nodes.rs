@@ -10,7 +10,8 @@ use crate::recovery;
 use crate::transport::call;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
-    Accepted, BACKUP_FORMAT, ClusterBackup, EngineSuccessor, NodeAddress, NodeRemoval, NodeRemove, NodeReplace, ProgramsView,
+    Accepted, BACKUP_FORMAT, ClusterBackup, EngineSuccessor, NodeAddress, NodeRemoval, NodeRemove,
+    NodeReplace, ProgramsView,
 };
 use mainstay_control::members::Addresses;
 use mainstay_control::state::Command;

@@ -140,14 +140,7 @@ impl FuseFrontend {
         Self::over(id, dir, connection, session, pool, devices)
     }
 
-    fn over(
-        id: FrontendId,
-        dir: &Path,
-        fd: Fd,
-        session: Session,
-        pool: BufferPool,
-        left: Vec<Fd>,
-    ) -> Self {
+    fn over(id: FrontendId, dir: &Path, fd: Fd, session: Session, pool: BufferPool, left: Vec<Fd>) -> Self {
         let (dir, reads) = (dir.to_owned(), [None; READS_MAX]);
         let (replies, quiet, ended, mounted) = (0, false, false, true);
         Self { id, dir, fd, session, pool, reads, replies, quiet, left, ended, mounted }

@@ -68,7 +68,9 @@ impl Shard {
         }
         if self.choice.kind != Some(FrontendKind::Fuse) {
             let kind = self.choice.kind.map_or_else(|| "none".into(), |kind| kind.to_string());
-            return Err(format!("only FUSE devices can be left to a successor, and the devices here are {kind}"));
+            return Err(format!(
+                "only FUSE devices can be left to a successor, and the devices here are {kind}"
+            ));
         }
         if self.watchdog.status().is_some() {
             return Err("the engine feeds a watchdog".into());
@@ -107,7 +109,11 @@ impl Shard {
                     Err(error) => error,
                     Ok(()) => {
                         let left_ms = until.ms_since(now);
-                        tracing::info!(resources = noted.resources.len(), left_ms, "the devices are left to the next engine");
+                        tracing::info!(
+                            resources = noted.resources.len(),
+                            left_ms,
+                            "the devices are left to the next engine"
+                        );
                         if let Some(left) = self.leaving.take() {
                             self.devices.submit(DeviceJob::Leave { until, left });
                         }

@@ -22,7 +22,8 @@ use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::Output;
 use mainstay_api::rest::{
-    Accepted, ClusterView, CordonSet, EngineSuccessor, NodeStatus, ProgramView, ProgramsView, ResourceView, StatusView,
+    Accepted, ClusterView, CordonSet, EngineSuccessor, NodeStatus, ProgramView, ProgramsView, ResourceView,
+    StatusView,
 };
 use mainstay_client::Client;
 use serde::Serialize;

@@ -525,7 +525,8 @@ while True:
     std::fs::write(&script, WRITER)?;
     let (script, log) = (script.display(), log.display());
     let mount = "[mount]\npath = '/srv/scratch'\nfstype = 'ext4'\nmkfs = true\n";
-    let process = format!("[[process]]\nname = 'w'\ncommand = ['/usr/bin/env', 'python3', '{script}', '{log}']\n");
+    let process =
+        format!("[[process]]\nname = 'w'\ncommand = ['/usr/bin/env', 'python3', '{script}', '{log}']\n");
     lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{mount}{process}"))?;
     let runs_on = lab.wait_running(NAME, LIMIT)?;
     ensure!(runs_on == "n1", "it runs on {runs_on}");
@@ -588,7 +589,8 @@ fn engine_never_comes(lab: &Lab) -> Result<()> {
     let before = writer_pid(lab)?;
     // The lab's init starts programs again. It is found by the engine's parent, on this machine.
     let listen = format!("{}:7401", lab.address("n1")?);
-    let find = format!("ps -eo ppid,args | awk '/[m]ainstay engine / && /{listen}/ {{ print $1 }}' | head -1");
+    let find =
+        format!("ps -eo ppid,args | awk '/[m]ainstay engine / && /{listen}/ {{ print $1 }}' | head -1");
     let init = command::output(Command::new("sh").args(["-c", &find]), QUICK)?;
     let signal_init = |signal: &str| command::output(Command::new("kill").args([signal, init.trim()]), QUICK);
     let announced: Accepted =

@@ -1,6 +1,7 @@
 //! Services while the engine of their node is replaced.
 
 use super::*;
+use crate::reconciler::succession::KEPT_MS_MAX;
 
 /// The service runs in the first epoch.
 fn running() -> Lab {
@@ -98,7 +99,7 @@ fn a_service_is_not_kept_for_ever() {
     another_engine(&mut lab);
     lab.look();
     assert_eq!(lab.phase(), Some(ServicePhase::Running));
-    lab.after_ms(succession::KEPT_MS_MAX);
+    lab.after_ms(KEPT_MS_MAX);
     lab.look();
     assert_eq!(lab.phase(), Some(ServicePhase::Stopping));
 }
