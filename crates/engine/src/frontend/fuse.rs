@@ -312,10 +312,8 @@ impl Frontend for FuseFrontend {
     }
 
     fn go_on(&mut self, ring: &mut Ring) {
-        if std::mem::take(&mut self.quiet) && !self.ended {
-            if self.reads() == 0 {
-                self.start(ring);
-            }
+        if std::mem::take(&mut self.quiet) && !self.ended && self.reads() == 0 {
+            self.start(ring);
         }
     }
 
