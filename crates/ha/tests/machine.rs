@@ -475,6 +475,34 @@ fn failures_long_ago_do_not_count() {
 }
 
 #[test]
+fn a_service_that_dies_slowly_is_given_up_and_one_that_dies_more_rarely_is_restarted_in_place() {
+    let die = |node: &mut Node| node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+    // Three failures within 600 s, the agent restarted between them.
+    let mut node = Node::new();
+    node.start(1);
+    for _ in 0..2 {
+        die(&mut node);
+        node.pass(299_999);
+        assert_eq!(node.phase(), ServicePhase::Running);
+        node.restart();
+    }
+    die(&mut node);
+    assert_eq!(node.phase(), ServicePhase::Failed);
+    node.pass(86_400_000);
+    assert_eq!(node.phase(), ServicePhase::Failed, "this node does not try it again by itself");
+    // Never more than two within 600 s.
+    let mut node = Node::new();
+    node.start(1);
+    for _ in 0..20 {
+        die(&mut node);
+        assert_ne!(node.phase(), ServicePhase::Failed);
+        node.pass(2_000);
+        assert_eq!(node.phase(), ServicePhase::Running, "the pause does not grow beyond the window");
+        node.pass(298_000);
+    }
+}
+
+#[test]
 fn an_undo_that_fails_is_repeated_with_force() {
     let mut node = Node::new();
     node.stubborn = true;
