@@ -296,8 +296,10 @@ impl Left {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, held: Kept<OwnedFd>, until: Time) {
-        *self.slot() = Slot { held, until };
+    /// Returns what an engine before has left and none has taken.
+    #[must_use]
+    fn put(&self, held: Kept<OwnedFd>, until: Time) -> Kept<OwnedFd> {
+        std::mem::replace(&mut *self.slot(), Slot { held, until }).held
     }
 
     /// What a successor may have at this moment.
@@ -386,7 +388,7 @@ fn hold(link: &OwnedFd, users: &Users, left: &Left) {
             }
             Ok(Some((LEAVE, ResourceId(until), _))) => {
                 tracing::info!(resources = held.len(), "the engine leaves its devices to a successor");
-                left.put(std::mem::take(&mut held), Time(until));
+                end(left.put(std::mem::take(&mut held), Time(until)), users);
                 leaves = Some(Time(until));
                 let _ = send(link, LEFT, ResourceId(until), None);
             }

@@ -205,13 +205,19 @@ impl FuseFrontend {
             }
             // No message is lost with a read that is cancelled: it stays with the kernel.
             Err(error) if self.quiet && error.raw_os_error() != Some(libc::ENODEV) => return,
-            // The message was withdrawn before it could be read.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {
+            // The message was withdrawn before it could be read, or the read was cancelled by
+            // `quiesce`.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN | libc::ECANCELED)
+                ) =>
+            {
                 Some(buffer)
             }
             Err(error) => {
                 match error.raw_os_error() {
-                    Some(libc::ENODEV | libc::ECONNABORTED | libc::ECANCELED) => {
+                    Some(libc::ENODEV | libc::ECONNABORTED) => {
                         tracing::info!(dir = %self.dir.display(), "volumes are no longer mounted");
                     }
                     _ => {
@@ -312,10 +318,10 @@ impl Frontend for FuseFrontend {
     }
 
     fn go_on(&mut self, ring: &mut Ring) {
-        if std::mem::take(&mut self.quiet) && !self.ended {
-            if self.reads() == 0 {
-                self.start(ring);
-            }
+        let was_quiet = std::mem::take(&mut self.quiet);
+        // A read whose end has not come yet goes on by itself.
+        if was_quiet && !self.ended && self.reads() == 0 {
+            self.start(ring);
         }
     }
 
