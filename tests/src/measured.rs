@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Rounds that are measured unless the argument gives another number.
 const ROUNDS: u32 = 3;
 
-/// Measures in a lab of this name, and removes the lab in any case, unless a failure is to be looked
-/// at: with `MAINSTAY_BENCH_KEEP` the lab of a failure stays.
+/// Measures in a lab of this name, and removes the lab in any case, unless a failure is to be
+/// looked at: with `MAINSTAY_BENCH_KEEP` the lab of a failure stays.
 ///
 /// # Errors
 /// Errors of `measure`, and when the lab cannot be removed.

@@ -4,8 +4,8 @@
 //! - A message arrives whole or not at all. It may be lost, and later ones may then still arrive.
 //!   Each sender repeats its message until it has had its effect.
 //! - Nothing here waits for a peer: each peer has two lanes with a bounded queue, a thread and a
-//!   connection each (see [`lane`]). The lease has a lane of its own, so that neither a snapshot nor
-//!   a slow disk delays a heartbeat (R10).
+//!   connection each (see `lane.rs`). The lease has a lane of its own, so that neither a snapshot
+//!   nor a slow disk delays a heartbeat (R10).
 //! - [`FRAME_BYTES_MAX`] bounds what arrives, and memory grows only with bytes that have arrived
 //!   (R25).
 //! - A connection starts with a greeting that names the protocol version, the cluster and the

@@ -192,8 +192,8 @@ fn failover_mariadb(lab: &Lab, rounds: usize) -> Result<()> {
         })?;
         totals.push(ms(cut_us, commit_us));
         lab.wait_running(DB.name, LIMIT)?;
-        // While the lost node is still off: its disk shows what it had. Rows that come while the notes
-        // are read are not known to them.
+        // While the lost node is still off: its disk shows what it had. Rows that come while the
+        // notes are read are not known to them.
         let verdict = proof::ledger(lab, &DB.address(), &notes)?;
         let none_lost = verdict.lost_rows == 0 && verdict.wrong_rows == 0;
         ensure!(none_lost, "rows are lost or wrong after {lost} was cut off at {cut_us}: {verdict:?}");
