@@ -278,7 +278,7 @@ fn asked(link: &OwnedFd, question: (u8, ResourceId), answer: (u8, ResourceId)) -
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// What an engine has left for its successor.
+/// Descriptors that an engine has left for its successor.
 #[derive(Default)]
 struct Left {
     slot: Mutex<Slot>,
@@ -302,7 +302,7 @@ impl Left {
         std::mem::replace(&mut *self.slot(), Slot { held, until }).held
     }
 
-    /// What a successor may have at this moment.
+    /// Takes everything that a successor may have at this moment.
     fn take(&self) -> Kept<OwnedFd> {
         let mut slot = self.slot();
         if boot_now() >= slot.until {

@@ -1,4 +1,4 @@
-//! What an engine notes for its successor when it is replaced on purpose.
+//! The note of an engine for its successor, when it is replaced on purpose.
 //!
 //! An engine that leaves in an orderly way has answered everything that it had read from its
 //! devices. The descriptors are with the agent ([`crate::descriptor_holder`]); this note says what

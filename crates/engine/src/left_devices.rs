@@ -39,7 +39,7 @@ pub struct LeftDevices {
     deadline: Option<Time>,
 }
 
-/// What becomes of left devices when their resource is served.
+/// Fate of left devices when their resource is served.
 pub enum Taken {
     GoesOn { served: Epoch, left: LeftFuse },
     Past(LeftFuse),

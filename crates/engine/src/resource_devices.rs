@@ -256,7 +256,7 @@ impl ResourceDevices {
         if quiet { frontend.quiesce(ring) } else { frontend.go_on(ring) }
     }
 
-    /// What a successor has to know, once everything that was read is answered.
+    /// The note for a successor, once everything that was read is answered.
     ///
     /// # Errors
     /// While something is not answered yet.
