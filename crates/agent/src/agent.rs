@@ -2,7 +2,6 @@
 
 mod membership;
 pub mod removed;
-mod successor;
 
 use crate::AgentOptions;
 use crate::access::Callers;
