@@ -22,6 +22,7 @@ help:
 	@echo "make deb        build the Debian package; make install for other systems, with PREFIX and DESTDIR"
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make tutorial-test  follow docs/tutorial.md on three machines of namespaces, upgrade them under load, purge (root)"
+	@echo "make lab-test   a lab of such machines, with the package in each (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"

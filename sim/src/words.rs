@@ -36,7 +36,7 @@ pub fn command(command: &Command) -> String {
     match command {
         Command::InitCluster { name, .. } => format!("make the cluster {name}"),
         Command::AuditBegun { asked } => format!("{} asks for {}", asked.who, asked.action),
-        Command::AuditEnded { id, status, .. } => format!("request {id:x} ended with {status}"),
+        Command::AuditEnded { id, result } => format!("request {id:x} ended with {}", result.status),
         Command::AddNode { name, .. } => format!("add the node {name}"),
         Command::AdmitNode { name, .. } => format!("let the node {name} join without a vote"),
         Command::SeatNode { node } => format!("give {node} its vote"),

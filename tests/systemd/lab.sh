@@ -4,12 +4,12 @@
 # the lab up after a failure; MAINSTAY_LAB names it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+test_name="lab test"
+. tests/systemd/outside.sh
 programs=$(realpath "${1:?name the directory of the built programs}")
 export MAINSTAY_LAB=${MAINSTAY_LAB:-systemd-$$}
 work=$(mktemp -d /var/tmp/mainstay-lab-test.XXXXXX)
 export MAINSTAY_LAB_DIR=$work/labs
-began=$(date +%s)
-stage="the beginning"
 
 lab() {
     "$programs/mainstay-lab" "$@"
@@ -19,22 +19,6 @@ mainstay() { # of any node that runs
 }
 in_node() { # NODE SCRIPT
     lab exec "$1" -- sh -ec "$2"
-}
-step() {
-    stage=$*
-    echo "── $(($(date +%s) - began)) s: $*"
-}
-fail() {
-    echo "lab test: $*" >&2
-    exit 1
-}
-within() { # SECONDS WHAT COMMAND...
-    local until=$(($(date +%s) + $1)) what=$2
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        [ "$(date +%s)" -lt "$until" ] || fail "not in time: $what"
-        sleep 0.2
-    done
 }
 # What is left of the lab on this machine: groups, processes in them, networks, mounts, loop devices.
 nothing_is_left() {

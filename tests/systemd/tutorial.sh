@@ -6,37 +6,21 @@
 # The machines have a network of their own and disks that outlive a power cut. TUTORIAL_KEEP=1 leaves them up after a failure.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+test_name="tutorial"
+. tests/systemd/outside.sh
 binary=$(realpath "${1:?name the built program}")
 machine=$PWD/tests/systemd/machine.sh
 work=$(mktemp -d /var/tmp/mainstay-tutorial.XXXXXX)
 nodes="n1 n2 n3"
 vip=10.0.0.100
-began=$(date +%s)
 commands=0
 writer=""
-stage="the beginning"
 
-step() {
-    stage=$*
-    echo "── $(($(date +%s) - began)) s: $*"
-}
-fail() {
-    echo "tutorial: $*" >&2
-    exit 1
-}
 in_node() { # NODE COMMAND...
     "$machine" in "$@"
 }
 in_client() {
     ip netns exec mainstay-tutorial.client "$@"
-}
-within() { # SECONDS WHAT COMMAND...
-    local until=$(($(date +%s) + $1)) what=$2
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        [ "$(date +%s)" -lt "$until" ] || fail "not in time: $what"
-        sleep 0.2
-    done
 }
 
 ended() {

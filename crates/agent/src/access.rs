@@ -10,6 +10,7 @@
 //! - Other users than `root` share [`PLACES`] connections. However many they open, `root` is
 //!   served.
 
+use crate::placed::Placed;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use mainstay_types::Access;
@@ -17,13 +18,10 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// How long the rights of a user are remembered.
 const REMEMBERED: Duration = Duration::from_secs(5);
@@ -188,10 +186,10 @@ impl Socket {
 }
 
 impl Listener for Socket {
-    type Io = Connection;
+    type Io = Placed<UnixStream>;
     type Addr = Peer;
 
-    async fn accept(&mut self) -> (Connection, Peer) {
+    async fn accept(&mut self) -> (Placed<UnixStream>, Peer) {
         loop {
             let accepted = self.listener.accept().await;
             let with_peer = accepted.and_then(|(stream, _)| stream.peer_cred().map(|peer| (stream, peer)));
@@ -199,11 +197,11 @@ impl Listener for Socket {
                 Ok((stream, cred)) => {
                     let peer = Peer { uid: cred.uid(), gid: cred.gid(), pid: cred.pid() };
                     if peer.is_root() {
-                        return (Connection { stream, _place: None }, peer);
+                        return (Placed::new(stream, None), peer);
                     }
                     // Without a place the connection is closed at once.
                     if let Ok(place) = self.places.clone().try_acquire_owned() {
-                        return (Connection { stream, _place: Some(place) }, peer);
+                        return (Placed::new(stream, Some(place)), peer);
                     }
                 }
                 Err(error) => {
@@ -222,40 +220,6 @@ impl Listener for Socket {
 impl Connected<IncomingStream<'_, Socket>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Socket>) -> Self {
         *stream.remote_addr()
-    }
-}
-
-/// A connection in its place.
-pub struct Connection {
-    stream: UnixStream,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

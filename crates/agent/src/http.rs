@@ -105,7 +105,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
 }
 
 /// Each route with the right that it needs. The right `operate` never loses data, and never runs a
-/// program of the caller's choice.
+/// program of the caller's choice. A scrub may repair blocks by what is not proven, and requests of
+/// an attached node fail when it is detached.
 #[must_use]
 pub fn routes() -> Routes {
     use Access::{Admin, Operate, Read};
@@ -129,12 +130,12 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/resources/{name}", get(resources::show))
         .change(Admin, Method::DELETE, "/v1/resources/{name}", delete(resources::delete))
         .ask(Read, "/v1/resources/{name}/scrub", get(scrubs::report))
-        .change(Operate, Method::POST, "/v1/resources/{name}/scrub", post(scrubs::start))
+        .change(Admin, Method::POST, "/v1/resources/{name}/scrub", post(scrubs::start))
         .change(Operate, Method::DELETE, "/v1/resources/{name}/scrub", delete(scrubs::stop))
         .ask(Read, "/v1/resources/{name}/settings", get(settings::of_resource))
         .change(Admin, Method::PATCH, "/v1/resources/{name}/settings", patch(settings::change_of_resource))
-        .change(Operate, Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
-        .change(Operate, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
+        .change(Admin, Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
+        .change(Admin, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
         .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
         .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
         .change(Admin, Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))

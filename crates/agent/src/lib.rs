@@ -23,6 +23,7 @@ pub mod member;
 pub mod messages;
 pub mod metrics;
 pub mod own_state;
+mod placed;
 pub mod ports;
 mod private;
 pub mod programs;

@@ -6,19 +6,17 @@
 //! A port takes at most [`Port::places`] connections; more wait in its backlog (R18). The kernel
 //! finds out whether the peer of a silent connection is gone.
 
+use crate::placed::Placed;
 use axum::Router;
 use axum::serve::Listener;
 use mainstay_types::Code;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Before a port that is taken is tried again.
 pub const RETRY: Duration = Duration::from_secs(5);
@@ -72,10 +70,10 @@ struct Bounded {
 }
 
 impl Listener for Bounded {
-    type Io = Placed;
+    type Io = Placed<TcpStream>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Placed, SocketAddr) {
+    async fn accept(&mut self) -> (Placed<TcpStream>, SocketAddr) {
         // The semaphore is never closed.
         let place = self.places.clone().acquire_owned().await.ok();
         loop {
@@ -84,7 +82,7 @@ impl Listener for Bounded {
                     let alive = TcpKeepalive::new().with_time(SILENT).with_interval(SILENT / 3);
                     // Without keepalive, a peer that is gone may hold its place for longer.
                     let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
-                    return (Placed { stream, _place: place }, from);
+                    return (Placed::new(stream, place), from);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
@@ -96,39 +94,5 @@ impl Listener for Bounded {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
-    }
-}
-
-/// A connection in its place.
-struct Placed {
-    stream: TcpStream,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl AsyncRead for Placed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Placed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -73,8 +73,8 @@ impl State {
         }
         match command {
             Command::InitCluster { id, name, settings } => self.init(at_ms, id, name, settings),
-            Command::AuditBegun { asked } => self.audit_begun(at_ms, asked),
-            Command::AuditEnded { id, status, code } => self.audit_ended(at_ms, id, status, code),
+            Command::AuditBegun { asked } => self.audit_begun(asked),
+            Command::AuditEnded { id, result } => self.audit_ended(id, result),
             Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }

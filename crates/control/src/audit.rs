@@ -38,6 +38,8 @@ impl AuditLog {
 pub struct Asked {
     /// Random id of the request.
     pub id: u64,
+    /// Wall clock of the agent when the request came, for display.
+    pub at_ms: u64,
     /// User who asked, by name, or by number where the machine knows no name.
     pub who: String,
     /// User who logged in, if that is another one: somebody who became root with `sudo`.
@@ -57,8 +59,6 @@ pub struct Asked {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AuditRecord {
     pub number: u64,
-    /// Wall clock of the agent, for display.
-    pub at_ms: u64,
     #[serde(flatten)]
     pub asked: Asked,
     /// `None`: nothing is known of the end.
@@ -68,7 +68,8 @@ pub struct AuditRecord {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AuditResult {
-    pub at_ms: u64,
+    /// From the request to its answer, as the agent has measured it, in milliseconds.
+    pub took_ms: u64,
     /// HTTP status of the answer.
     pub status: u16,
     /// Code of the refusal.
@@ -77,7 +78,7 @@ pub struct AuditResult {
 }
 
 impl State {
-    pub(crate) fn audit_begun(&mut self, at_ms: u64, asked: Asked) -> Outcome {
+    pub(crate) fn audit_begun(&mut self, asked: Asked) -> Outcome {
         if self.audit.records.iter().any(|record| record.asked.id == asked.id) {
             return Outcome::Unchanged;
         }
@@ -89,15 +90,15 @@ impl State {
             self.audit.records.pop_front();
         }
         let number = self.audit.last;
-        self.audit.records.push_back(AuditRecord { number, at_ms, asked, result: None });
+        self.audit.records.push_back(AuditRecord { number, asked, result: None });
         Outcome::Done
     }
 
-    pub(crate) fn audit_ended(&mut self, at_ms: u64, id: u64, status: u16, code: Option<Code>) -> Outcome {
+    pub(crate) fn audit_ended(&mut self, id: u64, result: AuditResult) -> Outcome {
         // The request is one of the newest.
         let found = self.audit.records.iter_mut().rev().find(|record| record.asked.id == id);
         let Some(record) = found.filter(|record| record.result.is_none()) else { return Outcome::Unchanged };
-        record.result = Some(AuditResult { at_ms, status, code: code.map(cut_code) });
+        record.result = Some(AuditResult { code: result.code.map(cut_code), ..result });
         Outcome::Done
     }
 }

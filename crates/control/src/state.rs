@@ -8,7 +8,7 @@
 //!   [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
-use crate::audit::{Asked, AuditLog};
+use crate::audit::{Asked, AuditLog, AuditResult};
 use crate::cordon::Cordon;
 use crate::facts::Fact;
 use crate::fencing::Fence;
@@ -514,8 +514,7 @@ pub enum Command {
     /// Result of this request: the change was made, or refused with a code.
     AuditEnded {
         id: u64,
-        status: u16,
-        code: Option<Code>,
+        result: AuditResult,
     },
     /// Ids are given in order. Repeated with the same nonce it answers the same node.
     AddNode {

@@ -9,9 +9,8 @@ use std::fmt;
 pub enum Access {
     /// Look at the state of the cluster, its events and its metrics.
     Read,
-    /// Move, stop and start services, drain nodes, take snapshots, compare replicas: nothing that
-    /// loses data or runs a program of the caller's choice. Read logs of services and the audit
-    /// log.
+    /// Move, stop and start services, drain nodes, take snapshots: nothing that loses data or runs
+    /// a program of the caller's choice. Read logs of services and the audit log.
     Operate,
     /// Everything.
     Admin,

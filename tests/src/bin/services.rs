@@ -271,7 +271,7 @@ impl Inserts {
 
 impl Drop for Inserts {
     fn drop(&mut self) {
-        // They have ended already unless the measurement failed.
+        // Does nothing after an orderly end.
         for child in &mut self.children {
             drop(child.kill());
             drop(child.wait());

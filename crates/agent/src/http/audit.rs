@@ -3,6 +3,7 @@
 use super::{ApiResult, App, Refused, require_majority};
 use crate::access::Caller;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
+use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::messages::random_u64;
 use crate::raft::ConsensusLog;
@@ -12,12 +13,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainstay_api::rest::{AuditPage, AuditView};
 use mainstay_control::State;
-use mainstay_control::audit::{Asked, AuditRecord};
+use mainstay_control::audit::{Asked, AuditRecord, AuditResult};
 use mainstay_control::state::Command;
 use mainstay_types::{Access, Code, NodeId, Problem};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Largest body of a request, in bytes.
 const BODY_BYTES_MAX: usize = 2 << 20;
@@ -49,6 +51,7 @@ pub(super) async fn recorded(
     let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
     let asked = Asked {
         id: random_u64(),
+        at_ms: wall_ms(),
         who: caller.who,
         login: caller.login,
         access,
@@ -56,6 +59,7 @@ pub(super) async fn recorded(
         action: format!("{} {target}", parts.method),
         body: without_secrets(&body),
     };
+    let came = Instant::now();
     let (of, begun) = (agent.clone(), asked.clone());
     let has_begun = match tokio::task::spawn_blocking(move || begin(&of, begun)).await {
         Ok(Ok(has_begun)) => has_begun,
@@ -67,10 +71,12 @@ pub(super) async fn recorded(
     };
     let response = next.run(axum::http::Request::from_parts(parts, Body::from(body))).await;
     let (status, code) = (response.status().as_u16(), response.extensions().get::<Code>().cloned());
+    let took_ms = u64::try_from(came.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let result = AuditResult { took_ms, status, code };
     let login = asked.login.clone().unwrap_or_default();
     tracing::info!(who = asked.who, login, action = asked.action, status, "a change was asked for");
     // The answer does not wait for the second entry.
-    tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, status, code));
+    tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, result));
     response
 }
 
@@ -94,11 +100,11 @@ fn begin(agent: &Agent, mut asked: Asked) -> Result<bool, Problem> {
 }
 
 /// Writes the second entry, and the first one of a request that made this node a member.
-fn end(agent: &Agent, mut asked: Asked, has_begun: bool, status: u16, code: Option<Code>) {
+fn end(agent: &Agent, mut asked: Asked, has_begun: bool, result: AuditResult) {
     let Ok(member) = agent.member() else { return };
-    let (id, action) = (asked.id, asked.action.clone());
+    let (id, action, status) = (asked.id, asked.action.clone(), result.status);
     asked.on = member.identity.node;
-    let mut commands = vec![Command::AuditEnded { id, status, code }];
+    let mut commands = vec![Command::AuditEnded { id, result }];
     if !has_begun {
         commands.insert(0, Command::AuditBegun { asked });
     }
@@ -174,10 +180,10 @@ fn page_of(state: &State, after: u64, lines: usize) -> AuditPage {
 }
 
 fn shown(state: &State, record: &AuditRecord) -> AuditView {
-    let AuditRecord { number, at_ms, asked, result } = record;
+    let AuditRecord { number, asked, result } = record;
     AuditView {
         number: *number,
-        at_ms: *at_ms,
+        at_ms: asked.at_ms,
         who: asked.who.clone(),
         login: asked.login.clone(),
         access: asked.access,
@@ -185,7 +191,7 @@ fn shown(state: &State, record: &AuditRecord) -> AuditView {
         action: asked.action.clone(),
         body: asked.body.clone(),
         request: format!("{:016x}", asked.id),
-        took_ms: result.as_ref().map(|result| result.at_ms.saturating_sub(*at_ms)),
+        took_ms: result.as_ref().map(|result| result.took_ms),
         status: result.as_ref().map(|result| result.status),
         code: result.as_ref().and_then(|result| result.code.clone()),
     }
