@@ -18,6 +18,7 @@ pub mod attachments;
 pub mod audit;
 mod broken;
 pub mod causes;
+pub mod command;
 pub mod constraints;
 mod copies;
 pub mod cordon;

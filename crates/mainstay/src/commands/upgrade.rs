@@ -220,7 +220,7 @@ fn restart(unit: &str, hint: &str) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::NodeView;
+    use mainstay_api::rest::{CordonView, NodeView};
 
     fn cluster(dead: &[&str], voters: &[&str]) -> ClusterView {
         let node = |name: &&str| {
@@ -253,5 +253,19 @@ mod tests {
             let refused = ensure_majority(&cluster(dead, voters));
             assert_eq!(refused.is_ok(), is_fine, "{dead:?} of {voters:?}");
         }
+    }
+
+    #[test]
+    fn a_node_gets_back_the_cordon_that_it_had_before_the_drain() {
+        let with = |cordon: Option<bool>| {
+            let mut cluster = cluster(&[], &["n1", "n2"]);
+            cluster.nodes[1].cordon =
+                cordon.map(|drain| CordonView { since_ms: 1, drain, primaries: Vec::new() });
+            way_back(&cluster, "n2")
+        };
+        let set = |on| CordonSet { on, drain: false };
+        assert_eq!(with(None), Some((set(false), "mainstay node uncordon n2".into())));
+        assert_eq!(with(Some(false)), Some((set(true), "mainstay node cordon n2".into())));
+        assert_eq!(with(Some(true)), None, "an operator has drained it, and it stays so");
     }
 }
