@@ -6,13 +6,15 @@ use mainstay_agent::access::Groups;
 use mainstay_agent::http::routes;
 use mainstay_api::rest::{AuditPage, AuditView};
 use mainstay_types::Access;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Connections that a user opens in a test: more than all users but root may have.
+const HELD: usize = 70;
 const CHILD_VARIABLE: &str = "MAINSTAY_TEST_CALLER";
 /// Group ids that every Linux has: no right, `read`, `operate`, `admin`.
 const GROUPS: [(u32, &str, Option<Access>); 4] = [
@@ -55,15 +57,36 @@ fn caller_process() {
     }
 }
 
-/// The answers to all routes for a user of a group: method, path and status.
-fn answers(node: &TestNode, gid: u32) -> Vec<(String, String, String)> {
-    let output = Command::new("setpriv")
+/// Process of a user who holds connections, and no test of its own: it prints how many were closed
+/// at once, and keeps the others until its input ends.
+#[test]
+fn holder_process() {
+    let Ok(socket) = std::env::var(CHILD_VARIABLE) else { return };
+    let held: Vec<UnixStream> = (0..HELD).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let is_closed = |stream: &&UnixStream| {
+        let mut stream: &UnixStream = stream;
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        // Without an end, the time limit is an error.
+        matches!(stream.read(&mut [0]), Ok(0)) || stream.write_all(b"x").is_err()
+    };
+    println!("closed {}", held.iter().filter(is_closed).count());
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// One of these processes, as the user `nobody` with a group.
+fn as_nobody(node: &TestNode, gid: u32, process: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command
         .args(["--reuid=65534", &format!("--regid={gid}"), "--clear-groups"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "access::caller_process", "--nocapture"])
-        .env(CHILD_VARIABLE, node.run_dir().join("agent.sock"))
-        .output()
-        .unwrap();
+        .args(["--exact", process, "--nocapture"])
+        .env(CHILD_VARIABLE, node.run_dir().join("agent.sock"));
+    command
+}
+
+/// The answers to all routes for a user of a group: method, path and status.
+fn answers(node: &TestNode, gid: u32) -> Vec<(String, String, String)> {
+    let output = as_nobody(node, gid, "access::caller_process").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let answer = |line: &str| {
@@ -131,6 +154,26 @@ fn every_route_is_open_to_its_right_alone_and_every_change_is_in_the_audit_log()
     let refused = records.iter().find(|record| record.action == "DELETE /v1/services/1").unwrap();
     assert_eq!(refused.code.as_ref().map(ToString::to_string).as_deref(), Some("unknown-service"));
     assert_eq!(refused.access, Access::Admin);
+}
+
+/// R18
+#[test]
+fn other_users_cannot_keep_root_from_being_served() {
+    let mut node = TestNode::new(23, 1);
+    node.start();
+    reachable(&node);
+    let mut holder = as_nobody(&node, 1, "access::holder_process");
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(holder.stdout.take().unwrap());
+    let closed = said.lines().map_while(Result::ok).find_map(|line| {
+        let (_, number) = line.split_once("closed ")?;
+        number.parse::<usize>().ok()
+    });
+    assert_eq!(closed, Some(HELD - 64));
+    let status: serde_json::Value = node.client().get("/v1/status").unwrap();
+    assert!(status.is_object());
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
 }
 
 /// The rights that routes had when somebody last looked at them: a new route has to be added here
