@@ -397,11 +397,13 @@ mod tests {
             Code::ALL.iter().filter(|code| wanted(code)).map(Code::as_str).collect()
         };
         for (status, codes) in [
-            (404, &["not-found", "unknown-node", "unknown-resource", "unknown-service"][..]),
+            (403, &["forbidden"][..]),
+            (404, &["not-found", "unknown-node", "unknown-resource", "unknown-service"]),
             (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
             (
                 503,
                 &[
+                    "audit-unwritten",
                     "control-plane-busy",
                     "engine-unreachable",
                     "metrics-busy",
@@ -412,7 +414,7 @@ mod tests {
         ] {
             assert_eq!(of(&|code| code.status() == status), codes.iter().copied().collect(), "{status}");
         }
-        assert_eq!(of(&|code| ![404, 409, 422, 503].contains(&code.status())), BTreeSet::new());
+        assert_eq!(of(&|code| ![403, 404, 409, 422, 503].contains(&code.status())), BTreeSet::new());
         for (exit, codes) in [
             (
                 exit::USAGE,
@@ -437,6 +439,7 @@ mod tests {
                     "agent-forbidden",
                     "agent-timeout",
                     "agent-unreachable",
+                    "audit-unwritten",
                     "no-majority",
                     "result-unknown",
                     "service-not-running",
