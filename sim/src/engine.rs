@@ -756,6 +756,7 @@ impl Engine {
             instance: hosted.instance,
             reopened: replica.reopened(),
             devices_ready: hosted.device.is_offered() && replica.role() == Role::Primary,
+            continues: None,
             volumes: hosted.volumes.clone(),
             snapshots: hosted.host.store().snapshots().chain(hosted.host.store().kept()).collect(),
             scrub: replica.scrub_report().map(ScrubReport::summary),

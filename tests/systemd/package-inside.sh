@@ -74,7 +74,7 @@ grep -q '^log = "debug"' /etc/mainstay/mainstay.toml || fail "the upgrade replac
 step "the installed programs run: told, refused without another replica, and done when that is wanted"
 mainstay status | tee /root/status.txt || true
 grep -q "than the one that the engine runs" /root/status.txt || fail "the status does not say that the engine is an old one"
-! mainstay node upgrade >/root/refused.txt || fail "it interrupts the only replica unasked"
+! mainstay node upgrade --drain >/root/refused.txt || fail "it interrupts the only replica unasked"
 grep -q "cannot leave n1" /root/refused.txt || fail "the refusal does not say what stays: $(cat /root/refused.txt)"
 [ "$(pid mainstay-engine) $(pid mainstay-agent)" = "$engine $agent" ] || fail "a refused upgrade restarted something"
 mainstay node upgrade --interrupt
@@ -82,6 +82,13 @@ mainstay node upgrade --interrupt
 within 20 sh -c "[ \"\$(wc -l </srv/db/starts)\" = 2 ]"
 ! mainstay status | grep "than the one that the" || fail "the status calls the new programs old"
 mainstay node upgrade | grep -q "run what is installed" || fail "a second upgrade does something"
+
+step "the engine is replaced under the service"
+engine=$(pid mainstay-engine)
+mainstay node upgrade --always
+[ "$(pid mainstay-engine)" != "$engine" ] || fail "the engine was not started anew"
+[ "$(starts)" = 2 ] || fail "the service was started again"
+mainstay service status db | grep -q running || fail "the service does not run"
 
 step "a restart of the agent is no failover"
 systemctl restart mainstay-agent

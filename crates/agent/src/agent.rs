@@ -2,6 +2,7 @@
 
 mod membership;
 pub mod removed;
+mod successor;
 
 use crate::AgentOptions;
 use crate::access::Callers;

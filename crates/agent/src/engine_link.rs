@@ -114,6 +114,11 @@ struct LinkShared {
     /// When the oldest request was made since which nothing was heard, on the boot-time clock in
     /// microseconds; 0 if there is none.
     asked_since: AtomicU64,
+    /// Until when the end of the connection is that of an engine whose successor comes, on the
+    /// boot-time clock in microseconds.
+    successor_until: AtomicU64,
+    /// Since when the successor is missing, likewise; 0 if none is.
+    missing_since: AtomicU64,
 }
 
 impl EngineLink {
@@ -135,6 +140,8 @@ impl EngineLink {
             synced: AtomicBool::new(false),
             pid: AtomicU32::new(0),
             asked_since: AtomicU64::new(0),
+            successor_until: AtomicU64::new(0),
+            missing_since: AtomicU64::new(0),
         });
         let thread = shared.clone();
         spawn("agent-engine", move || {
@@ -219,13 +226,19 @@ impl EngineLink {
     }
 
     /// For how long the engine has owed an answer and said nothing, in milliseconds. Every lease
-    /// asks for one. 0 while there is no engine to be asked.
+    /// asks for one. 0 while there is no engine to be asked, unless its successor is missing.
     #[must_use]
     pub fn silent_ms(&self, now: Time) -> u64 {
-        match self.shared.asked_since.load(Ordering::SeqCst) {
+        let of = |since: &AtomicU64| match since.load(Ordering::SeqCst) {
             0 => 0,
             since => now.ms_since(Time(since)),
-        }
+        };
+        of(&self.shared.asked_since).max(of(&self.shared.missing_since))
+    }
+
+    /// If the connection ends before this time, the engine leaves its devices to a successor.
+    pub fn awaits_successor(&self, until: Time) {
+        self.shared.successor_until.store(until.0, Ordering::SeqCst);
     }
 
     /// Returns an extract of the last status of every replica on the present connection. `seen`
@@ -322,6 +335,9 @@ fn run_connection(shared: &LinkShared, input: &impl Fn(EngineInput)) -> Option<E
     }
     shared.write(FIRST_STATUS_ID, Request::Status);
     let ended = read_lines(stream, shared, input);
+    if shared.synced.load(Ordering::SeqCst) && boot_now().0 < shared.successor_until.load(Ordering::SeqCst) {
+        shared.missing_since.store(boot_now().0.max(1), Ordering::SeqCst);
+    }
     *lock(&shared.writer) = None;
     shared.synced.store(false, Ordering::SeqCst);
     shared.pid.store(0, Ordering::SeqCst);
@@ -351,6 +367,8 @@ fn read_lines(stream: UnixStream, shared: &LinkShared, input: &impl Fn(EngineInp
                 *lock(&shared.frontend) = status.frontend;
                 *lock(&shared.watchdog) = status.watchdog;
                 shared.synced.store(true, Ordering::SeqCst);
+                shared.successor_until.store(0, Ordering::SeqCst);
+                shared.missing_since.store(0, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
                 input(EngineInput::Connected { lease_until, silenced: status.silenced_us });
             }

@@ -53,6 +53,8 @@ pub enum Input {
     State(View),
     Engine(EngineInput),
     Service(Done),
+    /// The engine is replaced, and leaves its devices to its successor.
+    Succession,
     Lease(Time),
     JobDone {
         resource: ResourceId,
@@ -216,6 +218,7 @@ impl ReconcilerThread {
             }
             Input::Engine(EngineInput::Disconnected) => self.tell(Event::EngineDisconnected),
             Input::Engine(EngineInput::Event(event)) => self.engine_event(*event),
+            Input::Succession => self.tell(Event::Succession),
             Input::Service(Done { service, event }) => {
                 let stage = self.instances.get_mut(&service).and_then(|instance| instance.stage(&event));
                 if let Some(stage) = stage {
@@ -271,7 +274,10 @@ impl ReconcilerThread {
     fn engine_event(&mut self, event: EngineEvent) {
         match event {
             EngineEvent::Replica(status) => {
-                link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
+                // The devices of a service that is kept are with the agent.
+                if !status.devices.is_empty() || !self.core.keeps(status.resource) {
+                    link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
+                }
                 self.linked.insert(status.resource, status.name.clone());
                 self.parts.metrics.replica(&status);
                 self.note_replica(&status);
@@ -517,6 +523,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         instance: status.instance,
         reopened: status.reopened,
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
+        continues: status.continues,
         volumes: status.volumes.clone(),
         snapshots: status.snapshots.iter().map(snapshot_seen).collect(),
         scrub: status.scrub.clone(),

@@ -179,6 +179,13 @@ pub enum Request {
         resource: ResourceId,
         volume: VolumeId,
     },
+    /// For this time, an end of the engine that it is told of (SIGTERM) is that of an engine whose
+    /// successor comes: it answers what it has read from its devices, leaves the devices with the
+    /// agent, and silences no service. Refused with the reason if that is not possible now. 0 only
+    /// asks whether it is possible, and takes an earlier order back.
+    Successor {
+        within_ms: u64,
+    },
     /// Takes the devices away from their users: outstanding and later requests fail with EIO.
     Detach {
         resource: ResourceId,
@@ -539,6 +546,10 @@ pub struct ReplicaStatus {
     pub peers: Vec<PeerStatus>,
     /// Empty unless primary.
     pub devices: Vec<DeviceStatus>,
+    /// Epoch in which an engine before this one served these same devices, and left them to this
+    /// one. No other node was primary since then. `None` if this engine made the devices.
+    #[serde(default)]
+    pub continues: Option<Epoch>,
     /// The record gives the devices to a client, so a primary has none.
     #[serde(default)]
     pub attached: bool,

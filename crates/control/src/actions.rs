@@ -33,6 +33,8 @@ pub struct ReplicaObserved {
     pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
+    /// Epoch in which an engine before this one served the same devices and left them.
+    pub continues: Option<Epoch>,
     /// Bytes of each volume, in the log and on the disk.
     pub volumes: Vec<u64>,
     /// The snapshots that its log has, in ascending order.
@@ -121,6 +123,9 @@ pub struct Observed {
     /// Resources whose role this node may have given up, on this version of the record. Its
     /// proposal ([`gives_up`]) may still be under way, and counts whatever has happened here since.
     pub given_up: BTreeMap<ResourceId, ConfigVersion>,
+    /// Resources whose services run on while the engine is replaced; see
+    /// [`crate::reconciler::succession`].
+    pub kept: BTreeSet<ResourceId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -179,6 +184,11 @@ pub enum Action {
         name: String,
         epoch: Epoch,
         round: u64,
+    },
+    /// The service runs on the same devices in this epoch of the resource.
+    ContinueService {
+        name: String,
+        epoch: Epoch,
     },
     StopService {
         name: String,
@@ -465,9 +475,12 @@ fn plan_resource(
     };
     // Only the registered disk counts (R9). The engine may have another one open.
     let open = observed.replicas.get(&id).filter(|replica| replica.incarnation == incarnation);
+    let kept = observed.kept.contains(&id);
     let Some(replica) = open else {
-        // A service on the replica has lost its device with the engine.
-        stop_service(state, id, observed, "the engine restarted", actions);
+        if !kept {
+            // A service on the replica has lost its device with the engine.
+            stop_service(state, id, observed, "the engine restarted", actions);
+        }
         if let Some(reason) = observed.unusable.get(&id) {
             plan_unusable(node, state, resource, incarnation, reason, observed, actions);
         }
@@ -767,6 +780,8 @@ fn plan_primary(
     // Reports of an earlier epoch are not about the log that this record is about.
     let serving = matches!(replica.role, Role::Promoting | Role::Primary) && replica.epoch == record.epoch;
     let given_up = observed.given_up.get(&id) == Some(&record.version) && !planted(Bug::GivenUpServes);
+    // The devices wait for the next epoch of this node, and the service with them.
+    let kept = observed.kept.contains(&id) && !given_up;
     if let Some(why) = &replica.failed {
         stop_service(state, id, observed, "the replica failed", actions);
         if service_silent(state, id, observed) {
@@ -787,15 +802,21 @@ fn plan_primary(
         // others were sent (R5).
         let fresh = replica.epoch < record.epoch && !given_up;
         if fresh || planted(Bug::SameEpochTwice) {
-            stop_service(state, id, observed, "the primary's epoch changed", actions);
-            if service_silent(state, id, observed) {
+            if !kept {
+                stop_service(state, id, observed, "the primary's epoch changed", actions);
+            }
+            if kept || service_silent(state, id, observed) {
                 reach!("control: plan: give the record to a new primary");
                 actions.push(Action::GiveRecord(record.clone()));
             }
             return;
         }
-        stop_service(state, id, observed, "the engine does not serve", actions);
-        if service_silent(state, id, observed)
+        // R19: the role goes to another node only when nothing of the service is left.
+        let stays = kept && state.target(id) == Some(node);
+        if !stays {
+            stop_service(state, id, observed, "the engine does not serve", actions);
+        }
+        if (stays || service_silent(state, id, observed))
             && observed.lease_valid
             && let Some(to) = state.target(id)
         {
@@ -881,11 +902,20 @@ fn plan_primary(
         // While requests wait, the service can mount nothing. If it ran, it could only fail when
         // they fail.
         reach!("control: plan: a service waits for copies");
-        if replica.copies == Copies::Refusing || seen.is_some_and(|seen| seen.epoch != record.epoch) {
+        let another = !kept && seen.is_some_and(|seen| seen.epoch != record.epoch);
+        if replica.copies == Copies::Refusing || another {
             reach!("control: plan: a service stops for want of copies");
             let reason = "fewer copies are in sync than are wanted (min-copies)";
             stop_service(state, id, observed, reason, actions);
         }
+        return;
+    }
+    if let Some(seen) = seen.filter(|seen| kept && seen.phase == ServicePhase::Running)
+        && seen.epoch < record.epoch
+        && seen.revision == service.revision
+        && replica.continues == Some(seen.epoch)
+    {
+        actions.push(Action::ContinueService { name: name.clone(), epoch: record.epoch });
         return;
     }
     let start = match seen {

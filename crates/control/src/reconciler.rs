@@ -29,6 +29,7 @@ pub mod job;
 mod proposals;
 mod replicas;
 mod services;
+pub mod succession;
 
 use crate::actions::{Action, Observed, Unusable, gives_up, plan};
 use crate::attachments::ClientSeen;
@@ -47,6 +48,7 @@ pub use replicas::{REPEAT_ORDER_MS, RETRY_JOB_MS};
 pub use services::Adopted;
 use services::{Services, Start};
 use std::collections::{BTreeMap, VecDeque};
+use succession::Succession;
 
 /// Everything is looked at at least this often.
 pub const TICK_MS: u64 = 1000;
@@ -77,6 +79,8 @@ pub struct ReplicaSeen {
     pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
+    /// Epoch in which an engine before this one served the same devices and left them.
+    pub continues: Option<Epoch>,
     /// Bytes of each volume, in the log and on the disk.
     pub volumes: Vec<u64>,
     /// The snapshots that its log has, in ascending order.
@@ -143,6 +147,8 @@ pub enum Event {
         silenced: Time,
     },
     EngineDisconnected,
+    /// The engine is replaced: it leaves its devices to a successor. See [`succession`].
+    Succession,
     /// The engine's guard knows this lease now.
     LeaseTaken {
         until: Time,
@@ -279,6 +285,7 @@ pub struct Reconciler {
     /// When this process has first seen the last failures of a service.
     failed: BTreeMap<String, (LastFailures, Time)>,
     services: Services,
+    succession: Succession,
     starts: Vec<Start>,
     stage: Stage,
     tasks: VecDeque<ReconcilerTask>,
@@ -308,6 +315,7 @@ impl Reconciler {
             counted: BTreeMap::new(),
             failed: BTreeMap::new(),
             services: Services::new(adopted, now),
+            succession: Succession::default(),
             starts: Vec::new(),
             stage: Stage::Rest,
             tasks: VecDeque::new(),
@@ -351,6 +359,12 @@ impl Reconciler {
         self.services.machines().any(|machine| !machine.phase().is_silent())
     }
 
+    /// Whether a service on this resource runs on while the engine is replaced.
+    #[must_use]
+    pub fn keeps(&self, resource: ResourceId) -> bool {
+        self.succession.kept().any(|kept| kept == resource)
+    }
+
     /// The replicas that are stored here.
     #[must_use]
     pub fn stored(&self) -> &BTreeMap<ResourceId, Incarnation> {
@@ -376,6 +390,7 @@ impl Reconciler {
                 self.silenced(now, silenced);
                 self.replicas.engine_connected();
             }
+            Event::Succession => self.succession.begins(now, state, self.node, &self.services.observe()),
             Event::EngineDisconnected => {
                 self.replicas.engine_disconnected();
                 self.services.guard().forget();
@@ -442,6 +457,7 @@ impl Reconciler {
         let sweeps = self.services.sweep(state);
         self.services.rest(state, now);
         self.services.tick(now);
+        self.succession.look(now, &self.services.observe());
         let mut starts = Vec::new();
         for action in plan(self.node, state, &self.observe(seen)) {
             self.act(now, state, action, &mut starts);
@@ -583,6 +599,7 @@ impl Reconciler {
             services: self.services.observe(),
             sweeping: self.services.sweeping().clone(),
             given_up: self.given_up.clone(),
+            kept: self.succession.kept().collect(),
         }
     }
 
@@ -613,6 +630,9 @@ impl Reconciler {
             Action::Scrub { resource, task } => self.order(now, resource, Order::Scrub(task)),
             Action::Demote { resource } => self.order(now, resource, Order::Demote),
             Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
+            Action::ContinueService { name, epoch } => {
+                self.services.handle(now, &name, ServiceEvent::Continued { epoch });
+            }
             Action::StopService { name, reason } => {
                 let stops = self.service_phase(&name) == Some(ServicePhase::Stopping);
                 self.services.handle(now, &name, ServiceEvent::Stop);

@@ -1,9 +1,20 @@
-//! State of the machine's wall clock.
+//! The machine's clocks.
 
-// The clock is asked by a system call with a pointer.
+// A clock is asked by a system call with a pointer.
 #![allow(unsafe_code)]
 
+use mainstay_types::Time;
 use std::io;
+
+/// The boot-time clock.
+#[must_use]
+pub fn boot_now() -> Time {
+    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `spec` is a valid place for the result.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut spec) };
+    assert!(result == 0, "Linux has had CLOCK_BOOTTIME since 2.6.39");
+    Time(spec.tv_sec as u64 * 1_000_000 + spec.tv_nsec as u64 / 1000)
+}
 
 /// Whether a time service keeps the wall clock right, as the kernel knows it.
 ///

@@ -11,6 +11,12 @@
 //!   RELEASE resource ───────────────────▶ closed
 //!                    ◀────────── RELEASED
 //!   (dies) ────────────────────── the end ▶ the users of all that is held are killed, then it is closed
+//!
+//!   LEAVE until ────────────────────────▶ held for a successor
+//!                    ◀────────────── LEFT
+//!   (ends) ────────────────────── the end ▶ at `until`, unless taken: as for an engine that died
+//!   the next one: TAKE ─────────────────▶ held for that one from now on
+//!       ◀── GIVEN resource + descriptor …, END
 //! ```
 //!
 //! Guarantees:
@@ -21,6 +27,8 @@
 //!   last user would otherwise wait for an answer.
 //! - A descriptor that the engine releases is closed, and no service is killed: the engine has seen
 //!   to that before it withdraws a device.
+//! - What an engine has left for a successor is given to one engine, and before `until`. That is
+//!   when the guard of the node would act: so the users are killed before the lease ends (R19).
 //! - An agent that does not answer holds up the device thread for [`ANSWER_WAIT`] at most, and no
 //!   other thread.
 //!
@@ -28,8 +36,9 @@
 //! everything again when it has said hello.
 
 use crate::Fd;
+use crate::clock::boot_now;
 use crate::users::Users;
-use mainstay_types::ResourceId;
+use mainstay_types::{ResourceId, Time};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -43,7 +52,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,6 +67,17 @@ const BACKLOG: i32 = 8;
 const KEEP: u8 = 1;
 const RELEASE: u8 = 2;
 const RELEASED: u8 = 3;
+/// Says a time instead of a resource.
+const LEAVE: u8 = 4;
+const LEFT: u8 = 5;
+const TAKE: u8 = 6;
+const GIVEN: u8 = 7;
+const END: u8 = 8;
+/// In place of a resource where none is meant.
+const NONE: ResourceId = ResourceId(0);
+
+/// Descriptors of the devices of each resource, in the order in which they were handed over.
+type Kept<F> = BTreeMap<ResourceId, Vec<F>>;
 
 /// One packet: what is said, and of which resource.
 const PACKET_BYTES: usize = 9;
@@ -110,7 +130,7 @@ fn receive(link: &OwnedFd) -> io::Result<Option<(u8, ResourceId, Vec<OwnedFd>)>>
 /// The engine's side, on the device thread.
 pub struct DescriptorHolder {
     socket: PathBuf,
-    kept: BTreeMap<ResourceId, Vec<Fd>>,
+    kept: Kept<Fd>,
     link: Option<OwnedFd>,
 }
 
@@ -118,6 +138,46 @@ impl DescriptorHolder {
     #[must_use]
     pub fn new(run_dir: &Path) -> Self {
         Self { socket: run_dir.join(SOCKET), kept: BTreeMap::new(), link: None }
+    }
+
+    /// The holder of an engine that is the successor of another one, and what that one has left:
+    /// for each resource the connection of its devices, and then the devices by volume.
+    ///
+    /// # Errors
+    /// When no agent answers. Then nothing was taken.
+    pub fn taking_over(run_dir: &Path) -> io::Result<(Self, Kept<Fd>)> {
+        let mut holder = Self::new(run_dir);
+        let link = holder.hand_over()?;
+        send(&link, TAKE, NONE, None)?;
+        let end = Instant::now() + ANSWER_WAIT;
+        while Instant::now() < end {
+            match receive(&link)? {
+                Some((GIVEN, resource, files)) => {
+                    holder.kept.entry(resource).or_default().extend(files.into_iter().map(Arc::new));
+                }
+                Some((END, ..)) => {
+                    holder.link = Some(link);
+                    let kept = holder.kept.clone();
+                    return Ok((holder, kept));
+                }
+                Some(_) => {}
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Leaves everything that is held to a successor, which may come until that time. This engine
+    /// ends now.
+    ///
+    /// # Errors
+    /// When no agent holds it for one.
+    pub fn leave(&mut self, until: Time) -> io::Result<()> {
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        let link = self.link.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        asked(link, (LEAVE, ResourceId(until.0)), (LEFT, ResourceId(until.0)))
     }
 
     /// Has a descriptor held from now on; one that is held already is not sent again.
@@ -163,7 +223,7 @@ impl DescriptorHolder {
             return;
         }
         let Some(link) = &self.link else { return };
-        if let Err(error) = released(link, resource) {
+        if let Err(error) = asked(link, (RELEASE, resource), (RELEASED, resource)) {
             tracing::debug!(%resource, %error, "no connection says that a device is kept no more");
         }
     }
@@ -204,18 +264,70 @@ impl DescriptorHolder {
     }
 }
 
-fn released(link: &OwnedFd, resource: ResourceId) -> io::Result<()> {
-    send(link, RELEASE, resource, None)?;
+fn asked(link: &OwnedFd, question: (u8, ResourceId), answer: (u8, ResourceId)) -> io::Result<()> {
+    send(link, question.0, question.1, None)?;
     let end = Instant::now() + ANSWER_WAIT;
     while Instant::now() < end {
         match receive(link)? {
-            Some((RELEASED, found, _)) if found == resource => return Ok(()),
+            Some((kind, of, _)) if (kind, of) == answer => return Ok(()),
             // The answer to an earlier one, which came too late.
             Some(_) => {}
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
     Err(io::ErrorKind::TimedOut.into())
+}
+
+/// Descriptors that an engine has left for its successor.
+#[derive(Default)]
+struct Left {
+    slot: Mutex<Slot>,
+    taken: Condvar,
+}
+
+#[derive(Default)]
+struct Slot {
+    held: Kept<OwnedFd>,
+    until: Time,
+}
+
+impl Left {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what an engine before has left and none has taken.
+    #[must_use]
+    fn put(&self, held: Kept<OwnedFd>, until: Time) -> Kept<OwnedFd> {
+        std::mem::replace(&mut *self.slot(), Slot { held, until }).held
+    }
+
+    /// Takes everything that a successor may have at this moment.
+    fn take(&self) -> Kept<OwnedFd> {
+        let mut slot = self.slot();
+        if boot_now() >= slot.until {
+            return Kept::new();
+        }
+        self.taken.notify_all();
+        std::mem::take(&mut slot.held)
+    }
+
+    /// Waits until a successor has taken everything. Returns what none has taken in time.
+    fn wait(&self, until: Time) -> Kept<OwnedFd> {
+        let mut slot = self.slot();
+        loop {
+            let now = boot_now();
+            if slot.until != until || slot.held.is_empty() {
+                return Kept::new();
+            }
+            if now >= until {
+                return std::mem::take(&mut slot.held);
+            }
+            let pause = Duration::from_micros(until.0 - now.0);
+            let waited = self.taken.wait_timeout(slot, pause);
+            (slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// The agent's side: holds what engines hand over for as long as this process lives, on threads of
@@ -225,13 +337,14 @@ fn released(link: &OwnedFd, resource: ResourceId) -> io::Result<()> {
 /// When the socket cannot be made.
 pub fn start(run_dir: &Path) -> io::Result<()> {
     let listener = listen_at(&run_dir.join(SOCKET))?;
-    let users = Users::new(run_dir);
+    let (users, left) = (Users::new(run_dir), Arc::new(Left::default()));
     thread::Builder::new().name("holder".into()).spawn(move || {
         loop {
             match accept_with(&listener, SocketFlags::CLOEXEC) {
                 Ok(link) => {
-                    let users = users.clone();
-                    let held = thread::Builder::new().name("kept".into()).spawn(move || hold(&link, &users));
+                    let (users, left) = (users.clone(), Arc::clone(&left));
+                    let held = thread::Builder::new().name("kept".into());
+                    let held = held.spawn(move || hold(&link, &users, &left));
                     if let Err(error) = held {
                         tracing::error!(%error, "cannot keep the devices of an engine");
                     }
@@ -262,8 +375,9 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Holds what one engine hands over, until its end.
-fn hold(link: &OwnedFd, users: &Users) {
-    let mut held: BTreeMap<ResourceId, Vec<OwnedFd>> = BTreeMap::new();
+fn hold(link: &OwnedFd, users: &Users, left: &Left) {
+    let mut held: Kept<OwnedFd> = Kept::new();
+    let mut leaves = None;
     loop {
         match receive(link) {
             Ok(Some((KEEP, resource, files))) => held.entry(resource).or_default().extend(files),
@@ -272,11 +386,44 @@ fn hold(link: &OwnedFd, users: &Users) {
                 // If the engine has ended meanwhile it needs no answer, and its end shows next.
                 let _ = send(link, RELEASED, resource, None);
             }
+            Ok(Some((LEAVE, ResourceId(until), _))) => {
+                tracing::info!(resources = held.len(), "the engine leaves its devices to a successor");
+                end(left.put(std::mem::take(&mut held), Time(until)), users);
+                leaves = Some(Time(until));
+                let _ = send(link, LEFT, ResourceId(until), None);
+            }
+            Ok(Some((TAKE, ..))) => {
+                held = left.take();
+                tracing::info!(resources = held.len(), "a successor takes the devices of the engine before");
+                give(link, &held);
+            }
             Ok(Some(_)) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(None) | Err(_) => break,
         }
     }
+    end(held, users);
+    if let Some(until) = leaves {
+        end(left.wait(until), users);
+    }
+}
+
+fn give(link: &OwnedFd, held: &Kept<OwnedFd>) {
+    let files = held.iter().flat_map(|(resource, files)| files.iter().map(move |file| (*resource, file)));
+    let mut given = Ok(());
+    for (resource, file) in files {
+        let file = file.try_clone().map(Arc::new);
+        given = given.and(file.and_then(|file| send(link, GIVEN, resource, Some(&file))));
+    }
+    // An engine that is not told of the end takes nothing, and what it was given is held until it
+    // ends.
+    if let Err(error) = given.and_then(|()| send(link, END, NONE, None)) {
+        tracing::error!(%error, "cannot give the devices of the engine before to its successor");
+    }
+}
+
+/// No engine serves these any more.
+fn end(held: Kept<OwnedFd>, users: &Users) {
     for resource in held.keys() {
         tracing::warn!(%resource, "the engine has ended: its device hangs until its users are killed, and then fails");
         users.kill(*resource);
@@ -400,7 +547,7 @@ mod tests {
         drop(holder);
         assert!(device.is_there(), "an agent that stands still");
         let link = accept_with(&listener, SocketFlags::CLOEXEC).expect("it goes on");
-        hold(&link, &Users::new(&lab.dir));
+        hold(&link, &Users::new(&lab.dir), &Left::default());
         assert!(device.ended_after_a_kill());
     }
 
@@ -475,5 +622,46 @@ mod tests {
         let start = Instant::now();
         holder.release(R);
         assert!(start.elapsed() >= ANSWER_WAIT && start.elapsed() < ANSWER_WAIT * 3);
+    }
+
+    /// R19: the users are killed at the time that the engine has named, before anything is closed.
+    #[test]
+    fn devices_are_held_for_a_successor_until_a_time_and_then_fail_after_a_kill() {
+        let lab = Lab::with_agent("late");
+        let mut device = Device::new(&lab);
+        let mut holder = DescriptorHolder::new(&lab.dir);
+        holder.keep(R, device.file());
+        let until = boot_now().plus_ms(400);
+        holder.leave(until).expect("an agent holds it");
+        device.close();
+        drop(holder);
+        assert!(device.is_there() && !lab.killed(), "it is held for a successor");
+        assert!(device.ended_after_a_kill() && boot_now() >= until);
+        let (_, taken) = DescriptorHolder::taking_over(&lab.dir).expect("an agent");
+        assert!(taken.is_empty(), "too late");
+    }
+
+    #[test]
+    fn a_successor_takes_the_devices_once_and_no_service_is_killed() {
+        let lab = Lab::with_agent("successor");
+        let mut device = Device::new(&lab);
+        let mut holder = DescriptorHolder::new(&lab.dir);
+        holder.keep(R, device.file());
+        holder.leave(boot_now().plus_ms(300)).expect("an agent holds it");
+        device.close();
+        drop(holder);
+        let (mut next, taken) = DescriptorHolder::taking_over(&lab.dir).expect("an agent");
+        assert_eq!(taken[&R].len(), 1);
+        let (third, none) = DescriptorHolder::taking_over(&lab.dir).expect("an agent");
+        assert!(none.is_empty(), "it was taken");
+        drop(third);
+        thread::sleep(Duration::from_millis(400));
+        assert!(device.is_there() && !lab.killed(), "the successor has it");
+        // A restarted agent is handed it again.
+        next.again();
+        drop(taken);
+        assert!(device.is_there() && !lab.killed());
+        drop(next);
+        assert!(device.ended_after_a_kill(), "a successor that dies is an engine that dies");
     }
 }

@@ -10,6 +10,7 @@ pub mod descriptor_holder;
 pub mod device_recovery;
 pub mod nbd_device;
 pub mod netlink;
+pub mod succession;
 pub mod supervisor;
 pub mod ublk;
 pub mod ublk_device;

@@ -7,7 +7,7 @@
 //! Each kind of device has a file of its own: [`crate::loop_device`], and those of
 //! [`mainstay_devices`] for devices that may outlive their engine.
 
-use crate::frontend::Opened;
+use crate::frontend::{LeftFuse, Opened, unmount_stale};
 use crate::loop_device::{LoopDevice, LoopError, LoopResizing};
 use crate::ring::Fd;
 use mainstay_devices::descriptor_holder::DescriptorHolder;
@@ -15,7 +15,8 @@ use mainstay_devices::device_recovery::LeavesDevices;
 use mainstay_devices::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use mainstay_devices::ublk::UblkError;
 use mainstay_devices::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
-use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
+use mainstay_devices::users::Users;
+use mainstay_types::{Epoch, FrontendKind, ResourceId, Time, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -40,6 +41,9 @@ pub enum DeviceError {
 pub enum Attachment {
     /// A loop device over this file of a FUSE mount, which lasts as long as its connection.
     Loop { backing: PathBuf, connection: Fd },
+    /// The loop device over this file that an engine before this one has left. The holder has both
+    /// it and the connection already.
+    Left { backing: PathBuf, device: Fd },
     /// A ublk device, or the one that the engine before has left. The frontend is given its queue
     /// meanwhile.
     Ublk(UblkPlan),
@@ -107,6 +111,11 @@ pub enum DeviceJob {
     Detach { resource: ResourceId, devices: Vec<Device> },
     /// Fail the devices of a resource that an engine before this one has left.
     GiveUp { resource: ResourceId },
+    /// Fail the devices that an engine has left for this one, of a FUSE mount in this directory.
+    GiveUpLeft { resource: ResourceId, dir: PathBuf, left: LeftFuse },
+    /// Leave everything to a successor, which may come until that time. This engine ends then;
+    /// unless `left` hears that nothing was left.
+    Leave { until: Time, left: mpsc::SyncSender<io::Result<()>> },
     /// Have an agent that has just said hello keep the descriptors that must outlive this engine.
     Keep,
     /// The control plane's record, which tells whether left devices may still wait. `own`: this
@@ -152,15 +161,16 @@ impl DeviceAdmin {
     /// Starts the thread of an engine that uses this frontend. `done` is called on it, after every
     /// job and when a device was opened, and must not block on the shard. Devices that an engine
     /// before this one has left in `run_dir` wait for their resources to be served again, if they
-    /// can.
+    /// can. `holder` has those that such an engine has left on purpose.
     pub fn start(
         kind: Option<FrontendKind>,
         run_dir: &Path,
+        holder: DescriptorHolder,
         done: impl FnMut(DeviceOutcome) + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let holder = DescriptorHolder::new(run_dir);
-        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), holder, done };
+        let (ublk, nbd, users) = (UblkAdmin::new(run_dir), NbdAdmin::new(run_dir), Users::new(run_dir));
+        let mut worker = Worker { ublk, nbd, users, holder, done };
         let thread = thread::Builder::new().name("devices".into()).spawn(move || {
             if kind != Some(FrontendKind::Ublk) {
                 worker.ublk.give_up_all();
@@ -193,6 +203,7 @@ impl Drop for DeviceAdmin {
 struct Worker<F> {
     ublk: UblkAdmin,
     nbd: NbdAdmin,
+    users: Users,
     holder: DescriptorHolder,
     done: F,
 }
@@ -251,6 +262,17 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 self.ublk.give_up(resource);
                 self.nbd.give_up(resource);
             }
+            DeviceJob::GiveUpLeft { resource, dir, left } => {
+                tracing::warn!(%resource, "devices that the engine before has left are given up");
+                self.users.kill(resource);
+                self.holder.release(resource);
+                unmount_stale(&dir);
+                drop(left);
+            }
+            DeviceJob::Leave { until, left } => {
+                // The receiver waits for a bounded time.
+                let _ = left.send(self.holder.leave(until));
+            }
             DeviceJob::Keep => self.holder.again(),
             DeviceJob::Record { resource, epoch, own } => {
                 self.ublk.record(resource, epoch, own);
@@ -277,6 +299,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 self.holder.keep(resource, device.duplicate()?);
                 Ok(Device::Loop(device))
             }
+            Attachment::Left { backing, device } => Ok(Device::Loop(LoopDevice::left(&backing, &device)?)),
             Attachment::Ublk(plan) => {
                 let Self { ublk, done, .. } = self;
                 let mut opened = |channel| {

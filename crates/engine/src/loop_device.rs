@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -195,6 +195,24 @@ impl LoopDevice {
             thread::sleep(RETRY_PAUSE);
         }
         Err(LoopError::Configure { backing: backing.to_owned(), source: last })
+    }
+
+    /// The attached device of an engine before this one, which has left it.
+    ///
+    /// # Errors
+    /// When it is no loop device, or there are no descriptors left.
+    pub fn left(backing: &Path, device: &Fd) -> Result<Self, LoopError> {
+        let fail = |source| LoopError::Open { path: backing.to_owned(), source };
+        let file = File::from(device.try_clone().map_err(fail)?);
+        let number = file.metadata().map_err(fail)?.rdev();
+        if libc::major(number) != LOOP_MAJOR {
+            return Err(fail(io::Error::from_raw_os_error(libc::ENOTBLK)));
+        }
+        let number = libc::minor(number);
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        block_queue::ensure_node(&path, libc::makedev(LOOP_MAJOR, number));
+        tracing::info!(device = %path.display(), backing = %backing.display(), "loop device of the engine before goes on");
+        Ok(Self { path, backing: backing.to_owned(), number, file })
     }
 
     /// A duplicate of what the engine holds: the device stays until both are closed.

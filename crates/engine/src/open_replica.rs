@@ -20,6 +20,7 @@ use crate::disk::{Disk, DiskDone, DiskTag, SnapshotDone, SnapshotJob};
 use crate::frontend::vhost_user::{self, runs};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendRequest};
 use crate::guard::Guard;
+use crate::left_devices::LeftDevices;
 use crate::options::EngineOptions;
 use crate::requests::{REQUESTS_MAX, Requests, operation};
 use crate::resource_devices::{Offered, ResourceDevices};
@@ -69,6 +70,8 @@ pub struct ShardParts<'a> {
     pub events: &'a mut Vec<EngineEvent>,
     pub next_frontend: &'a mut u32,
     pub frontends: &'a mut BTreeMap<FrontendId, ResourceId>,
+    /// Devices of the engine before this one.
+    pub left: &'a mut LeftDevices,
 }
 
 /// A request of a device that is on its way through the cores.

@@ -5,14 +5,17 @@
 use crate::devices::{Device, DeviceJob, DeviceOutcome};
 use crate::frontend::nbd::Arrived;
 use crate::frontend::{
-    self, Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult,
+    self, Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult, LeftFuse,
+    Quiet,
 };
+use crate::left_devices::{Taken, give_up_left};
 use crate::open_replica::ShardParts;
-use crate::ring::Completion;
+use crate::ring::{Completion, Ring};
 use mainstay_api::engine::DeviceStatus;
 use mainstay_codec::nbd::Export;
+use mainstay_devices::succession::LeftResource;
 use mainstay_silence::{Devices, Free, HeldErrors, Wanted};
-use mainstay_types::{Epoch, ResourceId, VolumeId};
+use mainstay_types::{Epoch, FrontendKind, ResourceId, VolumeId};
 
 /// Resource whose devices are offered.
 #[derive(Clone, Debug)]
@@ -23,6 +26,10 @@ pub struct Offered {
     /// The devices answer with errors when the node's lease has ended (R19).
     pub leased: bool,
 }
+
+/// Something that was read from a device is not answered yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotQuiet;
 
 /// An answer that waits.
 struct Held {
@@ -50,6 +57,8 @@ pub struct ResourceDevices {
     /// The frontend is there unless this is [`Devices::None`].
     state: Devices,
     devices: Vec<(VolumeId, Device)>,
+    /// Epoch in which an engine before this one served these devices, if it has left them.
+    continues: Option<Epoch>,
     /// Sizes that the devices were made with, or were told since, in bytes.
     told_sizes: Vec<u64>,
     /// Answers with errors and withdrawals that wait until no service can see the devices fail.
@@ -75,6 +84,7 @@ impl ResourceDevices {
             frontend: None,
             state: Devices::None,
             devices: Vec::new(),
+            continues: None,
             told_sizes: Vec::new(),
             held_errors: HeldErrors::default(),
             closing: Vec::new(),
@@ -142,7 +152,20 @@ impl ResourceDevices {
         }
         let id = FrontendId(*shared.next_frontend);
         *shared.next_frontend += 1;
-        let mut frontend = match self.make(shared, id) {
+        let left = shared.left.take(self.of.resource, self.epoch, &self.sizes, shared.guard.silenced());
+        self.continues = match left {
+            Some(Taken::GoesOn { served, .. }) => Some(served),
+            _ => None,
+        };
+        let left = match left {
+            Some(Taken::GoesOn { left, .. }) => Some(left),
+            Some(Taken::Past(left)) => {
+                give_up_left(shared.devices, shared.run_dir, self.of.resource, &self.of.name, left);
+                None
+            }
+            None => None,
+        };
+        let mut frontend = match self.make(shared, id, left) {
             Ok(frontend) => frontend,
             Err(reason) => return self.failed(reason),
         };
@@ -193,7 +216,12 @@ impl ResourceDevices {
         }
     }
 
-    fn make(&self, shared: &ShardParts<'_>, id: FrontendId) -> Result<Box<dyn Frontend>, String> {
+    fn make(
+        &self,
+        shared: &ShardParts<'_>,
+        id: FrontendId,
+        left: Option<LeftFuse>,
+    ) -> Result<Box<dyn Frontend>, String> {
         let kind = shared.choice.kind.ok_or_else(|| format!("no device: {}", shared.choice.reason))?;
         let parts = FrontendParts {
             id,
@@ -203,8 +231,43 @@ impl ResourceDevices {
             run_dir: shared.run_dir,
             volumes: &self.sizes,
             pool: shared.pool,
+            left,
         };
-        frontend::make(kind, &parts).map_err(|error| format!("cannot make a device: {}", chain(&error)))
+        frontend::make(kind, parts).map_err(|error| format!("cannot make a device: {}", chain(&error)))
+    }
+
+    /// Epoch in which an engine before this one served these devices, if they are the same ones.
+    #[must_use]
+    pub fn continues(&self) -> Option<Epoch> {
+        self.continues.filter(|_| self.state.is_offered())
+    }
+
+    /// Whether the devices can be left to a successor as they are now: all are there, of a kind
+    /// that can be left, or none is there.
+    #[must_use]
+    pub fn can_be_left(&self, kind: Option<FrontendKind>) -> bool {
+        let here = self.state.is_offered() && kind == Some(FrontendKind::Fuse);
+        (here || self.state.is_none()) && self.closing.is_empty()
+    }
+
+    /// Reads no request any more, or reads them again.
+    pub fn quiesce(&mut self, ring: &mut Ring, quiet: bool) {
+        let Some(frontend) = &mut self.frontend else { return };
+        if quiet { frontend.quiesce(ring) } else { frontend.go_on(ring) }
+    }
+
+    /// The note for a successor, once everything that was read is answered.
+    ///
+    /// # Errors
+    /// While something is not answered yet.
+    pub fn to_leave(&self) -> Result<Option<LeftResource>, NotQuiet> {
+        let Some(frontend) = &self.frontend else { return Ok(None) };
+        let quiet = frontend.is_quiet().filter(|_| self.state.is_offered());
+        let (Some(Quiet { flushes_refused }), Some(served)) = (quiet, self.epoch) else {
+            return Err(NotQuiet);
+        };
+        let (resource, name, sizes) = (self.of.resource, self.of.name.clone(), self.told_sizes.clone());
+        Ok(Some(LeftResource { resource, name, served, sizes, flushes_refused }))
     }
 
     /// Takes the devices away, once no service can see it. The core or the frontend answers
@@ -213,6 +276,7 @@ impl ResourceDevices {
         if !self.state.withdraw() {
             return;
         }
+        self.continues = None;
         let free = self.held_errors.withdraw(|| unseen(shared, self.of.resource));
         self.fail(shared, free);
     }

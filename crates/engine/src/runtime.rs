@@ -12,13 +12,16 @@ use crate::frontend::{self, ChoiceError};
 use crate::guard::{Guard, GuardEnder, GuardNotice};
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lease_file::{self, LeaseFile};
+use crate::left_devices::LeftDevices;
 use crate::lifecycle::Lifecycle;
 use crate::options::EngineOptions;
-use crate::ring::{Ring, RingError, Spin};
-use crate::shard::{Inbound, Parts, Shard};
+use crate::ring::{Ring, RingError, Spin, now};
+use crate::shard::{Inbound, Parts, Shard, Successor};
 use crate::signals;
 use crate::silencer;
 use crate::watchdog::WatchdogThread;
+use mainstay_devices::descriptor_holder::DescriptorHolder;
+use mainstay_devices::succession::Succession;
 use mainstay_devices::supervisor;
 use mainstay_devices::users::Users;
 use mainstay_types::FrontendKind;
@@ -53,6 +56,9 @@ fn failed<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, Engine
 
 /// How long an engine that was told to end waits until this node is silent.
 const END_PATIENCE: Duration = Duration::from_secs(8);
+/// How long an engine whose successor comes waits until it has left its devices. Users of devices
+/// wait as long.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(1500);
 /// How long the agent has then to hear of it.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
@@ -75,7 +81,8 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         // A list that cannot be read is the silencer's, which looks again.
         known = silencer::targets_of(&Users::new(run_dir)).map(|(targets, _)| targets).unwrap_or_default();
     }
-    clear_stale_mounts(&options);
+    let (holder, mut left) = take_left(&options);
+    clear_stale_mounts(&options, &left);
     let choice = frontend::choose(options.device, frontend::probe)?;
     match choice.kind {
         Some(kind) => tracing::info!(device = %kind, reason = choice.reason, "frontend chosen"),
@@ -121,13 +128,19 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let guard = failed("cannot start the guard", guard)?;
     let watchdog = WatchdogThread::start(options.watchdog.clone(), guard.view());
     let watchdog = failed("cannot start the thread of the watchdog", watchdog)?;
+    let successor = Successor::default();
     if options.stands_alone {
         failed("cannot start the silencer", silencer::keep(run_dir.clone()))?;
-        failed("cannot wait for signals", end_when_told(guard.ender(), watchdog.clone()))?;
+        let waits = end_when_told(guard.ender(), watchdog.clone(), successor.clone(), tell.clone());
+        failed("cannot wait for signals", waits)?;
     }
     let to_shard = tell.clone();
-    let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));
+    let devices =
+        DeviceAdmin::start(choice.kind, run_dir, holder, move |outcome| to_shard(Inbound::Device(outcome)));
     let devices = failed("cannot start the device thread", devices)?;
+    if choice.kind != Some(FrontendKind::Fuse) {
+        left.give_up_all(&devices, run_dir);
+    }
     let to_shard = tell.clone();
     let lifecycle = Lifecycle::start(pool.clone(), options.preallocate, move |opened| {
         to_shard(Inbound::Opened(Box::new(opened)));
@@ -164,6 +177,8 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         devices,
         lifecycle,
         snapshots,
+        left,
+        successor,
     };
     // An engine that ends by itself ends like one that is killed. To drop the shard would take the
     // devices away before their users are killed, see `mainstay_devices::users`. The process ends
@@ -178,12 +193,30 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     Ok(ended?)
 }
 
-/// Makes a stop an orderly one: when this process is told to end, it first sees that nothing of any
-/// service is left on this node (R19).
-fn end_when_told(guard: GuardEnder, watchdog: WatchdogThread) -> io::Result<()> {
+/// Makes a stop an orderly one: when this process is told to end, it leaves its devices to a
+/// successor that was announced. Otherwise it first sees that nothing of any service is left on
+/// this node (R19).
+fn end_when_told(
+    guard: GuardEnder,
+    watchdog: WatchdogThread,
+    successor: Successor,
+    tell: impl Fn(Inbound) + Send + 'static,
+) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         signals::wait();
         supervisor::stopping();
+        if successor.is_announced(now()) {
+            let (answer, left) = mpsc::sync_channel(1);
+            tell(Inbound::Leave(answer));
+            match left.recv_timeout(LEAVE_PATIENCE) {
+                Ok(Ok(())) => std::process::exit(0),
+                Ok(Err(error)) => tracing::error!(%error, "the devices cannot be left to a successor"),
+                Err(_) => {
+                    tracing::error!("the devices cannot be left to a successor: not all is answered in time")
+                }
+            }
+            tell(Inbound::Stay);
+        }
         guard.end(END_PATIENCE);
         watchdog.end();
         thread::sleep(LAST_WORDS);
@@ -192,10 +225,27 @@ fn end_when_told(guard: GuardEnder, watchdog: WatchdogThread) -> io::Result<()> 
     Ok(())
 }
 
+/// Takes the devices that an engine before this one has left for it, if there are any.
+fn take_left(options: &EngineOptions) -> (DescriptorHolder, LeftDevices) {
+    let run_dir = &options.run_dir;
+    let noted = options.stands_alone.then(|| Succession::take(run_dir, now())).flatten();
+    let Some(noted) = noted.filter(|noted| !noted.resources.is_empty()) else {
+        return (DescriptorHolder::new(run_dir), LeftDevices::default());
+    };
+    match DescriptorHolder::taking_over(run_dir) {
+        Ok((holder, files)) => (holder, LeftDevices::new(now(), noted, files)),
+        Err(error) => {
+            tracing::error!(%error, "the agent does not give the devices of the engine before: they fail");
+            (DescriptorHolder::new(run_dir), LeftDevices::default())
+        }
+    }
+}
+
 /// An engine that was killed leaves dead mounts, on which every access fails.
-fn clear_stale_mounts(options: &EngineOptions) {
+fn clear_stale_mounts(options: &EngineOptions, left: &LeftDevices) {
     let Ok(entries) = std::fs::read_dir(options.run_dir.join("fuse")) else { return };
-    for entry in entries.flatten() {
+    let goes_on = |entry: &std::fs::DirEntry| left.names().any(|name| *name == *entry.file_name());
+    for entry in entries.flatten().filter(|entry| !goes_on(entry)) {
         crate::frontend::unmount_stale(&entry.path());
     }
 }

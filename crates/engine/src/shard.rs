@@ -9,6 +9,7 @@
 mod agent;
 mod attachments;
 mod fill_rates;
+mod successor;
 
 use crate::attachment::OpenClient;
 use crate::buffer::BufferPool;
@@ -19,6 +20,7 @@ use crate::frontend::nbd::server::SERVER_ID;
 use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::Guard;
 use crate::ipc::{Client, IpcServer};
+use crate::left_devices::LeftDevices;
 use crate::lifecycle::{Lifecycle, Opened};
 use crate::open_replica::{AgentReply, OpenReplica, ShardParts};
 use crate::options::EngineOptions;
@@ -34,6 +36,7 @@ use mainstay_devices::users::Users;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
+pub use successor::{Left, Successor};
 
 /// Makes the [`ShardParts`] for a host, from all its fields but those that hold the
 /// hosts.
@@ -55,6 +58,7 @@ macro_rules! shared {
             events: &mut $shard.events,
             next_frontend: &mut $shard.next_frontend,
             frontends: &mut $shard.frontends,
+            left: &mut $shard.left,
         }
     };
 }
@@ -80,6 +84,10 @@ pub enum Inbound {
     Fence,
     /// The engine was told to end: this node is being silenced.
     Ends,
+    /// The engine was told to end, and its successor comes: see `successor.rs`.
+    Leave(Left),
+    /// The engine could not leave: it ends as any other, and its devices answer until then.
+    Stay,
     /// The supervisor wants to hear that this thread works.
     Alive,
     /// The services on a resource were killed, because its devices are about to fail.
@@ -134,6 +142,11 @@ pub struct Shard {
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
     fill_rates: FillRates,
+    /// Devices of the engine before this one.
+    left: LeftDevices,
+    successor: Successor,
+    /// To be answered when everything that was read from devices is answered.
+    leaving: Option<Left>,
     up: BTreeSet<NodeId>,
     lease_until: Time,
     fenced: bool,
@@ -158,6 +171,9 @@ pub struct Parts {
     pub lifecycle: Lifecycle,
     /// Hands a job to a thread, which reports its end to the shard.
     pub snapshots: Box<dyn Fn(SnapshotJob)>,
+    /// Devices of the engine before this one.
+    pub left: LeftDevices,
+    pub successor: Successor,
 }
 
 impl Shard {
@@ -193,6 +209,9 @@ impl Shard {
             awaiting: BTreeMap::new(),
             touched: BTreeSet::new(),
             fill_rates: FillRates::default(),
+            left: parts.left,
+            successor: parts.successor,
+            leaving: None,
             up: BTreeSet::new(),
             lease_until: Time(0),
             fenced: true,
@@ -221,6 +240,7 @@ impl Shard {
             self.transport_events(now);
             self.due(now);
             self.pump(now);
+            self.leave(now);
         }
     }
 
@@ -228,7 +248,7 @@ impl Shard {
         let replicas = self.timers.first().map(|(at, _)| *at);
         let transport = self.transport.as_ref().and_then(Transport::next_deadline);
         let nbd = self.nbd.as_ref().and_then(NbdServer::next_deadline);
-        replicas.into_iter().chain(transport).chain(nbd).min()
+        replicas.into_iter().chain(transport).chain(nbd).chain(self.left.deadline()).min()
     }
 
     /// Hands what is queued to the kernel and to the listeners.
@@ -355,6 +375,9 @@ impl Shard {
     }
 
     fn due(&mut self, now: Time) {
+        if self.left.deadline().is_some_and(|at| at <= now) {
+            self.left.give_up_all(&self.devices, &self.options.run_dir);
+        }
         if let Some(server) = &mut self.nbd {
             server.tick(&mut self.ring, now);
         }
@@ -463,11 +486,20 @@ impl Shard {
             Inbound::Fence => {
                 tracing::warn!("the lease has run out; the devices answer with errors");
                 self.fenced = true;
+                self.left.give_up_all(&self.devices, &self.options.run_dir);
                 self.with_all(now, |replica, shared| replica.fence(shared));
                 let silenced_us = self.guard.silenced();
                 self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
             }
             Inbound::Alive => supervisor::alive(),
+            Inbound::Leave(left) => {
+                self.leaving = Some(left);
+                self.with_all(now, |replica, shared| replica.quiesce(shared, true));
+            }
+            Inbound::Stay => {
+                self.leaving = None;
+                self.with_all(now, |replica, shared| replica.quiesce(shared, false));
+            }
             Inbound::Ends => {
                 tracing::warn!("the engine was told to end: the services of this node are silenced first");
                 let silenced_us = self.guard.silenced();

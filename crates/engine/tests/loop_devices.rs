@@ -4,6 +4,7 @@
 //! where root is missing. Every test takes away what it made, also when it fails.
 
 use mainstay_codec::Pieces;
+use mainstay_devices::descriptor_holder::DescriptorHolder;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
 use mainstay_engine::frontend::{
@@ -422,7 +423,8 @@ fn the_admin_thread_attaches_and_detaches() {
     }
     let mut shard = Shard::start("admin", 16 << 20);
     let (done, outcomes) = mpsc::channel();
-    let admin = DeviceAdmin::start(Some(FrontendKind::Fuse), &shard.dir, move |outcome| {
+    let holder = DescriptorHolder::new(&shard.dir);
+    let admin = DeviceAdmin::start(Some(FrontendKind::Fuse), &shard.dir, holder, move |outcome| {
         done.send(outcome).expect("the test waits")
     })
     .unwrap();

@@ -75,6 +75,11 @@ pub enum Event {
     },
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
+    /// The resource is served in another epoch, on the same devices: an engine has left them to its
+    /// successor, and no other node was primary in between. A service that runs goes on.
+    Continued {
+        epoch: Epoch,
+    },
     /// The engine's guard silenced the services on this node, and was done at this point of the
     /// boot-time clock. A service that began later is not concerned.
     Silenced {
@@ -491,6 +496,7 @@ impl Machine {
             Event::Stop => self.on_stop(now),
             Event::Restart { number, process } => self.on_restart(number, process, now),
             Event::LeaseLost => self.on_lease_lost("the node's lease ended", now),
+            Event::Continued { epoch } => self.on_continued(epoch),
             Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {
                 self.on_lease_lost(SILENCED, now);
             }
@@ -563,6 +569,16 @@ impl Machine {
         self.probe = Probe::NotAsked;
         self.adopt_below = 0;
         self.forward(0, now);
+    }
+
+    /// The epoch in which a service was silenced is over for good, so none goes on from that.
+    fn on_continued(&mut self, epoch: Epoch) {
+        let spent = self.spent_epoch.is_some_and(|spent| self.epoch <= spent);
+        if self.mode == Mode::Running && epoch > self.epoch && !spent {
+            self.epoch = epoch;
+            self.persist();
+            self.report();
+        }
     }
 
     fn on_stop(&mut self, now: Time) {

@@ -309,13 +309,17 @@ pub enum NodeCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Run the installed version on this machine: drain the node, start agent and engine anew as
-    /// units of systemd, wait until its replicas are in sync, and let services come again. Does
+    /// Run the installed version on this machine: start agent and engine anew as units of systemd,
+    /// and wait until its replicas are in sync. Services stay and wait for the engine where the
+    /// devices allow that. Otherwise the node is drained first, and services come again. Does
     /// nothing if both run what is installed. Exits with 4 if something cannot leave the node.
     Upgrade {
         /// Start both anew although they run what is installed.
         #[arg(long)]
         always: bool,
+        /// Drain the node although its services could stay.
+        #[arg(long, conflicts_with = "interrupt")]
+        drain: bool,
         /// Do not drain the node: its services stop while the engine starts anew.
         #[arg(long)]
         interrupt: bool,

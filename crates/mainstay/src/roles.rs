@@ -29,6 +29,9 @@ fn check(of: OfNode) -> Outcome<()> {
 }
 
 pub fn engine(args: EngineArgs, started: Option<Started>) -> Outcome<()> {
+    // Before the first thread: one that does not hold these signals would be ended by them, and the
+    // whole process with it.
+    mainstay_engine::hold_signals();
     start_reloadable(&args.config.log, started);
     check(OfNode { state: &args.paths.state_dir, run: &args.paths.run_dir, journals: None })?;
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);

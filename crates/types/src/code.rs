@@ -254,6 +254,7 @@ codes! {
     NotFound "not-found", status: 404, page: Some("docs/http-api.md");
     NotHeld "not-held", page: Some("docs/snapshots.md");
     NotHere "not-here", page: Some("docs/snapshots.md#clone-files-to-try-something-on");
+    NotInPlace "not-in-place", page: Some("docs/upgrade.md#in-place");
     NotNeeded "not-needed", page: Some("docs/modes.md#going-on-without-the-replicas-that-have-everything");
     NotPrimary "not-primary";
     NotReady "not-ready";

@@ -339,6 +339,7 @@ impl Lab {
                 instance: Instance(1),
                 reopened: None,
                 devices_ready: false,
+                continues: None,
                 volumes: vec![16 * BLOCK_BYTES],
                 snapshots: Vec::new(),
                 scrub: None,

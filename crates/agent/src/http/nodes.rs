@@ -10,7 +10,8 @@ use crate::recovery;
 use crate::transport::call;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
-    Accepted, BACKUP_FORMAT, ClusterBackup, NodeAddress, NodeRemoval, NodeRemove, NodeReplace, ProgramsView,
+    Accepted, BACKUP_FORMAT, ClusterBackup, EngineSuccessor, NodeAddress, NodeRemoval, NodeRemove,
+    NodeReplace, ProgramsView,
 };
 use mainstay_control::members::Addresses;
 use mainstay_control::state::Command;
@@ -58,6 +59,13 @@ fn removal_of(view: &View, node: NodeId) -> NodeRemoval {
 
 pub(super) async fn programs(AppState(agent): App) -> ApiResult<ProgramsView> {
     blocking(move || Ok(agent.programs())).await
+}
+
+pub(super) async fn successor(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<EngineSuccessor>,
+) -> ApiResult<Accepted> {
+    blocking(move || agent.announce_successor(request.within_ms)).await
 }
 
 pub(super) async fn removal(AppState(agent): App, Path(name): Path<String>) -> ApiResult<NodeRemoval> {

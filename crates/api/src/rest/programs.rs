@@ -24,3 +24,11 @@ pub struct ProgramView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<String>,
 }
+
+/// Announces that the engine of the asked node is replaced, and its services stay: the end of the
+/// engine that comes within this time leaves the devices to the next engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineSuccessor {
+    /// Milliseconds. 0 only asks whether that is possible, and takes an announcement back.
+    pub within_ms: u64,
+}

@@ -171,6 +171,7 @@ impl Replicas {
             instance: seen.instance,
             reopened: seen.reopened,
             devices_ready: seen.devices_ready,
+            continues: seen.continues,
             volumes: seen.volumes.clone(),
             snapshots: seen.snapshots.clone(),
             scrub: seen.scrub.clone(),

@@ -3,6 +3,7 @@
 mod proposals;
 mod replicas;
 mod services;
+mod succession;
 
 use super::job::{Job, Step, StepAnswer, Trouble};
 use super::*;
@@ -66,6 +67,7 @@ impl Lab {
             instance: Instance(1),
             reopened: None,
             devices_ready: true,
+            continues: None,
             volumes: vec![1 << 20],
             snapshots: Vec::new(),
             scrub: None,

@@ -326,6 +326,11 @@ impl Nodes {
                     _ => ServicePhase::Stopping,
                 };
             }
+            Action::ContinueService { name, epoch } => {
+                let service = observed.services.get_mut(&name).unwrap();
+                assert!(observed.kept.contains(&service.resource), "no engine has left its devices");
+                service.epoch = epoch;
+            }
             Action::RestartService { name, number, .. } => {
                 observed.services.get_mut(&name).unwrap().restarted = number;
             }

@@ -18,10 +18,10 @@
 #![allow(unsafe_code)]
 
 use super::fuse_session::{MESSAGE_AT, MESSAGE_BYTES_MAX, Outcome, Session};
-use super::{Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, kind_of, ring_tag};
+use super::{Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, Quiet, kind_of, ring_tag};
 use crate::buffer::{BufMut, BufferPool};
 use crate::devices::Attachment;
-use crate::ring::{Completion, Fd, Op, Owner, Ring, STREAM_OFFSET};
+use crate::ring::{Completion, Fd, Op, OpHandle, Owner, Ring, STREAM_OFFSET};
 use bytes::Bytes;
 use mainstay_types::{REQUEST_BYTES_MAX, VolumeId};
 use std::collections::VecDeque;
@@ -39,8 +39,12 @@ use thiserror::Error;
 const READS_MAX: usize = 8;
 /// How many outstanding requests call for another read.
 const REQUESTS_PER_READ: usize = 4;
-const KIND_READ: u8 = 0;
-const KIND_REPLY: u8 = 1;
+const KIND_REPLY: u8 = 0;
+/// Kind of the first read; the others follow.
+const KIND_READ: u8 = 1;
+
+const _: () = assert!(READS_MAX < 1 << 7, "each read has a kind of its own");
+
 /// A path can be mounted over more than once; more often than this it was not us.
 const STALE_MOUNTS_MAX: usize = 64;
 
@@ -63,6 +67,16 @@ pub enum FuseError {
     },
 }
 
+/// Connection and devices that an engine has left for its successor.
+#[derive(Debug)]
+pub struct LeftFuse {
+    pub connection: Fd,
+    /// By volume.
+    pub devices: Vec<Fd>,
+    /// See [`Session::flushes_refused`].
+    pub flushes_refused: bool,
+}
+
 /// A mounted directory with one file per volume: `0`, `1`, ….
 pub struct FuseFrontend {
     id: FrontendId,
@@ -70,8 +84,13 @@ pub struct FuseFrontend {
     fd: Fd,
     session: Session,
     pool: BufferPool,
-    reads: usize,
+    /// Reads that wait for messages.
+    reads: [Option<OpHandle>; READS_MAX],
     replies: usize,
+    /// No message is read any more: this engine leaves.
+    quiet: bool,
+    /// Devices that an engine before this one has left, by volume.
+    left: Vec<Fd>,
     /// The kernel has ended the connection, or we have.
     ended: bool,
     mounted: bool,
@@ -107,17 +126,24 @@ impl FuseFrontend {
             return Err(FuseError::Mount { dir: dir.to_owned(), source: io::Error::last_os_error() });
         }
         tracing::info!(dir = %dir.display(), "volumes mounted");
-        Ok(Self {
-            id,
-            dir: dir.to_owned(),
-            fd,
-            session: Session::new(volumes.to_vec(), pool.clone()),
-            pool,
-            reads: 0,
-            replies: 0,
-            ended: false,
-            mounted: true,
-        })
+        let session = Session::new(volumes.to_vec(), pool.clone());
+        Ok(Self::over(id, dir, fd, session, pool, Vec::new()))
+    }
+
+    /// Goes on with the mount and the devices of an engine before this one, which has answered all
+    /// that it had read. Nothing is read before [`start`](Frontend::start).
+    #[must_use]
+    pub fn going_on(id: FrontendId, dir: &Path, volumes: &[u64], pool: BufferPool, left: LeftFuse) -> Self {
+        let LeftFuse { connection, devices, flushes_refused } = left;
+        tracing::info!(dir = %dir.display(), "the volumes of the engine before go on");
+        let session = Session::going_on(volumes.to_vec(), pool.clone(), flushes_refused);
+        Self::over(id, dir, connection, session, pool, devices)
+    }
+
+    fn over(id: FrontendId, dir: &Path, fd: Fd, session: Session, pool: BufferPool, left: Vec<Fd>) -> Self {
+        let (dir, reads) = (dir.to_owned(), [None; READS_MAX]);
+        let (replies, quiet, ended, mounted) = (0, false, false, true);
+        Self { id, dir, fd, session, pool, reads, replies, quiet, left, ended, mounted }
     }
 
     /// Where the file of a volume is.
@@ -126,8 +152,12 @@ impl FuseFrontend {
         self.dir.join(volume.0.to_string())
     }
 
+    fn reads(&self) -> usize {
+        self.reads.iter().flatten().count()
+    }
+
     fn submit_read(&mut self, ring: &mut Ring, buffer: BufMut) {
-        self.reads += 1;
+        let Some(free) = self.reads.iter().position(Option::is_none) else { return };
         let op = Op::Read {
             fd: Arc::clone(&self.fd),
             offset: STREAM_OFFSET,
@@ -135,7 +165,8 @@ impl FuseFrontend {
             at: MESSAGE_AT,
             len: MESSAGE_BYTES_MAX,
         };
-        ring.submit(Owner::Frontend, ring_tag(self.id, KIND_READ), op);
+        let tag = ring_tag(self.id, KIND_READ + free as u8);
+        self.reads[free] = Some(ring.submit(Owner::Frontend, tag, op));
     }
 
     fn submit_reply(&mut self, ring: &mut Ring, pieces: VecDeque<Bytes>) {
@@ -159,7 +190,6 @@ impl FuseFrontend {
         buffer: BufMut,
         requests: &mut Vec<FrontendRequest>,
     ) {
-        self.reads -= 1;
         if self.ended {
             return;
         }
@@ -173,13 +203,21 @@ impl FuseFrontend {
                 }
                 buffer
             }
-            // The message was withdrawn before it could be read.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {
+            // No message is lost with a read that is cancelled: it stays with the kernel.
+            Err(error) if self.quiet && error.raw_os_error() != Some(libc::ENODEV) => return,
+            // The message was withdrawn before it could be read, or the read was cancelled by
+            // `quiesce`.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN | libc::ECANCELED)
+                ) =>
+            {
                 Some(buffer)
             }
             Err(error) => {
                 match error.raw_os_error() {
-                    Some(libc::ENODEV | libc::ECONNABORTED | libc::ECANCELED) => {
+                    Some(libc::ENODEV | libc::ECONNABORTED) => {
                         tracing::info!(dir = %self.dir.display(), "volumes are no longer mounted");
                     }
                     _ => {
@@ -190,9 +228,12 @@ impl FuseFrontend {
                 return;
             }
         };
+        if self.quiet {
+            return;
+        }
         let wanted = (self.session.outstanding() / REQUESTS_PER_READ).clamp(1, READS_MAX);
         let mut buffer = buffer;
-        while self.reads < wanted {
+        while self.reads() < wanted {
             let buffer = buffer.take().unwrap_or_else(|| self.read_buffer());
             self.submit_read(ring, buffer);
         }
@@ -230,13 +271,19 @@ impl Frontend for FuseFrontend {
     }
 
     fn attachment(&self, volume: VolumeId) -> Attachment {
+        if let Some(device) = self.left.get(usize::from(volume.0)) {
+            return Attachment::Left { backing: self.file(volume), device: Arc::clone(device) };
+        }
         Attachment::Loop { backing: self.file(volume), connection: Arc::clone(&self.fd) }
     }
 
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {
         let Completion { tag, result, op, .. } = completion;
         match (kind_of(tag), op) {
-            (KIND_READ, Op::Read { buffer, .. }) => self.read_completed(ring, result, buffer, requests),
+            (read @ KIND_READ.., Op::Read { buffer, .. }) => {
+                self.reads[usize::from(read - KIND_READ)] = None;
+                self.read_completed(ring, result, buffer, requests);
+            }
             (KIND_REPLY, Op::Write { pieces, .. }) => {
                 self.replies -= 1;
                 self.session.give_back(pieces);
@@ -265,6 +312,25 @@ impl Frontend for FuseFrontend {
         self.session.flushes(needed)
     }
 
+    fn quiesce(&mut self, ring: &mut Ring) {
+        self.quiet = true;
+        self.reads.iter().flatten().for_each(|read| ring.cancel(*read));
+    }
+
+    fn go_on(&mut self, ring: &mut Ring) {
+        let was_quiet = std::mem::take(&mut self.quiet);
+        // A read whose end has not come yet goes on by itself.
+        if was_quiet && !self.ended && self.reads() == 0 {
+            self.start(ring);
+        }
+    }
+
+    fn is_quiet(&self) -> Option<Quiet> {
+        let all = self.quiet && !self.ended && self.reads() == 0 && self.replies == 0;
+        let flushes_refused = self.session.flushes_refused();
+        (all && self.session.outstanding() == 0).then_some(Quiet { flushes_refused })
+    }
+
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno) {
         for pieces in self.session.fail_all(errno) {
             self.submit_reply(ring, pieces);
@@ -281,7 +347,7 @@ impl Frontend for FuseFrontend {
     }
 
     fn is_closed(&self) -> bool {
-        self.ended && self.reads == 0 && self.replies == 0
+        self.ended && self.reads() == 0 && self.replies == 0
     }
 }
 

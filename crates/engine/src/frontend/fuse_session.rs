@@ -108,6 +108,18 @@ impl Session {
         }
     }
 
+    /// Goes on with the connection of a session that has answered everything. `flushes_refused`:
+    /// the kernel sends no flushes any more.
+    pub fn going_on(volumes: Vec<u64>, pool: BufferPool, flushes_refused: bool) -> Self {
+        let flushes = if flushes_refused { Flushes::Refused } else { Flushes::NotNeeded };
+        Self { flushes, written: true, ..Self::new(volumes, pool) }
+    }
+
+    /// Whether the kernel sends no flushes any more.
+    pub fn flushes_refused(&self) -> bool {
+        self.flushes == Flushes::Refused
+    }
+
     /// A volume has this size from now on.
     pub fn resized(&mut self, volume: VolumeId, bytes: u64) {
         if let Some(size) = self.volumes.get_mut(usize::from(volume.0)) {

@@ -22,7 +22,7 @@ pub mod vhost_user;
 
 pub use choice::{AUTO_ORDER, Choice, ChoiceError, DeviceOption, Offer, UnknownDevice, choose, probe};
 pub use exchange::TASKS_MAX;
-pub use fuse::{FuseError, FuseFrontend, unmount_stale};
+pub use fuse::{FuseError, FuseFrontend, LeftFuse, unmount_stale};
 
 use crate::buffer::BufferPool;
 use crate::devices::Attachment;
@@ -98,6 +98,13 @@ pub struct Extent {
 /// others nothing; or the error that the caller shall see.
 pub type FrontendResult = Result<Pieces, Errno>;
 
+/// A frontend that has answered everything, and reads nothing more: a successor may go on with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quiet {
+    /// Its users send no flushes any more.
+    pub flushes_refused: bool,
+}
+
 /// The devices of one resource.
 pub trait Frontend {
     fn id(&self) -> FrontendId;
@@ -151,6 +158,19 @@ pub trait Frontend {
     /// come for good. Only devices that [cache](FrontendKind::caches) can do without them.
     fn flushes(&mut self, _needed: bool) -> bool {
         true
+    }
+
+    /// Reads no request any more; what was read is answered. Only for frontends whose devices can
+    /// be left to a successor.
+    fn quiesce(&mut self, _ring: &mut Ring) {}
+
+    /// Reads requests again after [`quiesce`](Self::quiesce).
+    fn go_on(&mut self, _ring: &mut Ring) {}
+
+    /// Whether everything that was read is answered after [`quiesce`](Self::quiesce). Never where
+    /// the devices cannot be left.
+    fn is_quiet(&self) -> Option<Quiet> {
+        None
     }
 
     /// Answers every outstanding and every later request with `errno`: the device is fenced (R19).
@@ -209,26 +229,38 @@ pub struct FrontendParts<'a> {
     /// Bytes of each volume.
     pub volumes: &'a [u64],
     pub pool: &'a BufferPool,
+    /// Devices with which the frontend is to go on, if an engine before this one has left them.
+    pub left: Option<LeftFuse>,
+}
+
+/// Where the volumes of a resource are mounted with FUSE.
+#[must_use]
+pub fn fuse_dir(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join("fuse").join(name)
 }
 
 /// Makes the devices of one resource, as far as that needs no answers of the shard.
 ///
 /// # Errors
 /// When the kernel refuses, or lacks what [`probe`] found when the engine started.
-pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Frontend>, FrontendError> {
+pub fn make(kind: FrontendKind, parts: FrontendParts<'_>) -> Result<Box<dyn Frontend>, FrontendError> {
     match kind {
         FrontendKind::Fuse => {
             let all = parts.run_dir.join("fuse");
-            let dir = all.join(parts.name);
+            let dir = fuse_dir(parts.run_dir, parts.name);
+            if let Some(left) = parts.left {
+                let pool = parts.pool.clone();
+                return Ok(Box::new(FuseFrontend::going_on(parts.id, &dir, parts.volumes, pool, left)));
+            }
             // The files in it are the volumes: only root may reach them beside the devices.
             std::fs::create_dir_all(&dir)
                 .and_then(|()| std::fs::set_permissions(&all, Permissions::from_mode(0o700)))
                 .map_err(|source| FrontendError::Directory { dir: dir.clone(), source })?;
             Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
         }
-        FrontendKind::Ublk => Ok(Box::new(ublk::UblkFrontend::new(parts))),
-        FrontendKind::Nbd => Ok(Box::new(NbdFrontend::new(parts))),
-        FrontendKind::VhostUser => Ok(Box::new(vhost_user::VhostUserFrontend::new(parts)?)),
+        FrontendKind::Ublk => Ok(Box::new(ublk::UblkFrontend::new(&parts))),
+        FrontendKind::Nbd => Ok(Box::new(NbdFrontend::new(&parts))),
+        FrontendKind::VhostUser => Ok(Box::new(vhost_user::VhostUserFrontend::new(&parts)?)),
     }
 }
 

@@ -5,6 +5,7 @@ use super::{OpenReplica, ReplicaParts, ShardParts};
 use crate::devices::DeviceOutcome;
 use crate::frontend::nbd::Arrived;
 use crate::frontend::{FrontendId, FrontendRequest};
+use crate::resource_devices::ResourceDevices;
 use crate::ring::Completion;
 use mainstay_codec::nbd::Export;
 use mainstay_types::Role;
@@ -98,6 +99,23 @@ impl OpenReplica {
         }
         self.around.resource_devices.polled(shared, requests);
         found
+    }
+
+    /// Name of the resource.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.around.name
+    }
+
+    /// The devices of this resource, as a successor would take them.
+    #[must_use]
+    pub fn resource_devices(&self) -> &ResourceDevices {
+        &self.around.resource_devices
+    }
+
+    /// Requests of devices are read no more, or again.
+    pub fn quiesce(&mut self, shared: &mut ShardParts<'_>, quiet: bool) {
+        self.around.resource_devices.quiesce(shared.ring, quiet);
     }
 
     /// Gives up everything that the kernel knows of this replica, because it is to be dropped, and

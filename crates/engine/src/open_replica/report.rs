@@ -75,6 +75,7 @@ impl OpenReplica {
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
             devices: around.resource_devices.device_list(),
+            continues: around.resource_devices.continues(),
             attached: around.attached,
             snapshots: host.store().snapshots().chain(host.store().kept()).map(snapshot_status).collect(),
             scrub: host.replica().scrub_report().map(ScrubReport::summary),

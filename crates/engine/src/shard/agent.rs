@@ -85,6 +85,7 @@ impl Shard {
                 let own = primary && record.attached.is_none();
                 let (resource, epoch) = (record.resource, record.epoch);
                 self.devices.submit(DeviceJob::Record { resource, epoch, own });
+                self.left.record(&self.devices, &self.options.run_dir, resource, epoch, own);
                 self.on_replica(now, record.resource, answer, |replica, shared, answer| {
                     replica.record(shared, record);
                     answer(Reply::Ok);
@@ -147,6 +148,7 @@ impl Shard {
                     answer(Reply::Blank { blank: replica.is_blank(volume) });
                 });
             }
+            Request::Successor { within_ms } => answer(self.announce_successor(now, within_ms)),
             Request::Detach { resource } => {
                 self.on_replica(now, resource, answer, |replica, shared, answer| {
                     replica.fence(shared);

@@ -99,8 +99,9 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         NodeCommand::Cordon { name } => placement::cordon(name, true, client, output)?,
         NodeCommand::Uncordon { name } => placement::cordon(name, false, client, output)?,
         NodeCommand::Drain { name, wait } => return placement::drain(name, *wait, client, output),
-        NodeCommand::Upgrade { always, interrupt, wait } => {
-            let how = upgrade::How { always: *always, interrupt: *interrupt, wait_s: wait.wait_s };
+        NodeCommand::Upgrade { always, drain, interrupt, wait } => {
+            let (always, drain, interrupt) = (*always, *drain, *interrupt);
+            let how = upgrade::How { always, drain, interrupt, wait_s: wait.wait_s };
             return upgrade::upgrade(how, client, output);
         }
         NodeCommand::Maintenance { name, set } => {

@@ -2,16 +2,18 @@
 //! as a planned move has.
 //!
 //! ```text
-//!   look ──▶ drain ──▶ engine anew ──▶ agent anew ──▶ in sync ──▶ uncordon
-//!     │        └─ something cannot leave: uncordon, and nothing was started anew
+//!   look ──▶ can services stay? ── yes ──▶ agent anew ──▶ successor announced ──▶ engine anew ──▶ in sync
+//!     │        └─ no ──▶ drain ──▶ agent anew ──▶ engine anew ──▶ in sync ──▶ uncordon
+//!     │                    └─ something cannot leave: uncordon, and nothing was started anew
 //!     └─ both run what is installed: nothing to do
 //! ```
 //!
-//! The agent comes first: services run on while it starts anew, and start once after the engine.
+//! The agent comes first: services run on while it starts anew. Where they cannot stay they start
+//! once, after the engine.
 //!
 //! Guarantees
-//! - The engine of a node on which a primary is left is not started anew, unless the operator wants
-//!   the interruption.
+//! - The engine of a node on which a primary is left is not started anew, unless it leaves its
+//!   devices to the next one or the operator wants the interruption.
 //! - A node that another command has drained or cordoned stays so.
 //! - If it fails on the way, the error names the command that ends the drain.
 
@@ -20,18 +22,26 @@ use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::Output;
 use mainstay_api::rest::{
-    Accepted, ClusterView, CordonSet, NodeStatus, ProgramView, ProgramsView, ResourceView, StatusView,
+    Accepted, ClusterView, CordonSet, EngineSuccessor, NodeStatus, ProgramView, ProgramsView, ResourceView,
+    StatusView,
 };
 use mainstay_client::Client;
 use serde::Serialize;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const ENGINE_UNIT: &str = "mainstay-engine.service";
 const AGENT_UNIT: &str = "mainstay-agent.service";
+/// How long the engine may take from the announcement of its successor until it is told to end.
+const ANNOUNCED_MS: u64 = 10_000;
+/// How long services may take to be found again by an agent that was started anew.
+const STEADY_WITHIN: Duration = Duration::from_secs(20);
+const STEADY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 pub struct How {
     pub always: bool,
+    pub drain: bool,
     pub interrupt: bool,
     pub wait_s: u64,
 }
@@ -66,7 +76,16 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
         Some(node) => in_sync(client.get("/v1/resources")?, node),
         None => Vec::new(),
     };
-    let drains = engine && !how.interrupt;
+    let in_place = engine && node.is_some() && !how.interrupt && !how.drain && {
+        match announce(client, 0) {
+            Ok(()) => true,
+            Err(failure) => {
+                output.note(&format!("services cannot stay: {}", failure.problem.message));
+                false
+            }
+        }
+    };
+    let drains = engine && !how.interrupt && !in_place;
     let back = match (&cluster, &node) {
         (Some(cluster), Some(node)) if drains => way_back(cluster, node),
         _ => None,
@@ -100,6 +119,9 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
         if (role == "engine" && !engine) || (role == "agent" && !agent) {
             continue;
         }
+        if role == "engine" && in_place {
+            announce_soon(client)?;
+        }
         output.note(&format!("starting the {role} anew …"));
         restart(unit, &hint)?;
         let before = old.as_ref().map(|program| program.pid);
@@ -128,6 +150,29 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
         undrain().map_err(with_hint)?;
     }
     told(&upgraded, output)
+}
+
+/// Announces that the next engine takes the devices of this one; 0 only asks whether it can.
+///
+/// # Errors
+/// When the services cannot stay on the node meanwhile.
+fn announce(client: &Client, within_ms: u64) -> Outcome<()> {
+    let _: Accepted = client.post("/v1/engine/successor", &EngineSuccessor { within_ms })?;
+    Ok(())
+}
+
+/// Announces it as soon as the agent, which may have just started, has found its services again.
+///
+/// # Errors
+/// When they do not run steadily within [`STEADY_WITHIN`].
+fn announce_soon(client: &Client) -> Outcome<()> {
+    let end = Instant::now() + STEADY_WITHIN;
+    loop {
+        match announce(client, ANNOUNCED_MS) {
+            Err(_) if Instant::now() < end => std::thread::sleep(STEADY_PAUSE),
+            announced => return announced,
+        }
+    }
 }
 
 /// The cordon that a node has now, to be set again after the drain, and the command for it. `None`

@@ -3,7 +3,9 @@
 use super::Trouble;
 use crate::cluster::LIMIT;
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::{EventsPage, Health, NodeStatus, ServicePhase, StatusView};
+use mainstay_api::rest::{
+    Accepted, EngineSuccessor, EventsPage, Health, NodeStatus, ServicePhase, StatusView,
+};
 use mainstay_tests::command::{self, Finished};
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
@@ -21,6 +23,8 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_stuck_service_is_silent_before_it_runs_elsewhere", stuck_service),
     ("troubles_a_voter_that_receives_no_entries_is_told", voter_without_entries),
     ("troubles_a_node_starts_its_programs_anew_while_its_service_runs_elsewhere", upgraded_node),
+    ("troubles_an_engine_is_replaced_under_a_service_that_writes", engine_replaced),
+    ("troubles_a_service_is_silent_in_time_when_the_next_engine_never_comes", engine_never_comes),
 ];
 
 const NAME: &str = "scratch";
@@ -457,26 +461,33 @@ const STANDSTILLS: [(&str, Act, Act); 3] = [
     ),
 ];
 
-/// `node upgrade` of the node that serves. What starts the nodes of a lab is no systemd, so a script
-/// with its name ends the program, which then starts again.
-fn upgraded_node(lab: &Lab) -> Result<()> {
+/// Stands for systemd in a node: a program that is ended there is started again.
+fn systemctl(lab: &Lab) -> Result<std::path::PathBuf> {
     const SYSTEMCTL: &str =
         "#!/bin/sh\nunit=${2#mainstay-}\nkill $(pgrep -f \"[m]ainstay ${unit%.service} \")\n";
+    let directory = lab.dir().join("systemctl");
+    std::fs::create_dir_all(&directory)?;
+    let script = directory.join("systemctl");
+    std::fs::write(&script, SYSTEMCTL)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    Ok(directory)
+}
+
+fn upgrade(lab: &Lab, node: &str, more: &str) -> Result<Finished> {
+    let words = format!("PATH={}:$PATH mainstay node upgrade {more}", systemctl(lab)?.display());
+    Ok(command::finish(&mut lab.inside(node, &["sh", "-c", &words]), LIMIT)?)
+}
+
+/// `node upgrade --drain` of the node that serves.
+fn upgraded_node(lab: &Lab) -> Result<()> {
     make(lab, &["n1", "n2"])?;
     let process = "[[process]]\nname = 'w'\ncommand = ['sleep', '100000']\n";
     lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{process}"))?;
     ensure!(lab.wait_running(NAME, LIMIT)? == "n1", "it does not run where it was to");
     let nothing = on(lab, "n1", &["node", "upgrade"])?;
     ensure!(nothing.code() == 0 && nothing.stdout.contains("run what is installed"), "{nothing:?}");
-    let directory = lab.dir().join("systemctl");
-    std::fs::create_dir_all(&directory)?;
-    let script = directory.join("systemctl");
-    std::fs::write(&script, SYSTEMCTL)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
     let before = [lab.pids("n1", "engine")?, lab.pids("n1", "agent")?];
-    let upgrade = format!("PATH={}:$PATH mainstay node upgrade --always", directory.display());
-    let mut upgrading = lab.inside("n1", &["sh", "-c", &upgrade]);
-    let upgraded = command::finish(&mut upgrading, LIMIT)?;
+    let upgraded = upgrade(lab, "n1", "--always --drain")?;
     ensure!(upgraded.code() == 0 && upgraded.stdout.contains("agent and engine"), "{upgraded:?}");
     let after = [lab.pids("n1", "engine")?, lab.pids("n1", "agent")?];
     ensure!(before[0] != after[0] && before[1] != after[1], "{before:?} {after:?}");
@@ -485,6 +496,136 @@ fn upgraded_node(lab: &Lab) -> Result<()> {
     let cluster = status_of(lab, "n1")?.cluster.context("a cluster")?;
     ensure!(cluster.nodes.iter().all(|node| node.cordon.is_none()), "{cluster:?}");
     ensure!(lab.resource(NAME)?.health == Health::Ok, "it is not in order");
+    lab.cli(&["service", "delete", NAME])?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n3")
+}
+
+/// A service that writes to one open file all the time, each write durable. Notes each write that
+/// takes long, and ends at the first error.
+fn writing_service(lab: &Lab, log: &std::path::Path) -> Result<()> {
+    const WRITER: &str = r#"
+import os, sys, time
+file = os.open("/srv/scratch/file", os.O_RDWR | os.O_CREAT)
+log = open(sys.argv[1], "a")
+number = 0
+while True:
+    begun = time.monotonic()
+    try:
+        os.pwrite(file, (b"%015d\n" % number) * 256, number % 1000 * 4096)
+        os.fsync(file)
+    except OSError as error:
+        print("error", error, file=log, flush=True)
+        sys.exit(1)
+    print(number, int((time.monotonic() - begun) * 1000), file=log, flush=True)
+    number += 1
+    time.sleep(0.002)
+"#;
+    let script = lab.dir().join("writer.py");
+    std::fs::write(&script, WRITER)?;
+    let (script, log) = (script.display(), log.display());
+    let mount = "[mount]\npath = '/srv/scratch'\nfstype = 'ext4'\nmkfs = true\n";
+    let process =
+        format!("[[process]]\nname = 'w'\ncommand = ['/usr/bin/env', 'python3', '{script}', '{log}']\n");
+    lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{mount}{process}"))?;
+    let runs_on = lab.wait_running(NAME, LIMIT)?;
+    ensure!(runs_on == "n1", "it runs on {runs_on}");
+    Ok(())
+}
+
+fn writer_pid(lab: &Lab) -> Result<String> {
+    let pids = lab.shell("n1", "pgrep -f '[w]riter.py'")?;
+    ensure!(pids.lines().count() == 1, "not one writer: {pids:?}");
+    Ok(pids)
+}
+
+/// The writes so far, in milliseconds each.
+fn writes(log: &std::path::Path) -> Result<Vec<u64>> {
+    let text = std::fs::read_to_string(log)?;
+    ensure!(!text.contains("error"), "the writer saw an error: {text}");
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| Ok(line.split(' ').nth(1).context("a time")?.parse()?)).collect()
+}
+
+/// The planned step of an upgrade: the writer keeps its process and its open file.
+fn engine_replaced(lab: &Lab) -> Result<()> {
+    make(lab, &["n1", "n2"])?;
+    let log = lab.dir().join("writes.log");
+    writing_service(lab, &log)?;
+    let (writer, epoch) = (writer_pid(lab)?, lab.resource(NAME)?.epoch);
+    for round in 1..=3 {
+        let engine = lab.pids("n1", "engine")?;
+        let done = writes(&log)?.len();
+        let upgraded = upgrade(lab, "n1", "--always")?;
+        ensure!(upgraded.code() == 0 && !upgraded.stderr.contains("drain"), "{upgraded:?}");
+        ensure!(lab.pids("n1", "engine")? != engine, "the engine is the same");
+        wait_for("writes after the replacement", LIMIT, || {
+            ensure!(writes(&log)?.len() > done + 300, "none yet");
+            Ok(())
+        })?;
+        let pause_ms = writes(&log)?[done..].iter().copied().max().unwrap_or_default();
+        eprintln!("  round {round}: the slowest write took {pause_ms} ms");
+        ensure!(writer_pid(lab)? == writer, "the writer was started again");
+        let view = lab.resource(NAME)?;
+        ensure!(view.primary.as_deref() == Some("n1") && view.epoch > epoch, "{view:?}");
+    }
+    // One node was primary in all these epochs.
+    let history = lab.cli(&["history", NAME])?;
+    ensure!(!history.contains("n2 is primary") && !history.contains("failed"), "{history}");
+    let service = lab.service(NAME)?;
+    ensure!(service.phase == ServicePhase::Running, "{service:?}");
+    ensure!(lab.scrub(NAME)?.equal, "the replicas differ");
+    lab.cli(&["service", "delete", NAME])?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n3")
+}
+
+/// R19: the engine leaves its devices, and the next one never comes. The service is killed before
+/// the lease ends, and its device fails after that; another node takes over.
+fn engine_never_comes(lab: &Lab) -> Result<()> {
+    make(lab, &["n1", "n2"])?;
+    let log = lab.dir().join("lost-writes.log");
+    writing_service(lab, &log)?;
+    let before = writer_pid(lab)?;
+    // The lab's init starts programs again. It is found by the engine's parent, on this machine.
+    let listen = format!("{}:7401", lab.address("n1")?);
+    let find =
+        format!("ps -eo ppid,args | awk '/[m]ainstay engine / && /{listen}/ {{ print $1 }}' | head -1");
+    let init = command::output(Command::new("sh").args(["-c", &find]), QUICK)?;
+    let signal_init = |signal: &str| command::output(Command::new("kill").args([signal, init.trim()]), QUICK);
+    let announced: Accepted =
+        lab.agent("n1")?.post("/v1/engine/successor", &EngineSuccessor { within_ms: 10_000 })?;
+    ensure!(announced.message.contains("leaves"), "{announced:?}");
+    signal_init("-STOP")?;
+    let told = (|| {
+        let begun = std::time::Instant::now();
+        signal(lab, "n1", "engine", "TERM")?;
+        wait_for("the writer killed", LIMIT, || {
+            ensure!(writer_pid(lab).is_err(), "it lives");
+            Ok(())
+        })?;
+        let silent_ms = begun.elapsed().as_millis();
+        let lease_ms = status_of(lab, "n2")?.cluster.context("a cluster")?.lease_ms;
+        eprintln!("  the service was silent after {silent_ms} ms, with a lease of {lease_ms} ms");
+        ensure!(silent_ms < u128::from(lease_ms), "too late: {silent_ms} ms");
+        // It was killed while its device hung, and saw no error.
+        writes(&log)?;
+        wait_for("another node that serves", LIMIT, || {
+            let view = lab.service(NAME)?;
+            ensure!(view.node.as_deref() == Some("n2") && view.phase == ServicePhase::Running, "{view:?}");
+            Ok(())
+        })?;
+        eprintln!("  it runs on n2 after {} ms", begun.elapsed().as_millis());
+        Ok(())
+    })();
+    signal_init("-CONT")?;
+    told?;
+    wait_for("n1 in sync again", LIMIT, || {
+        let view = lab.resource(NAME)?;
+        ensure!(view.replicas.iter().all(|replica| replica.in_sync), "{view:?}");
+        Ok(())
+    })?;
+    ensure!(writer_pid(lab).is_err(), "the writer {before} is back on n1");
     lab.cli(&["service", "delete", NAME])?;
     lab.cli(&["resource", "delete", NAME, "--yes"])?;
     wait_well(lab, "n3")
