@@ -164,8 +164,9 @@ fn other_users_cannot_keep_root_from_being_served() {
     reachable(&node);
     let mut holder = as_nobody(&node, 1, "access::holder_process");
     let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(holder.stdout.take().unwrap());
-    let closed = said.lines().map_while(Result::ok).find_map(|line| {
+    // Kept open: the holder goes on to write there.
+    let mut said = BufReader::new(holder.stdout.take().unwrap());
+    let closed = said.by_ref().lines().map_while(Result::ok).find_map(|line| {
         let (_, number) = line.split_once("closed ")?;
         number.parse::<usize>().ok()
     });
