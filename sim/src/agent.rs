@@ -21,6 +21,7 @@ use mainstay_control::State;
 use mainstay_control::attachments::ClientSeen;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
 use mainstay_control::reconciler::job::{Step, StepAnswer};
+use mainstay_control::reconciler::succession::services_stay;
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::standstill::{JournalWait, Measured, Standstill};
 use mainstay_control::state::{Command, Entry};
@@ -33,6 +34,8 @@ use std::sync::Arc;
 
 /// Pause between two looks for what stands still.
 const LOOK_MS: u64 = 300;
+/// How long a successor is announced, as `mainstay node upgrade` does it.
+const ANNOUNCED_MS: u64 = 10_000;
 
 /// State of an agent that outlives its process. Every part of it is durable before the agent relies
 /// on it. A reboot of the machine ends the services.
@@ -164,6 +167,8 @@ pub enum In {
         silenced: Time,
     },
     EngineDisconnected,
+    /// The engine is replaced. If its connection ends soon, it leaves its devices to a successor.
+    Succession,
     Engine(EngineEvent),
     StepAnswered {
         resource: ResourceId,
@@ -255,6 +260,8 @@ pub struct Agent {
     standstill_due: Time,
     /// Since when the engine has owed an answer to a lease.
     asked_since: Option<Time>,
+    /// Until when the end of the connection is that of an engine whose successor comes.
+    successor_until: Time,
     journals: Vec<JournalWait>,
     is_leader: bool,
     core: Reconciler,
@@ -313,6 +320,7 @@ impl Agent {
             standstill: Standstill::default(),
             standstill_due: now,
             asked_since: None,
+            successor_until: Time(0),
             journals: Vec::new(),
             is_leader: false,
             core,
@@ -419,6 +427,12 @@ impl Agent {
         jobs.fold(self.lease.next_deadline().min(self.core.next_deadline()), Time::min)
     }
 
+    /// Whether the services here can stay while the engine is replaced.
+    #[must_use]
+    pub fn services_stay(&self) -> bool {
+        services_stay(&self.state, self.node).is_ok()
+    }
+
     /// The next thing to carry out, in order.
     pub fn poll(&mut self) -> Option<Out> {
         self.outs.pop_front()
@@ -490,6 +504,10 @@ impl Agent {
                 self.engine_connected(now, lease_until, silenced)
             }
             In::EngineDisconnected => self.engine_disconnected(now),
+            In::Succession => {
+                self.successor_until = now.plus_ms(ANNOUNCED_MS);
+                self.tell(now, reconciler::Event::Succession);
+            }
             In::Engine(EngineEvent::Lease { until, silenced }) => {
                 self.tell(now, reconciler::Event::LeaseTaken { until, silenced });
                 return self.core.holds_steps();

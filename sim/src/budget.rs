@@ -344,6 +344,7 @@ impl Fault {
             Self::PowerCut(target)
             | Self::PowerOn(target)
             | Self::KillEngine { target, .. }
+            | Self::ReplaceEngine { target, .. }
             | Self::KillAgent { target, .. }
             | Self::PauseMachine { target, .. }
             | Self::PauseEngine { target, .. }

@@ -195,6 +195,8 @@ pub struct Hosted {
     /// Requests of the device that are not answered.
     pending: BTreeSet<u64>,
     held_errors: HeldErrors<HeldError>,
+    /// Epoch in which the engine before served the same devices, if it has left them to this one.
+    pub continues: Option<Epoch>,
     /// Most bytes of a batch in the journal.
     batch_bytes_max: u64,
     /// The highest limit of the lag until now.
@@ -756,7 +758,7 @@ impl Engine {
             instance: hosted.instance,
             reopened: replica.reopened(),
             devices_ready: hosted.device.is_offered() && replica.role() == Role::Primary,
-            continues: None,
+            continues: hosted.continues,
             volumes: hosted.volumes.clone(),
             snapshots: hosted.host.store().snapshots().chain(hosted.host.store().kept()).collect(),
             scrub: replica.scrub_report().map(ScrubReport::summary),
@@ -913,6 +915,7 @@ impl Engine {
                 volumes,
                 pending: BTreeSet::new(),
                 held_errors: HeldErrors::default(),
+                continues: None,
                 batch_bytes_max,
                 lag_bytes_max: 0,
                 closing: Vec::new(),

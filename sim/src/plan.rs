@@ -164,6 +164,12 @@ pub enum Fault {
         target: Target,
         restart_after_ms: u64,
     },
+    /// The engine is replaced on purpose: it leaves its devices to the next one, which starts after
+    /// this time. If it cannot do so, it is killed.
+    ReplaceEngine {
+        target: Target,
+        gap_ms: u64,
+    },
     /// F24: SIGSTOP or a VM pause; clocks go on.
     PauseMachine {
         target: Target,

@@ -255,6 +255,9 @@ pub fn fault(fault: &Fault) -> String {
         Fault::KillEngine { target: at, restart_after_ms } => {
             format!("the engine of {} is killed, and {}", target(at), restarted(restart_after_ms))
         }
+        Fault::ReplaceEngine { target: at, gap_ms } => {
+            format!("the engine of {} is replaced, and the next one {}", target(at), restarted(gap_ms))
+        }
         Fault::KillAgent { target: at, restart_after_ms } => {
             format!("the agent of {} is killed, and {}", target(at), restarted(restart_after_ms))
         }

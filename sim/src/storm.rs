@@ -29,6 +29,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "staggered power cut", runs: 400, gap_ms: (8000, 60_000), add: staggered_power_cut },
     Kind { name: "reboot loop", runs: 400, gap_ms: (8000, 60_000), add: reboot_loop },
     Kind { name: "engine killed", runs: 400, gap_ms: (1000, 60_000), add: kill_engine },
+    Kind { name: "engine replaced", runs: 250, gap_ms: (2000, 40_000), add: replace_engine },
     Kind { name: "agent killed", runs: 400, gap_ms: (1000, 60_000), add: kill_agent },
     Kind { name: "machine paused", runs: 400, gap_ms: (1000, 60_000), add: pause_machine },
     Kind { name: "engine paused", runs: 400, gap_ms: (1000, 60_000), add: pause_engine },
@@ -296,6 +297,20 @@ fn kill_engine(draw: &mut Draw, random: &mut Random, at: u64) {
     let target = target(draw, random);
     let restart_after_ms = if random.coin() { 0 } else { spread(random, 1, 8000) };
     draw.fault(at, Fault::KillEngine { target, restart_after_ms });
+}
+
+/// Most successors come at once. One in four comes too late, or dies itself.
+fn replace_engine(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    match random.below(8) {
+        0 => draw.fault(at, Fault::ReplaceEngine { target, gap_ms: spread(random, 500, 10_000) }),
+        1 => {
+            draw.fault(at, Fault::ReplaceEngine { target, gap_ms: random.below(100) });
+            let died = at + spread(random, 20, 500);
+            draw.fault(died, Fault::KillEngine { target, restart_after_ms: random.below(500) });
+        }
+        _ => draw.fault(at, Fault::ReplaceEngine { target, gap_ms: spread(random, 1, 500) }),
+    }
 }
 
 fn kill_agent(draw: &mut Draw, random: &mut Random, at: u64) {

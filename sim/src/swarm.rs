@@ -568,6 +568,7 @@ mod tests {
             "PowerCutAll",
             "PowerOnAll",
             "KillEngine",
+            "ReplaceEngine",
             "KillAgent",
             "PauseMachine",
             "PauseEngine",

@@ -26,6 +26,7 @@ mod schedule;
 mod scrub;
 mod settle;
 mod silencer;
+mod succession;
 mod traps;
 mod verdict;
 
@@ -51,6 +52,7 @@ use operator::Wanted;
 use queue::Queue;
 use silencer::Silencer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use succession::{Handed, Leaving};
 use traps::Trap;
 
 /// Event of the world's queue.
@@ -119,6 +121,16 @@ pub(crate) enum What {
     },
     Consensus {
         at_us: u64,
+    },
+    /// An engine that is about to leave has not done so in time, or has.
+    LeaveOver {
+        node: NodeId,
+        boot: u64,
+    },
+    /// No successor has taken the devices in time, or one has.
+    HandedOver {
+        node: NodeId,
+        boot: u64,
     },
     /// A look into a replica.
     Inspection,
@@ -281,6 +293,10 @@ pub(crate) struct Machine {
     noted: BTreeMap<ResourceId, LeftDevice>,
     /// Devices that an engine has left.
     left: BTreeMap<ResourceId, LeftDevice>,
+    /// The engine reads no more from its devices, because it is about to leave them.
+    leaving: Option<Leaving>,
+    /// The engine before has left devices for the next one.
+    handed: Option<Handed>,
     /// The engine and the agent of this boot have met.
     pub(crate) met: bool,
     /// The engine and the agent that run now have met.
@@ -355,6 +371,10 @@ pub struct World {
     turns: BTreeMap<ResourceId, (NodeId, u64)>,
     /// Replicas that were opened so far: each time a number of its own.
     instances: u64,
+    /// Devices that were made so far.
+    made: u64,
+    /// Services that run, with the epoch that their nodes name and the devices that they began on.
+    runs_on: BTreeMap<(NodeId, ResourceId), (Epoch, u64)>,
     pub(crate) acknowledged: u64,
     /// Requests that were answered with an error.
     pub(crate) refused: u64,
@@ -458,6 +478,8 @@ impl World {
                     silencer: Silencer::default(),
                     noted: BTreeMap::new(),
                     left: BTreeMap::new(),
+                    leaving: None,
+                    handed: None,
                     met: false,
                     connected: false,
                     socket_floor_us: 0,
@@ -481,6 +503,8 @@ impl World {
             next_request: 1,
             turns: BTreeMap::new(),
             instances: 0,
+            made: 0,
+            runs_on: BTreeMap::new(),
             acknowledged: 0,
             refused: 0,
             found: Vec::new(),

@@ -157,6 +157,18 @@ const STORIES: &[Story] = &[
         a_node_that_is_cut_off_twice_is_silenced_twice_by_its_guard,
     ),
     (
+        Bug::OtherDevicesGoOn,
+        "H17: ",
+        "a_service_begins_anew_on_other_devices_than_those_it_began_on",
+        a_service_begins_anew_on_other_devices_than_those_it_began_on,
+    ),
+    (
+        Bug::KeptServiceStays,
+        "H1: ",
+        "a_service_that_waits_for_an_engine_stops_when_it_is_moved",
+        a_service_that_waits_for_an_engine_stops_when_it_is_moved,
+    ),
+    (
         Bug::OtherPrimaryIgnored,
         "H12: ",
         "a_left_device_is_given_up_when_another_node_was_primary",
@@ -937,6 +949,33 @@ fn a_left_device_is_given_up_when_another_node_was_primary() {
     assert_eq!(sim.count("R20 a left device is given up"), 1);
     sim.read(7);
     sim.power_on(s);
+    sim.settle();
+}
+
+/// R5: the engine is to leave its devices, and cannot answer all in time. It ends, its devices with
+/// it, and the agent keeps their service for the next one.
+fn a_service_begins_anew_on_other_devices_than_those_it_began_on() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.run_ms(1_000);
+    sim.disk(p, DiskFault::Stall { ms: 1_600 });
+    sim.write_without_waiting(7);
+    sim.fault(Fault::ReplaceEngine { target: n(p), gap_ms: 0 });
+    sim.run_ms(5_000);
+    assert_eq!(sim.count("S562 an engine could not leave its devices in time"), 1);
+    sim.settle();
+}
+
+/// R19: an operator moves a service while the engine of its node is replaced.
+fn a_service_that_waits_for_an_engine_stops_when_it_is_moved() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.run_ms(1_000);
+    sim.service(p, ServiceFault::KeepAddress);
+    sim.fault(Fault::ReplaceEngine { target: n(p), gap_ms: 300 });
+    sim.run_ms(50);
+    sim.move_service(s);
+    sim.expect_service_on_within_ms(s, 15_000);
     sim.settle();
 }
 

@@ -812,7 +812,7 @@ fn plan_primary(
             return;
         }
         // R19: the role goes to another node only when nothing of the service is left.
-        let stays = kept && state.target(id) == Some(node);
+        let stays = kept && (state.target(id) == Some(node) || planted(Bug::KeptServiceStays));
         if !stays {
             stop_service(state, id, observed, "the engine does not serve", actions);
         }
@@ -913,7 +913,7 @@ fn plan_primary(
     if let Some(seen) = seen.filter(|seen| kept && seen.phase == ServicePhase::Running)
         && seen.epoch < record.epoch
         && seen.revision == service.revision
-        && replica.continues == Some(seen.epoch)
+        && (replica.continues == Some(seen.epoch) || planted(Bug::OtherDevicesGoOn))
     {
         actions.push(Action::ContinueService { name: name.clone(), epoch: record.epoch });
         return;

@@ -72,6 +72,7 @@ impl Agent {
 
     pub(super) fn engine_connected(&mut self, now: Time, lease_until: Time, silenced: Time) {
         self.connected = true;
+        self.successor_until = Time(0);
         // The connection first tells the engine the lease that this process has counted. Before
         // that only the engine's word counts.
         let counted = self.lease.lease_until();
@@ -83,6 +84,8 @@ impl Agent {
 
     pub(super) fn engine_disconnected(&mut self, now: Time) {
         self.connected = false;
+        // A successor that does not come counts as an engine that owes an answer.
+        self.asked_since = (now < self.successor_until).then_some(now);
         self.replicas.clear();
         self.clients.clear();
         // The next engine opens the files that are there.

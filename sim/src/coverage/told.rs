@@ -151,5 +151,7 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("OneProbeDecides", "a_process_whose_probe_fails_once_is_left_alone"),
     ("RecoveryIsUnhealthy", "a_process_that_recovers_is_left_alone"),
     ("SessionOutlivesReplica", "a_replica_that_is_opened_anew_is_fed_again"),
+    ("OtherDevicesGoOn", "a_service_begins_anew_on_other_devices_than_those_it_began_on"),
+    ("KeptServiceStays", "a_service_that_waits_for_an_engine_stops_when_it_is_moved"),
     ("GivenUpServes", "a_node_that_gave_its_role_up_starts_nothing_on_that_record"),
 ];

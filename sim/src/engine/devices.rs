@@ -4,8 +4,8 @@
 use super::{Engine, EngineOut};
 use crate::world::service_resource;
 use mainstay_host::AnswerError;
-use mainstay_silence::{Devices, Free, Guard};
-use mainstay_types::ResourceId;
+use mainstay_silence::{Devices, Free, Guard, guard_acts_at};
+use mainstay_types::{ResourceId, Time};
 
 /// Error that waits until no service can see it.
 pub(super) struct HeldError {
@@ -27,6 +27,22 @@ pub(super) fn goes(device: &mut Devices) -> bool {
 }
 
 impl Engine {
+    /// Whether the devices can be left to a successor at this moment.
+    #[must_use]
+    pub fn can_leave(&self, now: Time) -> bool {
+        let there = |device: &Devices| device.is_none() || device.is_offered();
+        !self.fenced
+            && now < guard_acts_at(self.lease_until)
+            && self.clients.is_empty()
+            && self.hosts.values().all(|hosted| there(&hosted.device) && !hosted.closes())
+    }
+
+    /// Whether everything that was asked of the devices is answered.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.hosts.values().all(|hosted| hosted.pending.is_empty())
+    }
+
     pub(super) fn offer(&mut self, resource: ResourceId) {
         let fenced = self.fenced;
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };

@@ -27,6 +27,8 @@
 //!   others, with another, on no node that it avoids, and after others. The world checks this rule.
 //! - H16: in maintenance nothing is moved or begun, unless an operator has ordered it. `answers.rs`
 //!   checks the moves at every entry of the log, and the world each step of a start.
+//! - H17: a service that runs goes on in a later epoch only on the devices on which it began. The
+//!   world checks this rule.
 //! - H11: no process of a service sees its device fail, because it is killed before (R19). A device
 //!   that ends with its engine is the one exception. The world checks this rule.
 //!

@@ -163,6 +163,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "nothing is moved or begun by Mainstay in maintenance. Checked: answers::stay_in_place, at every entry; World::judge_start",
     ),
     (
+        "H17",
+        "a service goes on in a later epoch only on the devices on which it began. Checked: World::judge_goes_on, at every report of a service",
+    ),
+    (
         "H19",
         "a removed node is named by no record, and its lease ends with what was acknowledged before. Checked: answers::nothing_names_the_removed; World::judge_removed_lease",
     ),

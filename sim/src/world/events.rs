@@ -28,6 +28,8 @@ impl World {
             What::DeviceAttached { node, boot, resource, generation } => {
                 self.device_attached(node, boot, resource, generation);
             }
+            What::LeaveOver { node, boot } => self.leave_over(node, boot),
+            What::HandedOver { node, boot } => self.handed_over(node, boot),
             What::LeftForLong { node, boot } => self.left_for_long(node, boot),
             What::DiskDone { node, resource, boot, ticket } => self.disk_done(node, resource, boot, ticket),
             What::Frame { pair, sender, flight } => self.frame_arrives(pair, sender, flight),
@@ -99,6 +101,7 @@ impl World {
         }
         self.silencer_looks(node);
         self.arm_engine(node);
+        self.leaves(node);
     }
 
     pub(super) fn arm_engine(&mut self, node: NodeId) {
@@ -286,6 +289,8 @@ impl World {
         machine.silencer = Silencer::default();
         machine.noted.clear();
         machine.left.clear();
+        (machine.leaving, machine.handed) = (None, None);
+        self.runs_on.retain(|(of, _), _| *of != node);
         self.presence_changed(node);
         self.drop_connections(node);
         self.forget_requests(node, |_, _| false);
@@ -333,6 +338,7 @@ impl World {
         machine.agent_process.ended();
         self.trace.count("F21 agent killed");
         self.note(Some(node), Part::Fault, &[3], || "agent is killed".into());
+        self.holder_died(node);
         self.watch_frozen(node);
     }
 

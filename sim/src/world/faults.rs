@@ -89,6 +89,11 @@ impl World {
                     self.after(restart_after_ms * 1000, What::StartEngine { node });
                 }
             }
+            Fault::ReplaceEngine { target, gap_ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.replace_engine(node, gap_ms);
+                }
+            }
             Fault::KillAgent { target, restart_after_ms } => {
                 if let Some(node) = self.node_of(target) {
                     self.kill_agent(node);

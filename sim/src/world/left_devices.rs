@@ -15,7 +15,7 @@ use crate::trace::Part;
 use mainstay_host::AnswerError;
 use mainstay_replica::Op;
 use mainstay_silence::{Fate, LEFT_MS_MAX, fate, may_take_over};
-use mainstay_types::{Epoch, NodeId, Range, ResourceId};
+use mainstay_types::{Epoch, NodeId, Range, ResourceId, Time};
 use std::collections::BTreeSet;
 
 /// A device of a replica, as its engine has noted it.
@@ -28,6 +28,12 @@ pub(crate) struct LeftDevice {
     turn: u64,
     /// True time since which it waits for this engine, or for one at all.
     since_us: u64,
+    /// Epoch in which the engine served it.
+    made: Epoch,
+    /// The device itself: a number that it keeps when another engine takes it over.
+    pub(super) identity: u64,
+    /// When an engine had answered everything and left it on purpose, on the node's clock.
+    pub(super) handed_at: Option<Time>,
 }
 
 impl World {
@@ -47,10 +53,27 @@ impl World {
         let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         let Some(served) = hosted.map(|hosted| hosted.host.replica().epoch()) else { return };
         let left = machine.left.get(&resource).copied();
-        machine.noted.insert(resource, LeftDevice { served, turn, since_us: 0 });
+        // What was silenced since then has lost its file system.
+        let taken = machine.handed.is_some_and(|handed| handed.taken);
+        let stands =
+            |left: &LeftDevice| left.handed_at.is_none_or(|at| taken && machine.silencer.silenced < at);
+        let goes_on = left.filter(|left| may_take_over(left.served, served) && stands(left));
+        self.made += 1;
+        let identity = goes_on.map_or(self.made, |left| left.identity);
+        let noted = LeftDevice { served, turn, since_us: 0, made: served, identity, handed_at: None };
+        let machine = self.machine(node);
+        machine.noted.insert(resource, noted);
+        let hosted = machine.engine.as_mut().and_then(|engine| engine.hosts.get_mut(&resource));
+        if let Some(hosted) = hosted {
+            let on_purpose = goes_on.filter(|left| left.handed_at.is_some());
+            hosted.continues = on_purpose.map(|left| left.made);
+        }
         match left {
-            Some(left) if may_take_over(left.served, served) => {
+            Some(left) if goes_on.is_some() => {
                 self.trace.count("R5 a left device is taken over");
+                if left.handed_at.is_some() {
+                    self.trace.count("S560 an engine goes on with the devices of the one before");
+                }
                 if left.turn != turn {
                     let text = format!(
                         "the device of {resource} that an engine left on {node} is taken over, and another node had the devices since"
@@ -90,16 +113,28 @@ impl World {
     /// The engine of a node has died. The kernel keeps its devices, or they are gone.
     pub(super) fn leave_devices(&mut self, node: NodeId, engine: &Engine) {
         let (stay, now_us) = (self.plan.shape.devices_stay, self.now_us);
+        let handed = self.machine(node).handed;
+        // What the engine before has left on purpose ends with the one that took it.
+        if handed.is_some_and(|handed| handed.taken) {
+            self.machine(node).handed = None;
+            self.give_up_handed(node);
+        }
+        let handed_at = handed.filter(|handed| !handed.taken).map(|handed| handed.at);
         let machine = self.machine(node);
+        machine.leaving = None;
         let noted = std::mem::take(&mut machine.noted);
-        for (resource, device) in noted.into_iter().filter(|_| stay) {
+        for (resource, device) in noted.into_iter().filter(|_| stay || handed_at.is_some()) {
             if engine.hosts.get(&resource).is_some_and(|hosted| hosted.device.is_offered()) {
-                machine.left.insert(resource, device);
+                machine.left.insert(resource, LeftDevice { handed_at, ..device });
             }
         }
         machine.left.values_mut().for_each(|left| left.since_us = now_us);
         let left: BTreeSet<ResourceId> = machine.left.keys().copied().collect();
-        let kept = self.kept_requests(node, &left);
+        let kept = match handed_at {
+            // The kernel still has all of them, because the engine has read none.
+            Some(_) => self.asked_of(node, &left),
+            None => self.kept_requests(node, &left),
+        };
         self.forget_requests(node, |request, _| kept.contains(&request));
         for resource in (0..self.plan.shape.resources.len()).map(resource_id) {
             if left.contains(&resource) {
@@ -108,6 +143,10 @@ impl World {
                 self.device_lost(node, resource);
             }
         }
+    }
+
+    fn asked_of(&self, node: NodeId, left: &BTreeSet<ResourceId>) -> BTreeSet<u64> {
+        left.iter().flat_map(|resource| self.in_device(node, *resource)).collect()
     }
 
     fn kept_requests(&self, node: NodeId, left: &BTreeSet<ResourceId>) -> BTreeSet<u64> {
@@ -136,6 +175,7 @@ impl World {
 
     /// An engine that starts finds the devices that were left.
     pub(super) fn finds_left(&mut self, node: NodeId) {
+        self.takes_handed(node);
         let now_us = self.now_us;
         let machine = self.machine(node);
         if machine.left.is_empty() {
@@ -166,6 +206,23 @@ impl World {
             Fate::Waits => {}
             Fate::Follows => left.served = epoch,
             Fate::Past => self.give_up_left(node, resource),
+        }
+    }
+
+    /// The agent does that for an engine that is gone for too long. Of what an engine has left on
+    /// purpose it knows itself how long it lasts.
+    pub(super) fn fail_left(&mut self, node: NodeId) {
+        for (resource, left) in self.machines[&node].left.clone() {
+            if left.handed_at.is_none() {
+                self.give_up_left(node, resource);
+            }
+        }
+    }
+
+    /// The agent stops what ran on a device that died with its engine.
+    pub(super) fn give_up_guarded(&mut self, node: NodeId, resource: ResourceId) {
+        if self.machines[&node].left.get(&resource).is_some_and(|left| left.handed_at.is_none()) {
+            self.give_up_left(node, resource);
         }
     }
 

@@ -86,7 +86,7 @@ impl World {
                 self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(number));
             }
             EngineOut::Record { resource, epoch, own } => self.left_hears(node, resource, epoch, own),
-            EngineOut::GiveUp(resource) => self.give_up_left(node, resource),
+            EngineOut::GiveUp(resource) => self.give_up_guarded(node, resource),
             EngineOut::KillUsers(resource) => self.kill_users(node, resource),
             EngineOut::Silence(services) => {
                 if !services.is_empty() {
@@ -96,6 +96,7 @@ impl World {
                     });
                 }
                 self.silence_services(node, services);
+                self.give_up_handed(node);
             }
             EngineOut::RoleChanged { resource, role } => {
                 let number = match role {
@@ -279,7 +280,7 @@ impl World {
                 let input = Box::new(agent::In::Swept(name));
                 self.after(SWEEP_US, What::ToAgent { node, boot: agent_boot, input });
             }
-            Out::FailLeft => self.give_up_all_left(node),
+            Out::FailLeft => self.fail_left(node),
             Out::Service { name, effect } => {
                 let resource = super::service_resource(&name);
                 let number = resource.0 as usize - 1;
@@ -290,6 +291,9 @@ impl World {
                 let machine = self.machine(node);
                 let footing = Footing { device_ok, barred: machine.silencer.barred != Time(0) };
                 self.judge_start(node, &name, &effect);
+                if let Effect::Report(report) = &effect {
+                    self.judge_goes_on(node, resource, report);
+                }
                 let machine = self.machine(node);
                 let (delay, id) = machine.services.start(&name, &effect, footing);
                 self.oracle.step(node, resource, &effect);
@@ -634,8 +638,9 @@ impl World {
             format!("#{request} {}", op_words(resource, &op))
         });
         let id = super::resource_id(resource);
-        // The kernel keeps what is asked of a left device.
-        if !self.machines[&node].left.contains_key(&id) {
+        // The kernel keeps what is asked of a left device, and of one that is about to be left.
+        let machine = &self.machines[&node];
+        if !machine.left.contains_key(&id) && machine.leaving.is_none() {
             let boot = self.machines[&node].engine_process.boot;
             self.to_engine(node, boot, EngineIn::Request { resource: id, request, op });
         }

@@ -5,11 +5,12 @@
 
 use super::Agent;
 use crate::clock::boot_now;
-use crate::raft::{ConsensusLog, View};
+use crate::raft::ConsensusLog;
 use crate::reconciler_thread::Input;
 use mainstay_api::engine::Request;
 use mainstay_api::rest::Accepted;
-use mainstay_types::{Code, Mode, NodeId, Problem, ServicePhase};
+use mainstay_control::reconciler::succession::services_stay;
+use mainstay_types::{Code, Problem};
 use std::time::Duration;
 
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -22,7 +23,10 @@ impl Agent {
     pub fn announce_successor(&self, within_ms: u64) -> Result<Accepted, Problem> {
         let member = self.member()?;
         let view = member.log.view();
-        services_stay(&view, member.identity.node)?;
+        services_stay(&view.state, member.identity.node).map_err(|why| {
+            let remedy = "Move the services away first, with `mainstay node upgrade --drain`.";
+            Problem::new(Code::NotInPlace, why, remedy)
+        })?;
         let announced = self.engine.request(Request::Successor { within_ms }, ASK_WITHIN);
         announced.map_err(|error| error.into_problem())?;
         let message = if within_ms == 0 {
@@ -34,27 +38,4 @@ impl Agent {
         };
         Ok(Accepted { revision: view.state.revision, message: message.into() })
     }
-}
-
-fn services_stay(view: &View, node: NodeId) -> Result<(), Problem> {
-    let refuse = |why: String| {
-        let remedy = "Move the services away first, with `mainstay node upgrade --drain`.";
-        Err(Problem::new(Code::NotInPlace, why, remedy))
-    };
-    let state = &view.state;
-    for resource in state.resources.values().filter(|resource| resource.record.primary == Some(node)) {
-        let name = &resource.name;
-        if resource.record.policy.mode() == Mode::B {
-            return refuse(format!("resource {name} is in mode B: what is only in memory would be lost"));
-        }
-        if resource.record.attached.is_some() {
-            return refuse(format!("resource {name} is attached to a node without a replica"));
-        }
-        let Some((service, on)) = state.service_of(resource.id) else { continue };
-        let phase = on.nodes.get(&node).map(|on| on.phase);
-        if phase.is_some_and(|phase| phase != ServicePhase::Running && !phase.is_silent()) {
-            return refuse(format!("service {service} does not run steadily here"));
-        }
-    }
-    Ok(())
 }

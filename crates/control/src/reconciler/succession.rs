@@ -22,11 +22,34 @@
 use crate::actions::ServiceObserved;
 use crate::state::State;
 use mainstay_silence::LEFT_MS_MAX;
-use mainstay_types::{Epoch, NodeId, ResourceId, ServicePhase, Time};
+use mainstay_types::{Epoch, Mode, NodeId, ResourceId, ServicePhase, Time};
 use std::collections::BTreeMap;
 
 /// How long services are kept, from the moment when the successor is announced.
 pub const KEPT_MS_MAX: u64 = LEFT_MS_MAX - 5000;
+
+/// Whether the services of a node can stay while its engine is replaced, by the state of the
+/// cluster. The engine says the same of its devices.
+///
+/// # Errors
+/// The reason why one of them cannot, in words.
+pub fn services_stay(state: &State, node: NodeId) -> Result<(), String> {
+    for resource in state.resources.values().filter(|resource| resource.record.primary == Some(node)) {
+        let name = &resource.name;
+        if resource.record.policy.mode() == Mode::B {
+            return Err(format!("resource {name} is in mode B: what is only in memory would be lost"));
+        }
+        if resource.record.attached.is_some() {
+            return Err(format!("resource {name} is attached to a node without a replica"));
+        }
+        let Some((service, on)) = state.service_of(resource.id) else { continue };
+        let phase = on.nodes.get(&node).map(|on| on.phase);
+        if phase.is_some_and(|phase| phase != ServicePhase::Running && !phase.is_silent()) {
+            return Err(format!("service {service} does not run steadily here"));
+        }
+    }
+    Ok(())
+}
 
 /// See the top of this file.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -78,6 +78,9 @@ impl Shard {
         if self.fenced || now >= guard_acts_at(self.lease_until) {
             return Err("this node has no lease".into());
         }
+        if self.left.deadline().is_some() {
+            return Err("devices of the engine before are not served again yet".into());
+        }
         if !self.clients.is_empty() {
             return Err("a resource without a replica here is attached to this node".into());
         }

@@ -110,6 +110,8 @@ bugs! {
     MissingEpochIgnored("R5"),
     /// A device that an engine left goes on waiting although another node has become primary.
     OtherPrimaryIgnored("R5"),
+    /// A service goes on in a later epoch, on other devices than those on which it began.
+    OtherDevicesGoOn("R5"),
     /// A write that failed with the epoch is sequenced in the next one.
     FailedWriteKept("R5"),
     /// A new primary serves before its epoch start is committed.
@@ -310,6 +312,8 @@ bugs! {
     /// A node that has given its role up, and does not know whether that counts, starts its service
     /// on the same record.
     GivenUpServes("R19"),
+    /// A service that waits for the next engine stays although the role is to go to another node.
+    KeptServiceStays("R19"),
     /// A step that could not be undone counts as undone.
     FailedUndoCounts("R19"),
     /// A service that could not be killed counts as silent.
