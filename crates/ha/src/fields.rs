@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-pub(crate) const FIELDS: [Field; 88] = [
+pub(crate) const FIELDS: [Field; 94] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -88,6 +88,8 @@ pub(crate) const FIELDS: [Field; 88] = [
     ("process[].probe.mariadb.password_file", "a string", "password_file = \"/etc/mainstay/probe.password\""),
     ("process[].probe.mariadb.statement", "a string", "statement = \"SELECT 1\""),
     ("process[].probe.mariadb.write_table", "a string", "write_table = \"mainstay.probe\""),
+    ("process[].probe.mariadb.tls", "true or false", "tls = true"),
+    ("process[].probe.mariadb.ca_file", "a string", "ca_file = \"/etc/mainstay/database-ca.pem\""),
     ("process[].probe.mysql", "a table", "probe = { mysql = { socket = \"/run/mysqld/mysqld.sock\" } }"),
     (
         "process[].probe.mysql.socket",
@@ -99,6 +101,8 @@ pub(crate) const FIELDS: [Field; 88] = [
     ("process[].probe.mysql.password_file", "a string", "password_file = \"/etc/mainstay/probe.password\""),
     ("process[].probe.mysql.statement", "a string", "statement = \"SELECT 1\""),
     ("process[].probe.mysql.write_table", "a string", "write_table = \"mainstay.probe\""),
+    ("process[].probe.mysql.tls", "true or false", "tls = true"),
+    ("process[].probe.mysql.ca_file", "a string", "ca_file = \"/etc/mainstay/database-ca.pem\""),
     ("process[].probe.postgresql", "a table", "probe = { postgresql = { socket = \"/run/postgresql\" } }"),
     (
         "process[].probe.postgresql.socket",
@@ -119,6 +123,8 @@ pub(crate) const FIELDS: [Field; 88] = [
     ("process[].probe.postgresql.database", "a string", "database = \"postgres\""),
     ("process[].probe.postgresql.statement", "a string", "statement = \"SELECT 1\""),
     ("process[].probe.postgresql.write_table", "a string", "write_table = \"public.mainstay_probe\""),
+    ("process[].probe.postgresql.tls", "true or false", "tls = true"),
+    ("process[].probe.postgresql.ca_file", "a string", "ca_file = \"/etc/mainstay/database-ca.pem\""),
     ("process[].probe.postgresql.port", "the number of a port", "port = 5433"),
     ("process[].probe.tcp", "a string or a table", "probe = { tcp = \"127.0.0.1:3306\" }"),
     ("process[].probe.http", "a string or a table", "probe = { http = \"http://127.0.0.1:8080/health\" }"),

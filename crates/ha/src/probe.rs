@@ -80,6 +80,13 @@ pub struct MysqlProbe {
     /// that exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_table: Option<String>,
+    /// Log in through TLS 1.3 only. Needs `address`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub tls: bool,
+    /// Absolute path of a file with the certificates of the authority that the server's certificate
+    /// has to be of, in PEM. Without it any certificate is taken. Needs `tls`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<String>,
 }
 
 /// A login to PostgreSQL.
@@ -110,6 +117,12 @@ pub struct PostgresqlProbe {
     /// The probe makes the table in a schema that exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_table: Option<String>,
+    /// As for MariaDB.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub tls: bool,
+    /// As for MariaDB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<String>,
 }
 
 /// A connection. The kernel takes connections on behalf of a process that stands still, so without
@@ -128,7 +141,7 @@ pub struct TcpProbe {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpProbe {
-    /// `http://host:port/path`, without TLS. Redirects are not followed.
+    /// `http://host:port/path` or `https://host:port/path`. Redirects are not followed.
     pub url: String,
     /// A status, such as `200`, or a range of them, such as `200-399`.
     #[serde(default = "default_status")]
@@ -136,6 +149,9 @@ pub struct HttpProbe {
     /// Text somewhere in the first 64 KiB of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
+    /// As for MariaDB, for a URL that begins with `https:`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<String>,
 }
 
 /// Exit codes of `mainstay probe`.
@@ -159,6 +175,11 @@ pub struct HttpTarget<'a> {
     pub port: u16,
     /// Path and query, which begin with `/`.
     pub path: &'a str,
+    pub tls: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn default_statement() -> String {
@@ -180,6 +201,8 @@ impl Default for MysqlProbe {
             password_file: None,
             statement: default_statement(),
             write_table: None,
+            tls: false,
+            ca_file: None,
         }
     }
 }
@@ -195,6 +218,8 @@ impl Default for PostgresqlProbe {
             database: default_database(),
             statement: default_statement(),
             write_table: None,
+            tls: false,
+            ca_file: None,
         }
     }
 }
@@ -207,7 +232,7 @@ impl From<&str> for TcpProbe {
 
 impl From<&str> for HttpProbe {
     fn from(url: &str) -> Self {
-        Self { url: url.into(), status: default_status(), expect: None }
+        Self { url: url.into(), status: default_status(), expect: None, ca_file: None }
     }
 }
 
@@ -272,6 +297,7 @@ impl MysqlProbe {
             }
         }
         login_fields(field, self.user.as_ref(), self.password_file.as_ref(), &self.statement)?;
+        tls_fields(field, self.tls, self.ca_file.as_ref(), self.address.is_some())?;
         table_field(field, self.write_table.as_ref(), "mainstay.probe")
     }
 }
@@ -313,6 +339,7 @@ impl PostgresqlProbe {
             ));
         }
         login_fields(field, self.user.as_ref(), self.password_file.as_ref(), &self.statement)?;
+        tls_fields(field, self.tls, self.ca_file.as_ref(), self.address.is_some())?;
         name_field(&format!("{field}.database"), &self.database, "postgres")?;
         table_field(field, self.write_table.as_ref(), "public.mainstay_probe")
     }
@@ -329,7 +356,9 @@ impl HttpProbe {
     /// The parts of `url`, if it is one that a probe can ask.
     #[must_use]
     pub fn target(&self) -> Option<HttpTarget<'_>> {
-        let rest = self.url.strip_prefix("http://")?;
+        let secured = self.url.strip_prefix("https://");
+        let tls = secured.is_some();
+        let rest = secured.or_else(|| self.url.strip_prefix("http://"))?;
         let plain = |b: u8| b.is_ascii_graphic() && b != b'#';
         if self.url.len() > PATH_BYTES_MAX || !rest.bytes().all(plain) {
             return None;
@@ -340,10 +369,10 @@ impl HttpProbe {
             host_and_port(authority)?
         } else {
             let bare = authority.strip_prefix('[').map_or(Some(authority), |host| host.strip_suffix(']'))?;
-            (bare, 80)
+            (bare, if tls { 443 } else { 80 })
         };
         let strange = |c: char| matches!(c, '[' | ']' | '@' | '?' | '\\');
-        (!host.is_empty() && !host.contains(strange)).then_some(HttpTarget { authority, host, port, path })
+        (!host.is_empty() && !host.contains(strange)).then_some(HttpTarget { authority, host, port, path, tls })
     }
 
     /// Statuses that count as healthy.
@@ -356,12 +385,7 @@ impl HttpProbe {
 
     fn validate(&self, field: &str) -> Result<(), SpecError> {
         if self.target().is_none() {
-            let remedy = if self.url.starts_with("https:") {
-                "a probe does not speak TLS yet: name a page without it, for example `http://127.0.0.1:8080/health`, or \
-                 use a command"
-            } else {
-                "write it like \"http://127.0.0.1:8080/health\", without user, password and '#'"
-            };
+            let remedy = "write it like \"http://127.0.0.1:8080/health\", without user, password and '#'";
             let problem = format!("{:?} is not a URL that a probe can ask", self.url);
             return Err(SpecError::new(format!("{field}.url"), problem, remedy));
         }
@@ -372,6 +396,8 @@ impl HttpProbe {
                 "write it like \"200\" or \"200-399\"",
             ));
         }
+        let secured = self.target().is_some_and(|target| target.tls);
+        tls_fields(field, secured, self.ca_file.as_ref(), true)?;
         expect_field(field, self.expect.as_ref())
     }
 }
@@ -443,6 +469,28 @@ fn name_field(field: &str, name: &str, example: &str) -> Result<(), SpecError> {
     }
     let problem = format!("{name:?} is not a name of 1 to {NAME_BYTES_MAX} bytes");
     Err(SpecError::new(field, problem, format!("write it like \"{example}\"")))
+}
+
+/// `can_have`: the probe connects in a way that may be secured.
+fn tls_fields(field: &str, tls: bool, ca_file: Option<&String>, can_have: bool) -> Result<(), SpecError> {
+    if tls && !can_have {
+        return Err(SpecError::new(
+            format!("{field}.tls"),
+            "the probe uses a socket, which no other machine can see",
+            "leave tls out, or name the address of the server in the place of its socket",
+        ));
+    }
+    let Some(path) = ca_file else { return Ok(()) };
+    let field = format!("{field}.ca_file");
+    if !tls {
+        let problem = "certificates are compared with TLS only";
+        return Err(SpecError::new(field, problem, "write `tls = true` too, or a URL that begins with https://"));
+    }
+    if !path.starts_with('/') || !is_plain(path, PATH_BYTES_MAX) {
+        let problem = format!("{path:?} is not an absolute path");
+        return Err(SpecError::new(field, problem, "write it like \"/etc/mainstay/database-ca.pem\""));
+    }
+    Ok(())
 }
 
 fn login_fields(
@@ -520,6 +568,9 @@ mod tests {
             "{ tcp = { address = '127.0.0.1:22', expect = 'SSH-' } }",
             "{ http = 'http://127.0.0.1:8080/health' }",
             "{ http = { url = 'http://[::1]/', status = '204', expect = 'ok' } }",
+            "{ http = { url = 'https://db.example/', ca_file = '/etc/ca.pem' } }",
+            "{ mariadb = { address = 'a:1', tls = true } }",
+            "{ postgresql = { address = 'a:1', tls = true, ca_file = '/etc/ca.pem' } }",
             "{ command = ['/bin/true'] }",
         ] {
             let probe = read(text).unwrap();
@@ -567,7 +618,13 @@ mod tests {
             ("{ postgresql = { socket = '/s', database = '' } }", "probe.postgresql.database"),
             ("{ tcp = '22' }", "probe.tcp.address"),
             ("{ tcp = { address = 'a:1', expect = '' } }", "probe.tcp.expect"),
-            ("{ http = 'https://a/' }", "probe.http.url"),
+            ("{ mysql = { socket = '/s', tls = true } }", "probe.mysql.tls"),
+            ("{ mysql = { address = 'a:1', ca_file = '/p' } }", "probe.mysql.ca_file"),
+            ("{ mysql = { address = 'a:1', tls = true, ca_file = 'p' } }", "probe.mysql.ca_file"),
+            ("{ postgresql = { socket = '/s', tls = true } }", "probe.postgresql.tls"),
+            ("{ postgresql = { address = 'a:1', ca_file = '/p' } }", "probe.postgresql.ca_file"),
+            ("{ http = { url = 'http://a/', ca_file = '/p' } }", "probe.http.ca_file"),
+            ("{ http = 'https:///' }", "probe.http.url"),
             ("{ http = 'http://' }", "probe.http.url"),
             ("{ http = 'http://a:0/' }", "probe.http.url"),
             ("{ http = 'http://user:secret@a/' }", "probe.http.url"),
@@ -593,6 +650,8 @@ mod tests {
         assert_eq!(target("http://a:8080/x?y=1"), Some(("a".into(), 8080, "/x?y=1".into())));
         assert_eq!(target("http://[::1]/"), Some(("::1".into(), 80, "/".into())));
         assert_eq!(target("http://[::1]:81"), Some(("::1".into(), 81, "/".into())));
+        assert_eq!(target("https://a/x"), Some(("a".into(), 443, "/x".into())));
+        assert_eq!(target("https://a:8443/"), Some(("a".into(), 8443, "/".into())));
         for bad in ["http://[::1", "http://a:x/", "http://a?b", "ftp://a/", "a", "http://a/#b"] {
             assert_eq!(target(bad), None, "{bad}");
         }

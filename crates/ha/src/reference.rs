@@ -80,7 +80,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ),
     (
         "process[].probe.http",
-        "A request. As a table with `url`, `status` and `expect`: the status, and a text in the answer.",
+        "A request. As a table with `url`, `status`, `expect` and `ca_file`: the status, a text in the answer, and for an `https` URL the certificates of the authority.",
     ),
     (
         "process[].probe.command",
@@ -135,6 +135,12 @@ const OF_DATABASES: &[(&str, &str, &str)] = &[
     ("database", "`\"postgres\"`", "Database."),
     ("statement", "`\"SELECT 1\"`", "Statement that has to succeed."),
     ("write_table", "", "Table of which one row is replaced, to find a database that cannot write."),
+    ("tls", "`false`", "Log in through TLS 1.3 only. It needs `address`."),
+    (
+        "ca_file",
+        "",
+        "Certificates of the authority that the server's certificate has to be of, in PEM. Without it any certificate is taken. It needs `tls`.",
+    ),
     ("port", "`5432`", "Port that is part of the name of the socket."),
 ];
 

@@ -13,14 +13,14 @@ use tokio::net::{TcpStream, UnixStream};
 const QUEUE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Both directions of a connection.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// A connection to a server.
 pub struct Connection {
     pub stream: Box<dyn Stream>,
-    /// Whether no other machine can see the bytes.
-    pub is_local: bool,
+    /// Whether nobody but the server can see the bytes.
+    pub is_secret: bool,
     /// The server's place, in words.
     pub place: String,
 }
@@ -31,11 +31,11 @@ impl Connection {
         match (socket, address) {
             (Some(path), _) => {
                 let stream = Box::new(open_socket(&path, stage).await?);
-                Ok(Self { stream, is_local: true, place: path })
+                Ok(Self { stream, is_secret: true, place: path })
             }
             (None, Some(address)) => {
                 let stream = Box::new(open_address(address, stage).await?);
-                Ok(Self { stream, is_local: false, place: address.to_owned() })
+                Ok(Self { stream, is_secret: false, place: address.to_owned() })
             }
             (None, None) => Err(Outcome::Unhealthy("neither a socket nor an address is named".into())),
         }

@@ -1,7 +1,8 @@
 //! A page: its status, and a text in it.
 
-use crate::connection::open_address;
+use crate::connection::{Connection, open_address};
 use crate::stage::Stage;
+use crate::tls::Tls;
 use crate::words::quoted;
 use crate::{Outcome, Probed};
 use bytes::Bytes;
@@ -19,7 +20,8 @@ pub async fn probe(probe: &HttpProbe, stage: &Stage) -> Probed<String> {
     let wrong = |why: &str| Outcome::Unhealthy(format!("{url}: {why}"));
     let target = probe.target().ok_or_else(|| wrong("this is not a URL that a probe can ask"))?;
     let statuses = probe.statuses().ok_or_else(|| wrong("the statuses are not readable"))?;
-    let mut response = ask(url, target, stage).await?;
+    let tls = if target.tls { Some(Tls::read(probe.ca_file.as_ref()).await?) } else { None };
+    let mut response = ask(url, target, tls.as_ref(), stage).await?;
     let status = response.status().as_u16();
     if !statuses.contains(&status) {
         let text = format!("the status is {status}, and {} is expected", probe.status);
@@ -54,15 +56,24 @@ fn contains(page: &[u8], text: &[u8]) -> bool {
     page.windows(text.len().max(1)).any(|part| part == text)
 }
 
-async fn ask(url: &str, target: HttpTarget<'_>, stage: &Stage) -> Probed<Response<Incoming>> {
+async fn ask(
+    url: &str,
+    target: HttpTarget<'_>,
+    tls: Option<&Tls>,
+    stage: &Stage,
+) -> Probed<Response<Incoming>> {
     let wrong = |why: String| Outcome::Unhealthy(format!("{url}: {why}"));
-    let HttpTarget { authority, host, port, path } = target;
+    let HttpTarget { authority, host, port, path, .. } = target;
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let stream = open_address(&address, stage).await?;
+    let stream = Box::new(open_address(&address, stage).await?);
+    let mut connection = Connection { stream, is_secret: false, place: address.clone() };
+    if let Some(tls) = tls {
+        connection.secure(tls, stage).await?;
+    }
     stage.reach(format!("{address} takes connections, but did not answer the request"));
     let no_http = |error: hyper::Error| wrong(format!("the answer is not HTTP, or it broke off: {error}"));
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+        hyper::client::conn::http1::handshake(TokioIo::new(connection.stream)).await.map_err(no_http)?;
     tokio::spawn(connection);
     let request = Request::get(path)
         .header(header::HOST, authority)

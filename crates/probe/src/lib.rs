@@ -20,6 +20,7 @@ mod postgresql;
 mod reader;
 mod stage;
 mod tcp;
+mod tls;
 mod words;
 
 use mainstay_ha::{Probe, ProbeExit};

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{SHORT, Server, free_port, healthy, look, look_within, mariadb, own_address, unhealthy};
+use support::{Certificates, SHORT, Server, free_port, healthy, look, look_within, mariadb, own_address, unhealthy};
 
 const ACCOUNTS: &str = "CREATE DATABASE mainstay;
 CREATE USER probe@'%' IDENTIFIED BY 'secret';
@@ -20,6 +20,55 @@ CREATE USER modern@'%' IDENTIFIED VIA ed25519 USING PASSWORD('secret');
 /// A probe through the socket.
 fn through(server: &Server, more: &str) -> String {
     format!(r#"{{"mariadb":{{"socket":"{}"{more}}}}}"#, server.path("sock"))
+}
+
+#[test]
+fn a_login_to_mariadb_through_tls_checks_the_certificate_if_it_has_an_authority() {
+    let certificates = Certificates::make();
+    let (certificate, key) = certificates.for_server();
+    let port = free_port("127.0.0.1");
+    let options = [
+        "--bind-address=127.0.0.1".into(),
+        format!("--port={port}"),
+        "--skip-name-resolve".into(),
+        format!("--ssl-cert={certificate}"),
+        format!("--ssl-key={key}"),
+    ];
+    let accounts = "CREATE USER probe@'%' IDENTIFIED BY 'secret' REQUIRE SSL;\n";
+    let Some(server) = mariadb(accounts, &options) else { return };
+    let secret = server.password_file("secret", "secret");
+    let probe = |host: &str, more: &str| {
+        look(&format!(
+            r#"{{"mariadb":{{"address":"{host}:{port}","user":"probe","password_file":"{secret}"{more}}}}}"#
+        ))
+    };
+    let ca = |name: &str| format!(r#","tls":true,"ca_file":"{}""#, certificates.path(name));
+    healthy(&probe("127.0.0.1", r#","tls":true"#));
+    healthy(&probe("127.0.0.1", &ca("ca.pem")));
+    let seen = look(&format!(
+        r#"{{"mariadb":{{"address":"127.0.0.1:{port}","user":"probe","password_file":"{secret}","tls":true,
+        "statement":"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'x'"}}}}"#
+    ));
+    unhealthy(&seen, &["the statement failed", "1644"]);
+    // The account wants TLS.
+    unhealthy(&probe("127.0.0.1", ""), &["1045"]);
+    unhealthy(&probe("127.0.0.1", &ca("other-ca.pem")), &["certificate is refused", "other-ca.pem"]);
+    unhealthy(&probe("localhost", &ca("ca.pem")), &["certificate is refused", "names"]);
+    healthy(&probe("localhost", r#","tls":true"#));
+    unhealthy(&probe("127.0.0.1", &ca("key.pem")), &["none in PEM form"]);
+    unhealthy(&probe("127.0.0.1", &ca("nowhere.pem")), &["nowhere.pem", "cannot be used"]);
+}
+
+#[test]
+fn a_mariadb_without_tls_is_told_as_such() {
+    let port = free_port("127.0.0.1");
+    let options = ["--bind-address=127.0.0.1".into(), format!("--port={port}"), "--skip-ssl".into()];
+    let Some(server) = mariadb("", &options) else { return };
+    let secret = server.password_file("secret", "secret");
+    let probe = format!(
+        r#"{{"mariadb":{{"address":"127.0.0.1:{port}","user":"probe","password_file":"{secret}","tls":true}}}}"#
+    );
+    unhealthy(&look(&probe), &["offers no TLS", "ssl_cert"]);
 }
 
 #[test]

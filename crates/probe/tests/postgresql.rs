@@ -5,7 +5,7 @@ mod support;
 use mainstay_probe::Outcome;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
-use support::{PostgresqlData, SHORT, Server, free_port, healthy, look, look_within, unhealthy};
+use support::{Certificates, PostgresqlData, SHORT, Server, free_port, healthy, look, look_within, unhealthy};
 
 /// A probe through the socket.
 fn through(server: &Server, port: u16, more: &str) -> String {
@@ -67,6 +67,47 @@ fn postgresql_is_healthy_by_the_user_of_the_system_and_by_every_kind_of_password
         &["asks for data"],
     );
     unhealthy(&look(&through(&server, port - 1, "")), &["no such socket"]);
+}
+
+#[test]
+fn a_login_to_postgresql_through_tls_checks_the_certificate_if_it_has_an_authority() {
+    let Some(data) = PostgresqlData::make() else { return };
+    let certificates = Certificates::make();
+    data.write("server.crt", &certificates.read("cert.pem"));
+    data.write("server.key", &certificates.read("key.pem"));
+    let rules = data.path("data/pg_hba.conf");
+    let before = std::fs::read_to_string(&rules).unwrap();
+    // A login with the password itself, through TLS only.
+    let first = "hostssl all clear 127.0.0.1/32 password\nhostnossl all clear 127.0.0.1/32 reject\n";
+    data.write("pg_hba.conf", &format!("{first}{before}"));
+    let port = free_port("127.0.0.1");
+    let server = data.start(port, &["ssl=on"], "healthy");
+    run(&server, port, &["CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE probe LOGIN PASSWORD 'secret'"]);
+    let secret = server.password_file("secret", "secret");
+    let probe = |user: &str, more: &str| {
+        look(&format!(
+            r#"{{"postgresql":{{"address":"127.0.0.1:{port}","user":"{user}","password_file":"{secret}"{more}}}}}"#
+        ))
+    };
+    let ca = |name: &str| format!(r#","tls":true,"ca_file":"{}""#, certificates.path(name));
+    healthy(&probe("probe", r#","tls":true"#));
+    healthy(&probe("probe", &ca("ca.pem")));
+    healthy(&probe("clear", &ca("ca.pem")));
+    unhealthy(&probe("clear", r#","tls":true"#), &["certificate is checked", "ca_file"]);
+    unhealthy(&probe("clear", ""), &["28000"]);
+    unhealthy(&probe("probe", &ca("other-ca.pem")), &["certificate is refused", "other-ca.pem"]);
+}
+
+#[test]
+fn a_postgresql_without_tls_is_told_as_such() {
+    let Some(data) = PostgresqlData::make() else { return };
+    let port = free_port("127.0.0.1");
+    let server = data.start(port, &[], "healthy");
+    let secret = server.password_file("secret", "secret");
+    let probe = format!(
+        r#"{{"postgresql":{{"address":"127.0.0.1:{port}","user":"probe","password_file":"{secret}","tls":true}}}}"#
+    );
+    unhealthy(&look(&probe), &["offers no TLS", "ssl = on"]);
 }
 
 #[test]

@@ -97,7 +97,7 @@ enum Kind {
         #[arg(long, value_name = "TEXT")]
         expect: Option<String>,
     },
-    /// Ask for a page, without TLS. Redirects are not followed.
+    /// Ask for a page, with TLS if its URL begins with https. Redirects are not followed.
     Http {
         /// The page, for example http://127.0.0.1:8080/health.
         url: String,
@@ -107,6 +107,10 @@ enum Kind {
         /// Text that the first 64 KiB of the page contain.
         #[arg(long, value_name = "TEXT")]
         expect: Option<String>,
+        /// Certificates of the authority that the server's certificate has to be of, in PEM
+        /// [default: any certificate is taken]
+        #[arg(long, value_name = "FILE")]
+        ca_file: Option<String>,
     },
     /// Run a program without a shell. Exit code 0 is healthy, and every other one is unhealthy.
     Command {
@@ -125,6 +129,13 @@ struct LoginArgs {
     /// it no password is sent.
     #[arg(long, value_name = "FILE")]
     password_file: Option<String>,
+    /// Log in through TLS 1.3 only.
+    #[arg(long, requires = "address")]
+    tls: bool,
+    /// Certificates of the authority that the server's certificate has to be of, in PEM. Without
+    /// it any certificate is taken.
+    #[arg(long, requires = "tls", value_name = "FILE")]
+    ca_file: Option<String>,
     /// One statement to run. Its rows are not looked at.
     #[arg(long, default_value = "SELECT 1", value_name = "SQL")]
     statement: String,
@@ -178,16 +189,16 @@ fn timeout(text: &str) -> Result<u64, String> {
 impl From<MysqlArgs> for MysqlProbe {
     fn from(args: MysqlArgs) -> Self {
         let MysqlArgs { socket, address, login, write_table } = args;
-        let LoginArgs { user, password_file, statement } = login;
-        Self { socket, address, user, password_file, statement, write_table }
+        let LoginArgs { user, password_file, tls, ca_file, statement } = login;
+        Self { socket, address, user, password_file, statement, write_table, tls, ca_file }
     }
 }
 
 impl From<PostgresqlArgs> for PostgresqlProbe {
     fn from(args: PostgresqlArgs) -> Self {
         let PostgresqlArgs { socket, address, port, login, database, write_table } = args;
-        let LoginArgs { user, password_file, statement } = login;
-        Self { socket, address, port, user, password_file, database, statement, write_table }
+        let LoginArgs { user, password_file, tls, ca_file, statement } = login;
+        Self { socket, address, port, user, password_file, database, statement, write_table, tls, ca_file }
     }
 }
 
@@ -198,7 +209,9 @@ impl From<Kind> for Probe {
             Kind::Mysql(args) => Self::Mysql(args.into()),
             Kind::Postgresql(args) => Self::Postgresql(args.into()),
             Kind::Tcp { address, expect } => Self::Tcp(TcpProbe { address, expect }),
-            Kind::Http { url, status, expect } => Self::Http(HttpProbe { url, status, expect }),
+            Kind::Http { url, status, expect, ca_file } => {
+                Self::Http(HttpProbe { url, status, expect, ca_file })
+            }
             Kind::Command { command } => Self::Command(command),
         }
     }

@@ -21,14 +21,14 @@ pub enum Reply {
     Wait,
     /// The server wants the password itself.
     Password,
-    /// The server wants the password itself, and other machines may listen.
+    /// The server wants the password itself, and others may listen.
     NeedsSecrecy,
     /// The account has another plugin.
     Switch { to: String, data: Vec<u8> },
 }
 
 /// The next step after a packet of the server that is no error. `plugin`: the one in use.
-pub fn next(packet: &[u8], plugin: &str, is_local: bool) -> Option<Reply> {
+pub fn next(packet: &[u8], plugin: &str, is_secret: bool) -> Option<Reply> {
     let mut reader = Reader(packet);
     match reader.u8()? {
         0 => Some(Reply::Done),
@@ -42,7 +42,7 @@ pub fn next(packet: &[u8], plugin: &str, is_local: bool) -> Option<Reply> {
         }
         1 if plugin == SHA2 => match reader.u8()? {
             3 => Some(Reply::Wait),
-            4 if is_local => Some(Reply::Password),
+            4 if is_secret => Some(Reply::Password),
             4 => Some(Reply::NeedsSecrecy),
             _ => None,
         },

@@ -8,6 +8,7 @@ mod packet;
 use crate::connection::Connection;
 use crate::login::Login;
 use crate::stage::Stage;
+use crate::tls::Tls;
 use crate::words::quoted;
 use crate::{Outcome, Probed};
 use auth::Reply;
@@ -42,6 +43,7 @@ pub async fn probe(kind: &str, probe: &MysqlProbe, stage: &Stage) -> Probed<Stri
     let began = Instant::now();
     stage.reach("the name of the user and the password file could not be read");
     let login = Login::read(probe.user.as_ref(), probe.password_file.as_ref()).await?;
+    let tls = if probe.tls { Some(Tls::read(probe.ca_file.as_ref()).await?) } else { None };
     let connection = Connection::open(probe.socket.clone(), probe.address.as_deref(), stage).await?;
     let mut session = Session {
         kind,
@@ -49,6 +51,7 @@ pub async fn probe(kind: &str, probe: &MysqlProbe, stage: &Stage) -> Probed<Stri
         packets: Packets::new(connection),
         probe,
         login: &login,
+        tls: tls.as_ref(),
         stage,
     };
     let version = session.log_in().await?;
@@ -65,6 +68,7 @@ struct Session<'a> {
     packets: Packets,
     probe: &'a MysqlProbe,
     login: &'a Login,
+    tls: Option<&'a Tls>,
     stage: &'a Stage,
 }
 
@@ -96,8 +100,15 @@ impl Session<'_> {
             return Err(self.refused(&error));
         }
         let greeting = Greeting::read(&first).ok_or_else(|| self.not_understood())?;
+        if let Some(tls) = self.tls {
+            if !greeting.has_tls {
+                return Err(self.wrong("the server offers no TLS: set ssl_cert and ssl_key there"));
+            }
+            self.packets.send(&packet::begin_login(true)).await?;
+            self.packets.connection.secure(tls, self.stage).await?;
+        }
         self.stage.reach(format!("{} does not answer the login of {:?}", self.place, self.login.user));
-        let is_local = self.packets.connection.is_local;
+        let is_secret = self.packets.connection.is_secret;
         let mut plugin = greeting.plugin.clone();
         let mut scramble = greeting.scramble;
         let known = auth::reply(&plugin, self.login.password(), &scramble);
@@ -106,13 +117,13 @@ impl Session<'_> {
             plugin = auth::NATIVE.into();
         }
         let answer = auth::reply(&plugin, self.login.password(), &scramble).unwrap_or_default();
-        self.packets.send(&packet::login(&self.login.user, &answer, &plugin)).await?;
+        self.packets.send(&packet::login(&self.login.user, &answer, &plugin, self.tls.is_some())).await?;
         for _ in 0..LOGIN_PACKETS_MAX {
             let packet = self.packet().await?;
             if let Some(error) = ServerError::read(&packet) {
                 return Err(self.refused(&error));
             }
-            match auth::next(&packet, &plugin, is_local) {
+            match auth::next(&packet, &plugin, is_secret) {
                 Some(Reply::Done) => return Ok(greeting.version),
                 Some(Reply::Wait) => {}
                 Some(Reply::Password) => {
@@ -133,8 +144,8 @@ impl Session<'_> {
                 Some(Reply::NeedsSecrecy) => {
                     self.decline().await;
                     return Err(self.wrong(format!(
-                        "the server wants the password of {:?} over TLS, which the probe does not speak yet: name the \
-                         server's socket, or let the account log in by mysql_native_password",
+                        "the server wants the password of {:?} itself, which the probe sends only through a socket or to a \
+                         server whose certificate is checked: name the server's socket, or set tls and ca_file",
                         self.login.user
                     )));
                 }
@@ -193,7 +204,7 @@ impl Session<'_> {
                 format!("no account may log in from this host: create {user:?} for it, or name the server's socket")
             }
             ER_SECURE_TRANSPORT_REQUIRED => {
-                "the server wants TLS, which the probe does not speak yet: name the server's socket".into()
+                "the server wants TLS: set tls in the probe, or name the server's socket".into()
             }
             ER_SERVER_ISNT_AVAILABLE => {
                 return Outcome::Recovering(format!("{place}: the server is starting up ({error})"));

@@ -19,6 +19,8 @@ const END_BYTES: usize = 9;
 /// Bytes with which a client says what it can do: long passwords, protocol 4.1, transactions,
 /// scrambles of 20 bytes, and plugins.
 const CAPABILITIES: u32 = 0x1 | 0x200 | 0x2000 | 0x8000 | 0x8_0000;
+/// Both sides go on with TLS after a shortened login.
+const TLS: u32 = 0x800;
 /// Largest packet that the client announces, in bytes.
 const PACKET_BYTES_MAX: u32 = 16 << 20;
 /// utf8mb4_general_ci, which both servers have.
@@ -119,6 +121,7 @@ pub struct Greeting {
     pub scramble: Vec<u8>,
     /// Name of the plugin that accounts have by default.
     pub plugin: String,
+    pub has_tls: bool,
 }
 
 impl Greeting {
@@ -132,24 +135,35 @@ impl Greeting {
         let version = quoted(version.strip_prefix(b"5.5.5-").unwrap_or(version));
         reader.bytes(4)?;
         let mut scramble = reader.bytes(8)?.to_vec();
-        reader.bytes(1 + 2 + 1 + 2 + 2)?;
+        reader.bytes(1)?;
+        let has_tls = u32::from(reader.u16_le()?) & TLS != 0;
+        reader.bytes(1 + 2 + 2)?;
         let length = reader.u8()?;
         reader.bytes(10)?;
         // At least 13 bytes, the last of which is a zero.
         let second = reader.bytes(usize::from(length.saturating_sub(8).max(13)))?;
         scramble.extend_from_slice(second.strip_suffix(b"\0").unwrap_or(second));
         let plugin = reader.zero_ended().unwrap_or(reader.0);
-        Some(Self { version, scramble, plugin: String::from_utf8_lossy(plugin).into_owned() })
+        let plugin = String::from_utf8_lossy(plugin).into_owned();
+        Some(Self { version, scramble, plugin, has_tls })
     }
 }
 
-/// The client's answer to the greeting.
-pub fn login(user: &str, answer: &[u8], plugin: &str) -> Vec<u8> {
+/// The begin of the client's answer to the greeting. With TLS it is sent alone first, and the
+/// handshake follows.
+pub fn begin_login(with_tls: bool) -> Vec<u8> {
+    let capabilities = CAPABILITIES | if with_tls { TLS } else { 0 };
     let mut payload = Vec::new();
-    payload.extend_from_slice(&CAPABILITIES.to_le_bytes());
+    payload.extend_from_slice(&capabilities.to_le_bytes());
     payload.extend_from_slice(&PACKET_BYTES_MAX.to_le_bytes());
     payload.push(CHARACTER_SET);
     payload.extend_from_slice(&[0; 23]);
+    payload
+}
+
+/// The client's answer to the greeting.
+pub fn login(user: &str, answer: &[u8], plugin: &str, with_tls: bool) -> Vec<u8> {
+    let mut payload = begin_login(with_tls);
     payload.extend_from_slice(user.as_bytes());
     payload.push(0);
     // Scrambles have at most 32 bytes.
@@ -209,6 +223,12 @@ mod tests {
         assert_eq!(read.version, "10.11.19-MariaDB");
         assert_eq!(read.scramble, b"abcdefghijklmnopqrst");
         assert_eq!(read.plugin, "mysql_native_password");
+        assert!(!read.has_tls);
+        let mut with_tls = greeting();
+        // The capabilities follow the first part of the scramble and a zero.
+        let at = with_tls.windows(8).position(|part| part == b"abcdefgh").unwrap() + 9;
+        with_tls[at + 1] |= 0x08;
+        assert!(Greeting::read(&with_tls).unwrap().has_tls);
     }
 
     #[test]

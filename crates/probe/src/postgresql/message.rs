@@ -9,6 +9,8 @@ use tokio::io::AsyncReadExt;
 
 /// Version 3.0 of the protocol, which all servers since 2003 speak.
 const VERSION: u32 = 3 << 16;
+/// The body of a request for TLS.
+pub const TLS_WANTED: [u8; 4] = 80_877_103_u32.to_be_bytes();
 /// Begin of a body that is kept, in bytes: enough for an error and every message of a login.
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Longest body, in bytes. The server allows no longer one.
@@ -42,6 +44,13 @@ impl Messages {
     async fn read(&mut self, into: &mut [u8]) -> Probed<()> {
         let read = self.connection.stream.read_exact(into).await;
         read.map(drop).map_err(|error| broken(&self.connection.place, &error))
+    }
+
+    /// One byte, which is not a message.
+    pub async fn letter(&mut self) -> Probed<u8> {
+        let mut letter = [0];
+        self.read(&mut letter).await?;
+        Ok(letter[0])
     }
 
     /// The next message.

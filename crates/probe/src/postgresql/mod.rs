@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::login::Login;
 use crate::reader::Reader;
 use crate::stage::Stage;
+use crate::tls::Tls;
 use crate::words::quoted;
 use crate::{Outcome, Probed};
 use mainstay_ha::PostgresqlProbe;
@@ -39,6 +40,7 @@ pub async fn probe(probe: &PostgresqlProbe, stage: &Stage) -> Probed<String> {
     let began = Instant::now();
     stage.reach("the name of the user and the password file could not be read");
     let login = Login::read(probe.user.as_ref(), probe.password_file.as_ref()).await?;
+    let tls = if probe.tls { Some(Tls::read(probe.ca_file.as_ref()).await?) } else { None };
     let connection = Connection::open(probe.socket_path(), probe.address.as_deref(), stage).await?;
     let mut session = Session {
         place: connection.place.clone(),
@@ -47,6 +49,9 @@ pub async fn probe(probe: &PostgresqlProbe, stage: &Stage) -> Probed<String> {
         login: &login,
         stage,
     };
+    if let Some(tls) = &tls {
+        session.secure(tls).await?;
+    }
     let version = session.log_in().await?;
     let done = session.statements().await;
     session.messages.connection.part(&TERMINATE).await;
@@ -73,6 +78,18 @@ impl Session<'_> {
 
     fn not_understood(&self) -> Outcome {
         self.wrong("the answer is not one of PostgreSQL: is another program there?")
+    }
+
+    /// Asks for TLS, which a server of this protocol answers with one letter.
+    async fn secure(&mut self, tls: &Tls) -> Probed<()> {
+        self.stage.reach(format!("{} took the connection, but did not say whether it has TLS", self.place));
+        self.messages.send(None, &message::TLS_WANTED).await?;
+        match self.messages.letter().await? {
+            b'S' => self.messages.connection.secure(tls, self.stage).await,
+            b'N' => Err(self.wrong("the server offers no TLS: set ssl = on there, with a certificate")),
+            b'E' => Err(self.wrong("the server refuses the connection before a login; its log says why")),
+            _ => Err(self.not_understood()),
+        }
     }
 
     /// Returns the version of the server.
@@ -124,14 +141,15 @@ impl Session<'_> {
                     .wrong("the server did not prove that it knows the password, so it may be another one"));
             }
             (0, _) => return Ok(true),
-            (3, _) if self.messages.connection.is_local => {
+            (3, _) if self.messages.connection.is_secret => {
                 let answer = [password, b"\0"].concat();
                 self.messages.send(Some(b'p'), &answer).await?;
             }
             (3, _) => {
                 return Err(self.wrong(format!(
-                    "the server wants the password of {user:?} in clear text, which the probe sends through a socket only: \
-                     use scram-sha-256 in pg_hba.conf, or name the socket's directory"
+                    "the server wants the password of {user:?} itself, which the probe sends only through a socket or to a \
+                     server whose certificate is checked: use scram-sha-256 in pg_hba.conf, set tls and ca_file, or name \
+                     the socket's directory"
                 )));
             }
             (5, _) => {

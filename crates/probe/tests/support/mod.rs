@@ -112,6 +112,52 @@ pub fn unhealthy(outcome: &Outcome, says: &[&str]) {
     }
 }
 
+/// An authority, and a certificate of it for 127.0.0.1, in a directory of their own. Every user may
+/// read them.
+pub struct Certificates {
+    directory: TempDir,
+}
+
+impl Certificates {
+    pub fn make() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        let made = Self { directory };
+        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+        for authority in ["ca", "other-ca"] {
+            let (cert, file) = (format!("{authority}.pem"), format!("{authority}.key"));
+            made.openssl(&[&["req", "-x509", "-subj", "/CN=authority", "-keyout", &file, "-out", &cert], &key[..]].concat());
+        }
+        made.openssl(&[&["req", "-subj", "/CN=server", "-keyout", "key.pem", "-out", "server.csr"], &key[..]].concat());
+        fs::write(made.directory.path().join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+        made.openssl(&[
+            "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile",
+            "names", "-out", "cert.pem",
+        ]);
+        made
+    }
+
+    fn openssl(&self, arguments: &[&str]) {
+        let mut command = Command::new("openssl");
+        must(command.current_dir(self.directory.path()).args(arguments));
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// The certificate and the key of the server, for every user to read.
+    pub fn for_server(&self) -> (String, String) {
+        let key = self.path("key.pem");
+        fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+        (self.path("cert.pem"), key)
+    }
+}
+
 /// Name of the user that runs the tests.
 pub fn me() -> String {
     User::from_uid(Uid::effective()).unwrap().unwrap().name
