@@ -372,7 +372,13 @@ impl HttpProbe {
             (bare, if tls { 443 } else { 80 })
         };
         let strange = |c: char| matches!(c, '[' | ']' | '@' | '?' | '\\');
-        (!host.is_empty() && !host.contains(strange)).then_some(HttpTarget { authority, host, port, path, tls })
+        (!host.is_empty() && !host.contains(strange)).then_some(HttpTarget {
+            authority,
+            host,
+            port,
+            path,
+            tls,
+        })
     }
 
     /// Statuses that count as healthy.
@@ -484,7 +490,11 @@ fn tls_fields(field: &str, tls: bool, ca_file: Option<&String>, can_have: bool) 
     let field = format!("{field}.ca_file");
     if !tls {
         let problem = "certificates are compared with TLS only";
-        return Err(SpecError::new(field, problem, "write `tls = true` too, or a URL that begins with https://"));
+        return Err(SpecError::new(
+            field,
+            problem,
+            "write `tls = true` too, or a URL that begins with https://",
+        ));
     }
     if !path.starts_with('/') || !is_plain(path, PATH_BYTES_MAX) {
         let problem = format!("{path:?} is not an absolute path");

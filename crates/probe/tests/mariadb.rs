@@ -7,7 +7,9 @@ use nix::sys::signal::Signal;
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{Certificates, SHORT, Server, free_port, healthy, look, look_within, mariadb, own_address, unhealthy};
+use support::{
+    Certificates, SHORT, Server, free_port, healthy, look, look_within, mariadb, own_address, unhealthy,
+};
 
 const ACCOUNTS: &str = "CREATE DATABASE mainstay;
 CREATE USER probe@'%' IDENTIFIED BY 'secret';

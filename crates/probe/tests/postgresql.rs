@@ -5,7 +5,9 @@ mod support;
 use mainstay_probe::Outcome;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
-use support::{Certificates, PostgresqlData, SHORT, Server, free_port, healthy, look, look_within, unhealthy};
+use support::{
+    Certificates, PostgresqlData, SHORT, Server, free_port, healthy, look, look_within, unhealthy,
+};
 
 /// A probe through the socket.
 fn through(server: &Server, port: u16, more: &str) -> String {
@@ -82,7 +84,11 @@ fn a_login_to_postgresql_through_tls_checks_the_certificate_if_it_has_an_authori
     data.write("pg_hba.conf", &format!("{first}{before}"));
     let port = free_port("127.0.0.1");
     let server = data.start(port, &["ssl=on"], "healthy");
-    run(&server, port, &["CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE probe LOGIN PASSWORD 'secret'"]);
+    run(
+        &server,
+        port,
+        &["CREATE ROLE clear LOGIN PASSWORD 'secret'", "CREATE ROLE probe LOGIN PASSWORD 'secret'"],
+    );
     let secret = server.password_file("secret", "secret");
     let probe = |user: &str, more: &str| {
         look(&format!(

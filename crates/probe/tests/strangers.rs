@@ -5,8 +5,9 @@ mod support;
 use mainstay_probe::Outcome;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
-use support::{LIMIT, SHORT, healthy, look, look_within, unhealthy};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Certificates, LIMIT, SHORT, free_port, healthy, look, look_within, unhealthy};
 
 /// A server that does the same to every connection. It lasts as long as the test's process.
 fn server(answer: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
@@ -79,6 +80,42 @@ fn a_page_is_healthy_by_its_status_and_its_text() {
     unhealthy(&look(&format!(r#"{{"http":"http://{broken}/"}}"#)), &["status is 503", "200-399"]);
     let none = page("hello\r\n");
     unhealthy(&look(&format!(r#"{{"http":"http://{none}/"}}"#)), &["not HTTP"]);
+}
+
+/// A server of pages through TLS, ended with the test.
+struct Pages(Child);
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_page_is_asked_for_through_tls() {
+    let certificates = Certificates::make();
+    let (certificate, key) = certificates.for_server();
+    let address = format!("127.0.0.1:{}", free_port("127.0.0.1"));
+    let mut server = Command::new("openssl");
+    server.args(["s_server", "-quiet", "-www", "-accept", &address, "-cert", &certificate, "-key", &key]);
+    let quiet = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Pages(quiet.spawn().unwrap());
+    let began = Instant::now();
+    while TcpStream::connect(&address).is_err() {
+        assert!(began.elapsed() < LIMIT, "openssl does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let page = |more: &str| look(&format!(r#"{{"http":{{"url":"https://{address}/"{more}}}}}"#));
+    let ca = |name: &str| page(&format!(r#","ca_file":"{}""#, certificates.path(name)));
+    healthy(&page(""));
+    healthy(&page(r#","expect":"Secure Renegotiation""#));
+    healthy(&ca("ca.pem"));
+    unhealthy(&ca("other-ca.pem"), &["certificate is refused", "other-ca.pem"]);
+    unhealthy(&look(&format!(r#"{{"http":"http://{address}/"}}"#)), &["not HTTP"]);
+    let plain = self::page("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let probe = format!(r#"{{"http":"https://{plain}/"}}"#);
+    unhealthy(&look_within(&probe, SHORT), &["TLS handshake"]);
 }
 
 #[test]

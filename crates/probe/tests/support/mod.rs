@@ -126,13 +126,29 @@ impl Certificates {
         let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
         for authority in ["ca", "other-ca"] {
             let (cert, file) = (format!("{authority}.pem"), format!("{authority}.key"));
-            made.openssl(&[&["req", "-x509", "-subj", "/CN=authority", "-keyout", &file, "-out", &cert], &key[..]].concat());
+            made.openssl(
+                &[&["req", "-x509", "-subj", "/CN=authority", "-keyout", &file, "-out", &cert], &key[..]]
+                    .concat(),
+            );
         }
-        made.openssl(&[&["req", "-subj", "/CN=server", "-keyout", "key.pem", "-out", "server.csr"], &key[..]].concat());
+        made.openssl(
+            &[&["req", "-subj", "/CN=server", "-keyout", "key.pem", "-out", "server.csr"], &key[..]].concat(),
+        );
         fs::write(made.directory.path().join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
         made.openssl(&[
-            "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile",
-            "names", "-out", "cert.pem",
+            "x509",
+            "-req",
+            "-in",
+            "server.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-extfile",
+            "names",
+            "-out",
+            "cert.pem",
         ]);
         made
     }
