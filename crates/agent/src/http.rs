@@ -138,6 +138,7 @@ pub fn routes() -> Routes {
         .change(Admin, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
         .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
         .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
+        .change(Operate, Method::POST, "/v1/resources/{name}/move", post(resources::move_primary))
         .change(Admin, Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))
         .change(
             Admin,

@@ -212,6 +212,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .iter()
             .map(|(&from, &to)| MoveView { from: state.node_name(from), to: state.node_name(to) })
             .collect(),
+        primary_moves_to: resource.desired_node.map(|node| state.node_name(node)),
         leaving: resource
             .leaving
             .keys()

@@ -39,6 +39,7 @@ pub mod maintenance;
 pub mod members;
 mod mode;
 mod mode_b;
+mod moves;
 pub mod orders;
 pub mod origin;
 pub mod placement;

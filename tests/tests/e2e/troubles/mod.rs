@@ -9,6 +9,7 @@ mod addresses;
 mod cluster;
 mod daily;
 mod mounts;
+mod moves;
 mod processes;
 mod replicas;
 mod slips;
@@ -26,6 +27,7 @@ pub type Trouble = fn(&Lab) -> Result<()>;
 pub const ALL: &[&[(&str, Trouble)]] = &[
     replicas::TROUBLES,
     mounts::TROUBLES,
+    moves::TROUBLES,
     addresses::TROUBLES,
     processes::TROUBLES,
     daily::TROUBLES,
