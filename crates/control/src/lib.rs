@@ -16,6 +16,7 @@ pub mod advice;
 mod apply;
 pub mod attachments;
 pub mod audit;
+pub mod behind;
 mod broken;
 pub mod causes;
 pub mod command;

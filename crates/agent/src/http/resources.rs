@@ -2,7 +2,7 @@
 
 use super::{
     ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, advise, blocking, change, existing,
-    require_majority, settings, snapshots, users,
+    explained, require_majority, settings, snapshots, users,
 };
 use crate::agent::Agent;
 use crate::error::{OTHER_RELEASE, settle};
@@ -312,7 +312,11 @@ pub(super) async fn move_primary(
         if alone && primary != Some(to) {
             users::refuse_used_to_move(&agent, &view, resource, &doing)?;
         }
-        settle(member.log.propose(Command::MovePrimary { resource: id, to }, PROPOSE_TIMEOUT))?;
+        let moved = settle(member.log.propose(Command::MovePrimary { resource: id, to }, PROPOSE_TIMEOUT));
+        moved.map_err(|refusal| match refusal.code {
+            Code::NotEligible => explained(&agent, &view, refusal, Some(resource), &to_name),
+            _ => refusal,
+        })?;
         let message = if primary == Some(to) {
             format!("the primary of resource {name} is on {to_name} already")
         } else {

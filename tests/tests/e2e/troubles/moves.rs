@@ -7,8 +7,10 @@ use mainstay_tests::command::Finished;
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
 
-pub const TROUBLES: &[(&str, Trouble)] =
-    &[("troubles_a_primary_without_a_service_is_moved", a_primary_without_a_service_is_moved)];
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_a_primary_without_a_service_is_moved", a_primary_without_a_service_is_moved),
+    ("troubles_a_refused_move_says_what_its_target_lacks", a_refused_move_says_what_its_target_lacks),
+];
 
 /// Checks that the command was refused and gave these words.
 fn refused(finished: &Finished, words: &[&str]) -> Result<()> {
@@ -73,5 +75,44 @@ fn a_primary_without_a_service_is_moved(lab: &Lab) -> Result<()> {
     )?;
     lab.wait_running(NAME, LIMIT)?;
     refused(&go(&from)?, &["resource-in-use", NAME, &format!("mainstay service move {NAME} --to {from}")])?;
+    remove(lab, NAME)
+}
+
+/// A replica is filled so slowly that it is not in sync for long.
+fn a_refused_move_says_what_its_target_lacks(lab: &Lab) -> Result<()> {
+    const NAME: &str = "behind";
+    lab.create_resource(NAME, "128MiB", &["n1", "n2"], &["--journal", "16MiB"])?;
+    let from = lab.primary(NAME)?;
+    let to = other(&from);
+    let fill = format!(
+        "head -c 96M /dev/urandom | dd of=/run/mainstay/dev/{NAME}/0 bs=1M iflag=fullblock oflag=direct status=none"
+    );
+    lab.shell(&from, &fill)?;
+    lab.cli(&["resource", "remove-replica", NAME, to])?;
+    lab.cli(&["cluster", "set", "c-max-rate=1MiB"])?;
+    lab.cli(&["resource", "add-replica", NAME, to, "--no-wait"])?;
+    let says = |finished: &Finished| {
+        refused(
+            finished,
+            &["not-eligible", &format!("{to}: it is being copied to"), "are left, which take about"],
+        )?;
+        refused(finished, &[&format!("Wait until {to} is in sync: `mainstay resource status {NAME}`")])
+    };
+    wait_for("a refusal with the time of the copy", LIMIT, || {
+        says(&lab.try_cli(&["resource", "move", NAME, "--to", to])?)
+    })?;
+    lab.apply_service(
+        NAME,
+        &format!(
+            "name = '{NAME}'\nresource = '{NAME}'\n[[process]]\nname = 'p'\ncommand = ['sleep', '1000']\n"
+        ),
+    )?;
+    lab.wait_running(NAME, LIMIT)?;
+    says(&lab.try_cli(&["service", "move", NAME, "--to", to])?)?;
+    ensure!(lab.wait_running(NAME, LIMIT)? == from, "the service left {from}");
+    lab.cli(&["cluster", "set", "c-max-rate=default"])?;
+    lab.wait_in_sync(NAME, LIMIT)?;
+    let said = lab.cli(&["service", "move", NAME, "--to", to])?;
+    ensure!(said.contains(&format!("runs on {to}")), "{said}");
     remove(lab, NAME)
 }
