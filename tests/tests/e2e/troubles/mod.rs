@@ -8,6 +8,7 @@
 mod addresses;
 mod cluster;
 mod daily;
+mod hooks;
 mod mounts;
 mod moves;
 mod processes;
@@ -31,6 +32,7 @@ pub const ALL: &[&[(&str, Trouble)]] = &[
     addresses::TROUBLES,
     processes::TROUBLES,
     daily::TROUBLES,
+    hooks::TROUBLES,
     cluster::TROUBLES,
     slips::TROUBLES,
     templates::TROUBLES,
