@@ -286,6 +286,7 @@ pub enum Proposed {
     AddReplica,
     RemoveReplica,
     MoveReplica,
+    MovePrimary,
     FinishMove,
     GrowVolume,
     VolumeGrown,
@@ -322,8 +323,8 @@ pub enum Proposed {
 }
 
 impl Proposed {
-    /// All but those of clients, of scrubs, of copies, and of services that are stopped or
-    /// restarted, which have kinds of their own.
+    /// All but those of clients, of scrubs, of copies, of services that are stopped or restarted,
+    /// and of primaries that are moved without a service, which have kinds of their own.
     pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
@@ -548,8 +549,8 @@ pub enum Tie {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operator {
-    /// The service of resource number n is to run on another replica's node; the number chooses
-    /// which.
+    /// The service of resource number n, or its primary if it has none, is to be on another
+    /// replica's node; the number chooses which.
     Move {
         resource: usize,
         pick: u64,

@@ -352,6 +352,7 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::AddReplica => "a new replica is proposed",
         Proposed::RemoveReplica => "the removal of a replica is proposed",
         Proposed::MoveReplica => "the move of a replica is proposed",
+        Proposed::MovePrimary => "the move of its primary is proposed",
         Proposed::FinishMove => "the end of a move is proposed",
         Proposed::GrowVolume => "the growth of a volume is proposed",
         Proposed::VolumeGrown => "a volume is said to have grown",

@@ -361,6 +361,11 @@ impl Scenario {
         self.fault(Fault::Service { target: n(node), resource: 0, fault });
     }
 
+    /// The operator wants the primary of a resource without a service on this node.
+    pub fn move_primary(&mut self, to: u32) {
+        self.move_service(to);
+    }
+
     /// The operator wants the service on this node.
     pub fn move_service(&mut self, to: u32) {
         let replicas = &self.world.plan.shape.resources[0].replicas;

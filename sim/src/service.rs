@@ -679,6 +679,10 @@ fn begin_run(
     let barred = barred.then_some(BARRED);
     let fails_start = service.faults.fails_start;
     let (delay, fails) = match step {
+        Step::StartHook => (
+            10 * MS + random.around(40 * MS),
+            (fails_start && random.coin()).then_some("the hook refuses it"),
+        ),
         Step::ProbeAddress => (PROBE_US + random.around(50 * MS), None),
         Step::Mount => {
             service.has_mount = true;
@@ -779,6 +783,7 @@ fn begin_undo(
     let in_use = !service.processes.is_empty() || !service.preparing.is_empty();
     match step {
         Step::ProbeAddress => (Some(random.around(MS)), None),
+        Step::StartHook => (Some(random.around(5 * MS)), None),
         Step::Mount if force => (Some(random.around(2 * MS)), None),
         Step::Mount if service.mount.is_some() && (hangs || in_use) => (
             Some(timeout_us.saturating_sub(BUSY_GIVE_UP_US)),
@@ -841,7 +846,7 @@ fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
         {
             return None;
         }
-        Step::ProbeAddress | Step::CheckReady { .. } | Step::AddAddress => {}
+        Step::StartHook | Step::ProbeAddress | Step::CheckReady { .. } | Step::AddAddress => {}
     }
     Some(Ok(()))
 }
@@ -858,7 +863,7 @@ fn finish_undo(service: &mut Service, id: u64, step: Step) {
         }
         Step::AddAddress if service.address.is_none_or(|since| since <= id) => service.remove_address(),
         Step::AddAddress => {}
-        Step::ProbeAddress | Step::CheckReady { .. } => {}
+        Step::StartHook | Step::ProbeAddress | Step::CheckReady { .. } => {}
     }
 }
 
@@ -882,6 +887,7 @@ const KILL_WORDS: &str = "kill all processes";
 
 fn run_words(step: &Step) -> String {
     match step {
+        Step::StartHook => "run the hook before the start".into(),
         Step::ProbeAddress => "ask which host has the address".into(),
         Step::Mount => "mount".into(),
         Step::Prepare { process } => format!("prepare process {process}"),
@@ -893,6 +899,7 @@ fn run_words(step: &Step) -> String {
 
 fn undo_words(step: &Step) -> String {
     match step {
+        Step::StartHook => "end the hook before the start".into(),
         Step::ProbeAddress => "stop asking which host has the address".into(),
         Step::Mount => "unmount".into(),
         Step::Prepare { process } => format!("stop preparing process {process}"),

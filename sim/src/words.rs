@@ -76,6 +76,9 @@ pub fn command(command: &Command) -> String {
         Command::MoveReplica { resource: of, from, to } => {
             format!("move the replica of {} on {from} to {to}", resource(*of))
         }
+        Command::MovePrimary { resource: of, to } => {
+            format!("move the primary of {} to {to}", resource(*of))
+        }
         Command::GrowVolume { resource: of, volume, bytes } => {
             format!("have {volume} of {} grow to {} blocks", resource(*of), bytes / BLOCK_BYTES)
         }

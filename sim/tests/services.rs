@@ -23,7 +23,14 @@ fn spec() -> ServiceSpec {
     .unwrap()
 }
 
+/// Every other seed has a hook before each start.
+fn machine(seed: u64, mut machine: Machine) -> Machine {
+    machine.run_hook(seed.is_multiple_of(2));
+    machine
+}
+
 struct Lab {
+    seed: u64,
     now_us: u64,
     machine: Machine,
     saved: Option<Saved>,
@@ -41,7 +48,8 @@ impl Lab {
         oracle.role(0, NODE, RESOURCE, Epoch(1), true);
         Self {
             now_us: SECOND_US,
-            machine: Machine::new(spec()),
+            machine: machine(seed, Machine::new(spec())),
+            seed,
             saved: None,
             services: Services::new(NODE, Random::new(seed)),
             oracle,
@@ -136,7 +144,7 @@ impl Lab {
 
     fn restart_agent(&mut self) {
         if let Some(saved) = self.saved.clone() {
-            self.machine = Machine::restore(spec(), saved, Time(self.now_us));
+            self.machine = machine(self.seed, Machine::restore(spec(), saved, Time(self.now_us)));
             self.carry_out();
         }
     }

@@ -10,7 +10,6 @@ use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
-use crate::hooks;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
@@ -182,15 +181,8 @@ impl Agent {
         let (metrics, own) = (self.metrics.clone(), member.identity.node);
         metrics.view(own, &member.log.view());
         member.log.subscribe(Box::new(move |view: &View| metrics.view(own, view)));
-        if let Some(directory) = &self.options.hooks {
-            let (node, name) = (own, member.identity.name.clone());
-            hooks::start(
-                directory.clone(),
-                &self.options.state_dir,
-                node,
-                name,
-                Arc::new(member.log.clone()),
-            );
+        if let Some(hooks) = &member.places.hooks {
+            hooks.start(&self.options.state_dir, Arc::new(member.log.clone()));
         }
         *write(&self.member) = Some(member.clone());
         // Calls this now, too.

@@ -4,29 +4,34 @@
 //! file `all` at every stage. [`mainstay_control::hooks`] says which are due here.
 //!
 //! Guarantees
-//! - No failover, start or stop waits for a hook: one thread of its own runs them in order, one at
-//!   a time, each for at most [`LIMIT`]. Then the hook's process group is killed.
+//! - Only a start waits for a hook, for the one of the stage before it, which the service's own
+//!   threads run as a step of the start (`service::work::hook`). No failover, start or stop waits
+//!   for another one: one thread of its own runs them in order, one at a time, each for at most
+//!   [`LIMIT`]. Then the hook's process group is killed.
 //! - How far this node has come is on disk before a hook runs. So no hook runs twice for an event,
 //!   also when the agent is restarted. A hook that the restart interrupts is not run again.
 //! - At most [`OUTPUT_BYTES`] of a hook's output are kept, and become an event.
 
 use crate::raft::{ConsensusLog, View};
-use crate::threads::spawn;
-use mainstay_control::hooks::{EVERY_STAGE, Hook, STAGES, due};
+use crate::threads::{lock, spawn};
+use mainstay_control::hooks::{EVERY_STAGE, Hook, STAGES, STARTING, due};
 use mainstay_control::state::Command as ControlCommand;
 use mainstay_types::{NodeId, Severity};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{AccessFlags, Pid, access};
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest run of one hook.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Most hooks that wait for their turn and that no event tells.
+const QUEUE_MAX: usize = 256;
 /// How often a hook that runs is looked at.
 const POLL: Duration = Duration::from_millis(20);
 /// How long the end of the output of a hook that has ended may take: a process that it left may
@@ -64,23 +69,76 @@ pub fn check(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the hooks of this node from now on.
-pub fn start(directory: PathBuf, state_dir: &Path, node: NodeId, name: String, log: Arc<dyn ConsensusLog>) {
-    let (news, wake) = sync_channel(1);
-    log.subscribe(Box::new(move |_: &View| {
-        let _ = news.try_send(());
-    }));
-    let cursor = state_dir.join(CURSOR);
-    spawn("agent-hooks", move || {
-        Runner { directory, cursor, node, name, log: &*log }.run(&wake);
-    });
+/// The hooks of this node. Clones are the same hooks.
+#[derive(Clone, Debug)]
+pub struct Hooks {
+    directory: PathBuf,
+    node: NodeId,
+    name: String,
+    /// Hooks that no event tells, in the order in which they run.
+    queue: Arc<Mutex<VecDeque<Hook>>>,
+    news: SyncSender<()>,
+    woken: Arc<Mutex<Option<Receiver<()>>>>,
+}
+
+impl Hooks {
+    #[must_use]
+    pub fn new(directory: PathBuf, node: NodeId, name: String) -> Self {
+        let (news, woken) = sync_channel(1);
+        let woken = Arc::new(Mutex::new(Some(woken)));
+        Self { directory, node, name, queue: Arc::default(), news, woken }
+    }
+
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Has a hook run that no event tells. Nothing waits for it.
+    pub fn tell(&self, hook: Hook) {
+        let mut queue = lock(&self.queue);
+        if queue.len() >= QUEUE_MAX {
+            tracing::warn!(stage = hook.stage, "a hook is not run, because too many others wait");
+            return;
+        }
+        queue.push_back(hook);
+        drop(queue);
+        let _ = self.news.try_send(());
+    }
+
+    /// The hooks that were told since the last call.
+    pub(crate) fn take_told(&self) -> VecDeque<Hook> {
+        std::mem::take(&mut *lock(&self.queue))
+    }
+
+    /// The hook before a start, if there is one, and the variable with the name of this node.
+    #[must_use]
+    pub fn before_start(&self) -> Option<(PathBuf, (&'static str, &str))> {
+        let file = self.directory.join(STARTING);
+        is_executable(&file).then_some((file, (NODE_VARIABLE, &self.name)))
+    }
+
+    /// Runs the hooks from now on, but for the one before a start. To be called once.
+    pub fn start(&self, state_dir: &Path, log: Arc<dyn ConsensusLog>) {
+        let Some(woken) = lock(&self.woken).take() else { return };
+        let news = self.news.clone();
+        log.subscribe(Box::new(move |_: &View| {
+            let _ = news.try_send(());
+        }));
+        let (hooks, cursor) = (self.clone(), state_dir.join(CURSOR));
+        spawn("agent-hooks", move || Runner { hooks, cursor, log: &*log }.run(&woken));
+    }
+}
+
+const NODE_VARIABLE: &str = "MAINSTAY_NODE";
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && access(file, AccessFlags::X_OK).is_ok()
 }
 
 struct Runner<'a> {
-    directory: PathBuf,
+    hooks: Hooks,
     cursor: PathBuf,
-    node: NodeId,
-    name: String,
     log: &'a dyn ConsensusLog,
 }
 
@@ -89,15 +147,15 @@ impl Runner<'_> {
         let mut done = self.first();
         loop {
             let state = self.log.view().state;
-            let (hooks, looked) = due(&state, self.node, done, crate::clock::wall_ms());
+            let (hooks, looked) = due(&state, self.hooks.node, done, crate::clock::wall_ms());
             if looked != done && !hooks.is_empty() && !self.note(looked) {
                 // These hooks would run again after a restart.
                 std::thread::sleep(FIRST_LOOK);
                 continue;
             }
             done = looked;
-            for hook in hooks {
-                for file in [hook.stage, EVERY_STAGE].map(|file| self.directory.join(file)) {
+            for hook in hooks.into_iter().chain(self.hooks.take_told()) {
+                for file in [hook.stage, EVERY_STAGE].map(|file| self.hooks.directory.join(file)) {
                     self.run_one(&file, &hook);
                 }
             }
@@ -140,17 +198,17 @@ impl Runner<'_> {
     }
 
     fn run_one(&self, file: &Path, hook: &Hook) {
-        if !file.is_file() || access(file, AccessFlags::X_OK).is_err() {
+        if !is_executable(file) {
             return;
         }
-        let ended = run(file, hook, &self.name, LIMIT);
+        let ended = run(file, hook, &self.hooks.name, LIMIT);
         let shown = format!("hook {} at stage {}", file.display(), hook.stage);
         let (severity, text) = match ended {
             Ok(output) if output.is_empty() => return,
             Ok(output) => (Severity::Info, format!("{shown}: {output}")),
             Err(why) => (Severity::Warning, format!("{shown} failed: {why}")),
         };
-        let subject = format!("node {}", self.name);
+        let subject = format!("node {}", self.hooks.name);
         self.log.submit(ControlCommand::Note { severity, subject, text });
     }
 }
@@ -161,7 +219,7 @@ fn run(file: &Path, hook: &Hook, node: &str, limit: Duration) -> Result<String, 
     let words = |error: io::Error| error.to_string();
     let (reader, writer) = io::pipe().map_err(words)?;
     let mut command = Command::new(file);
-    command.env_clear().env("PATH", SEARCH_PATH).env("MAINSTAY_NODE", node).envs(&hook.environment);
+    command.env_clear().env("PATH", SEARCH_PATH).env(NODE_VARIABLE, node).envs(&hook.environment);
     command.current_dir("/").process_group(0).stdin(Stdio::null());
     command.stdout(writer.try_clone().map_err(words)?).stderr(writer);
     let mut child = command.spawn().map_err(|error| format!("it cannot be started: {error}"))?;

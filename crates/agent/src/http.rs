@@ -45,7 +45,7 @@ use mainstay_api::rest::{
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, Resource};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Access, Code, NodeId, Problem, ServicePhase};
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
@@ -138,6 +138,7 @@ pub fn routes() -> Routes {
         .change(Admin, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
         .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
         .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
+        .change(Operate, Method::POST, "/v1/resources/{name}/move", post(resources::move_primary))
         .change(Admin, Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))
         .change(
             Admin,
@@ -556,6 +557,7 @@ async fn move_service(
     JsonRequest(request): JsonRequest<ServiceMove>,
 ) -> ApiResult<Accepted> {
     let (asked, service, force) = (agent.clone(), name.clone(), request.force);
+    let target = request.to.clone();
     let moved = change(agent.clone(), move |view| {
         let to = find_node(view, &request.to)?;
         let service = view.state.services.get(&name);
@@ -607,7 +609,12 @@ async fn move_service(
     .await;
     let moved = match moved {
         Err(Refused(refusal)) if refusal.code == Code::NotEligible => {
-            return blocking(move || Err(with_hung(&agent, refusal))).await;
+            return blocking(move || {
+                let view = agent.member()?.log.view();
+                let resource = view.state.services.get(&service).and_then(|of| view.state.resource_of(of));
+                Err(explained(&agent, &view, refusal, resource, &target))
+            })
+            .await;
         }
         moved => moved?,
     };
@@ -617,15 +624,26 @@ async fn move_service(
     Ok(moved)
 }
 
-/// A refusal with the engines and disks that give no answer: the record does not know of them.
-fn with_hung(agent: &Arc<Agent>, mut refusal: Problem) -> Problem {
-    if let Ok(member) = agent.member() {
-        let view = member.log.view();
-        let is_hung = |stall: &Stall| matches!(stall.what, Stalled::Engine(_) | Stalled::LogDisk(_));
-        for stall in agent.ask_all(&member, &view).stalls().into_iter().filter(is_hung) {
-            let Advice { subject, what, .. } = stall.advice(&view.state);
-            refusal.message += &format!("; {subject}: {what}");
-        }
+/// The refusal of a move with what the record does not know: the lag of the target, and engines and
+/// disks that give no answer. `to`: name of the target.
+fn explained(
+    agent: &Arc<Agent>,
+    view: &View,
+    mut refusal: Problem,
+    resource: Option<&Resource>,
+    to: &str,
+) -> Problem {
+    let Ok(member) = agent.member() else { return refusal };
+    let live = agent.ask_all(&member, view);
+    let is_hung = |stall: &Stall| matches!(stall.what, Stalled::Engine(_) | Stalled::LogDisk(_));
+    for stall in live.stalls().into_iter().filter(is_hung) {
+        let Advice { subject, what, .. } = stall.advice(&view.state);
+        refusal.message += &format!("; {subject}: {what}");
+    }
+    let lag = resource.zip(view.state.node_by_name(to).map(|node| node.id));
+    if let Some((what, remedy)) = lag.and_then(|(resource, to)| live.behind(&view.state, resource, to)) {
+        refusal.message += &format!("; {to}: {what}");
+        refusal.remedy = format!("{remedy} Otherwise: {}", refusal.remedy);
     }
     refusal
 }

@@ -5,6 +5,7 @@ use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
 use crate::fence::Fencer;
+use crate::hooks::Hooks;
 use crate::identity::{Identity, LogMark, number_of};
 use crate::lease::{self, LeaseKeeper};
 use crate::metrics::Metrics;
@@ -116,6 +117,10 @@ impl Member {
             disregarded: Disregarded::default(),
             mount_lanes: MountLanes::default(),
             log_writer: options.log_writer.clone(),
+            hooks: options
+                .hooks
+                .clone()
+                .map(|directory| Hooks::new(directory, identity.node, identity.name.clone())),
         };
         // Before the log has content: from then on both files have to be there.
         lease::prepare(&suspects_path(&options.state_dir))?;

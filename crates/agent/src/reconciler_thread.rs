@@ -153,7 +153,8 @@ impl ReconcilerThread {
         let answers = queue.clone();
         let answered = move |number, confirmed| answers.send(Input::Guarded { number, confirmed });
         let feed = EngineFeed::start(parts.engine.clone(), answered);
-        let core = Reconciler::new(parts.node, boot_now(), parts.replicas.stored(), adopted);
+        let mut core = Reconciler::new(parts.node, boot_now(), parts.replicas.stored(), adopted);
+        core.run_hooks(parts.places.hooks.is_some());
         Self {
             parts,
             queue,

@@ -13,6 +13,7 @@ use mainstay_api::rest::{
 };
 use mainstay_control::State;
 use mainstay_control::advice::Feed;
+use mainstay_control::behind::Behind;
 use mainstay_control::labels::Notice;
 use mainstay_control::maintenance::Scope;
 use mainstay_control::rollback::Rollback;
@@ -62,6 +63,28 @@ impl Live {
                 replica.peers.iter().map(|peer| ((replica.resource, peer.node), feed_of(peer)))
             })
             .collect()
+    }
+
+    /// The lag of the replica on a living node that is not in sync, and what the operator can do,
+    /// in words. `None` if it is in sync, if it need not be, or if no primary says so.
+    #[must_use]
+    pub fn behind(&self, state: &State, resource: &Resource, node: NodeId) -> Option<(String, String)> {
+        let record = &resource.record;
+        let out = record.policy.mode() != Mode::A && record.iss_member(node).is_none() && state.alive(node);
+        let primary = record.primary.filter(|_| out)?;
+        let mut replicas = self.engines.get(&primary)?.replicas.iter();
+        let replica = replicas.find(|replica| replica.resource == resource.id)?;
+        let peer = replica.peers.iter().find(|peer| peer.node == node)?;
+        let now = self.engines.get(&primary)?.now_us;
+        let behind = Behind {
+            state: peer.state,
+            bytes: peer.lag_bytes,
+            at_least: peer.lag_more,
+            copied_permille: peer.copied_permille,
+            copy_left: peer.copy.map(|copy| (copy.left_ms, copy.bytes_per_s)),
+            returns_in_ms: peer.slow.map(|slow| slow.returns_us.ms_since(now)),
+        };
+        Some(behind.words(&resource.name, &state.node_name(node), &state.node_name(primary)))
     }
 
     /// Returns the lag of a voter that lacks entries of the leader's log, from [`STALL_MS`] on.
@@ -212,6 +235,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .iter()
             .map(|(&from, &to)| MoveView { from: state.node_name(from), to: state.node_name(to) })
             .collect(),
+        primary_moves_to: resource.desired_node.map(|node| state.node_name(node)),
         leaving: resource
             .leaving
             .keys()

@@ -33,6 +33,7 @@
 //! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
 //! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
 //! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
+//! | `POST /v1/resources/{name}/move` | [`PrimaryMove`] | [`PrimaryMoves`] |
 //! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
@@ -263,6 +264,23 @@ pub struct ReplicaMove {
     pub to: String,
 }
 
+/// The primary of a resource without a service elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PrimaryMove {
+    /// Name of the node. The server chooses the best one if none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// The move was recorded; the nodes carry it out in the background.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PrimaryMoves {
+    #[serde(flatten)]
+    pub accepted: Accepted,
+    /// Name of the node that is to be primary.
+    pub to: String,
+}
+
 /// Another size of a volume, which is in use all the while.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeResize {
@@ -478,6 +496,9 @@ pub struct ResourceView {
     /// Replicas that go when the one at the new place is in sync.
     #[serde(default)]
     pub moves: Vec<MoveView>,
+    /// The node to which an operator moves the primary, until it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary_moves_to: Option<String>,
     /// Replicas that were removed and whose files are not known to be gone.
     #[serde(default)]
     pub leaving: Vec<LeavingView>,

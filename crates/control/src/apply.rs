@@ -117,6 +117,7 @@ impl State {
             Command::AddReplica { resource, node } => self.add_replica(at_ms, resource, node),
             Command::RemoveReplica { resource, node } => self.remove_replica(at_ms, resource, node),
             Command::MoveReplica { resource, from, to } => self.move_replica(at_ms, resource, from, to),
+            Command::MovePrimary { resource, to } => self.move_primary(at_ms, resource, to),
             Command::FinishMove { resource, from, to } => self.finish_move(at_ms, resource, from, to),
             Command::ReplicaGone { resource, node } => self.replica_gone(at_ms, resource, node),
             Command::GrowVolume { resource, volume, bytes } => {
@@ -400,6 +401,7 @@ impl State {
             gone: BTreeSet::new(),
             failure: None,
             waits_for: None,
+            desired_node: None,
             refused: None,
             broken: BTreeMap::new(),
             moving: BTreeMap::new(),

@@ -202,6 +202,11 @@ pub enum Command {
         from: NodeId,
         to: NodeId,
     },
+    /// The primary of a resource without a service is to be on `to`; see `moves.rs`.
+    MovePrimary {
+        resource: ResourceId,
+        to: NodeId,
+    },
     /// The new replica is in sync and the old one is not primary: the old one goes.
     FinishMove {
         resource: ResourceId,
@@ -356,8 +361,8 @@ pub enum Command {
         on: bool,
         drain: bool,
     },
-    /// Creates or changes a service, and clears its failures. The answer is [`crate::state::Outcome::Unchanged`]
-    /// if there is nothing to change and nothing to clear.
+    /// Creates or changes a service, and clears its failures. The answer is
+    /// [`crate::state::Outcome::Unchanged`] if there is nothing to change and nothing to clear.
     ApplyService {
         spec: ServiceSpec,
     },

@@ -22,7 +22,7 @@ pub struct Fit {
 
 impl State {
     /// Why the primary of a resource could not be on `node` now, beside what its service says.
-    fn unable(&self, resource: &Resource, node: NodeId) -> Option<String> {
+    pub(crate) fn unable(&self, resource: &Resource, node: NodeId) -> Option<String> {
         let record = &resource.record;
         if !resource.spec.replicas.contains(&node) {
             return Some(format!("it holds no replica of resource {}", resource.name));

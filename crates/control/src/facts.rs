@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub enum Cause {
     /// The resource had no primary before.
     First,
-    /// An operator moved the service, or forced the promotion.
+    /// An operator moved the service or the primary, or forced the promotion.
     Operator,
     /// An operator drains the node.
     Drained,
@@ -185,7 +185,7 @@ impl State {
         match resource.record.primary {
             None if resource.record.epoch.0 == 0 => Cause::First,
             Some(primary) if primary == to => Cause::Restarted,
-            _ if service.is_some_and(|service| service.desired_node == Some(to)) => Cause::Operator,
+            _ if self.desired(resource) == Some(to) => Cause::Operator,
             Some(primary) if service.is_some_and(|service| service.failed_on(primary)) => {
                 Cause::ServiceFailed
             }

@@ -248,8 +248,7 @@ impl State {
 
     /// Where the primary of a held resource should be.
     pub(crate) fn held_target(&self, resource: &Resource) -> Option<NodeId> {
-        let service = self.service_of(resource.id).map(|(_, service)| service);
-        let ordered = service.and_then(|service| service.desired_node);
+        let ordered = self.desired(resource);
         let stays = ordered
             .filter(|to| self.eligible(resource, *to))
             .or(resource.record.primary)

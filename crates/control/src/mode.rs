@@ -53,8 +53,8 @@ impl State {
             return Vec::new();
         }
         let mut joining_for_move: BTreeSet<NodeId> = resource.moving.values().copied().collect();
+        joining_for_move.extend(self.desired(resource));
         if let Some((_, service)) = self.service_of(resource.id) {
-            joining_for_move.extend(service.desired_node);
             let policy = &service.spec.policy;
             let preferred = policy.preferred.first().filter(|_| policy.failback);
             joining_for_move.extend(preferred.and_then(|name| self.node_by_name(name)).map(|node| node.id));

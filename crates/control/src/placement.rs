@@ -112,7 +112,7 @@ impl State {
                 return Some(next);
             }
         }
-        if let Some(desired) = service.and_then(|service| service.desired_node)
+        if let Some(desired) = self.desired(resource)
             && candidates.contains(&desired)
             && !failed(desired)
         {

@@ -106,6 +106,10 @@ impl State {
             record.iss.sort_unstable();
         }
         (resource.failure, resource.refused, resource.waits_for) = (None, None, None);
+        if resource.desired_node == Some(to) {
+            reach!("control: a primary that an operator moves has got there");
+            resource.desired_node = None;
+        }
         let subject = format!("resource {}", resource.name);
         let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
         let (resource_name, epoch) = (resource.name.clone(), record.epoch);

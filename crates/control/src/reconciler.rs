@@ -322,6 +322,12 @@ impl Reconciler {
         }
     }
 
+    /// Whether this node has hooks, so that each start of a service begins with the one before it
+    /// ([`mainstay_ha::Machine::run_hook`]).
+    pub fn run_hooks(&mut self, hooks: bool) {
+        self.services.run_hooks(hooks);
+    }
+
     /// When everything has to be looked at, even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Time {

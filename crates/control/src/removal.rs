@@ -96,6 +96,9 @@ impl State {
             Some((service, _)) => {
                 format!("move the service first: `mainstay service move {service} --to NODE`")
             }
+            None if resource.spec.replicas.len() > 1 => {
+                format!("move the primary first: `mainstay resource move {}`", resource.name)
+            }
             None => format!(
                 "move the replica first: `mainstay resource move-replica {} {} --to NODE`",
                 resource.name, node.name
@@ -230,6 +233,9 @@ impl State {
         for service in self.services.values_mut() {
             service.nodes.remove(&id);
             service.desired_node = service.desired_node.filter(|to| *to != id);
+        }
+        for resource in self.resources.values_mut() {
+            resource.desired_node = resource.desired_node.filter(|to| *to != id);
         }
         self.nodes.remove(&id);
         self.unfit.remove(&id);

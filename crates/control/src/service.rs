@@ -100,7 +100,7 @@ impl State {
         if let Some(refusal) = refusal.or_else(|| self.refuse_placement(&spec)) {
             return refusal;
         }
-        let subject = format!("service {}", spec.name);
+        let (id, subject) = (resource.id, format!("service {}", spec.name));
         match self.services.get_mut(&spec.name) {
             Some(service) if service.deleting => {
                 return refused(
@@ -160,6 +160,10 @@ impl State {
                 }
                 reach!("control: a service is made");
                 let name = spec.name.clone();
+                // From now on the primary moves with the service.
+                if let Some(resource) = self.resources.get_mut(&id) {
+                    resource.desired_node = None;
+                }
                 let service = Service::new(spec);
                 self.services.insert(name.clone(), service);
                 self.order(&name);
@@ -570,6 +574,7 @@ impl State {
     /// A move to a node that can no longer be primary is given up: it would surprise the operator
     /// later.
     pub(crate) fn cancel_impossible_moves(&mut self, at_ms: u64) {
+        self.cancel_impossible_primary_moves(at_ms);
         let cancelled: Vec<(String, NodeId)> = self
             .services
             .iter()

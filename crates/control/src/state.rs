@@ -214,6 +214,10 @@ pub struct Resource {
     /// see `maintenance.rs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<NodeId>,
+    /// Where an operator wants the primary of a resource without a service; cleared when it got
+    /// there or when that became impossible. See `moves.rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_node: Option<NodeId>,
     /// The version of the record on which a node offered an empty replica in place of the last
     /// complete copy, and was refused. The node does not ask again on the same version.
     #[serde(default)]

@@ -4,7 +4,7 @@ mod common;
 
 use common::{A, B, R, W, apply_at, die, promote, ready};
 use mainstay_control::facts::{Cause, DecidedBy, Fact};
-use mainstay_control::hooks::{STAGES, due};
+use mainstay_control::hooks::{AddressChange, STAGES, due, of_address, starting};
 use mainstay_control::state::{Command, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Epoch, NodeId, ServicePhase};
@@ -190,4 +190,49 @@ fn a_move_by_an_operator_is_no_failover() {
     let stages: Vec<_> = hooks.iter().map(|hook| hook.stage).collect();
     assert_eq!(stages, ["primary-changed", "service-started", "service-moved"]);
     assert_eq!(hooks[0].environment["MAINSTAY_DECIDED_BY"], "operator");
+}
+
+#[test]
+fn the_hook_before_a_start_knows_the_service_the_node_and_why_it_comes_there() {
+    let mut state = with_service();
+    let generation = state.nodes[&A].generation;
+    apply_at(&mut state, 5_000, Command::NodeDead { node: A, generation });
+    let hook = starting(&state, B, "web", 6_000);
+    let of = |name| hook.environment.get(name).map_or("", String::as_str);
+    assert_eq!((hook.stage, of("MAINSTAY_STAGE")), ("service-starting", "service-starting"));
+    assert_eq!((of("MAINSTAY_SERVICE"), of("MAINSTAY_RESOURCE")), ("web", "db"));
+    assert_eq!((of("MAINSTAY_FROM"), of("MAINSTAY_TO")), ("a", "b"));
+    assert_eq!((of("MAINSTAY_CAUSE"), of("MAINSTAY_DECIDED_BY")), ("node-dead", "cluster"));
+    assert_eq!((of("MAINSTAY_ADDRESSES"), of("MAINSTAY_TIME_MS")), ("10.9.0.7/24", "6000"));
+    assert_eq!(of("MAINSTAY_TEXT"), "service web is about to start on b");
+    assert!(STAGES.contains(&hook.stage));
+}
+
+#[test]
+fn the_hooks_of_an_address_know_it_with_its_interface_node_and_cause() {
+    let mut state = with_service();
+    let told = |state: &State, node, added, lease_ended| {
+        let (service, address, interface) = ("web", "10.9.0.7/24", "eth1");
+        let hook =
+            of_address(state, node, AddressChange { service, address, interface, added, lease_ended }, 0);
+        assert!(STAGES.contains(&hook.stage));
+        let of = |name: &str| hook.environment.get(name).cloned().unwrap_or_default();
+        assert_eq!([of("MAINSTAY_ADDRESS"), of("MAINSTAY_INTERFACE")], ["10.9.0.7/24", "eth1"]);
+        assert_eq!([of("MAINSTAY_SERVICE"), of("MAINSTAY_STAGE")], ["web", hook.stage]);
+        (hook.stage, of("MAINSTAY_FROM"), of("MAINSTAY_TO"), of("MAINSTAY_CAUSE"))
+    };
+    let expect = |stage, from: &str, to: &str, cause: &str| (stage, from.into(), to.into(), cause.into());
+    assert_eq!(told(&state, A, true, false), expect("address-added", "", "a", "first"));
+    assert_eq!(told(&state, A, false, false), expect("address-removed", "a", "", "other"));
+    assert_eq!(told(&state, A, false, true), expect("address-removed", "a", "", "node-dead"));
+    apply_at(&mut state, 0, Command::MoveService { name: "web".into(), to: B });
+    assert_eq!(told(&state, A, false, false), expect("address-removed", "a", "b", "operator"));
+    assert!(promote(&mut state, A, B).is_ok());
+    assert_eq!(told(&state, A, false, false), expect("address-removed", "a", "b", "operator"));
+    assert_eq!(told(&state, B, true, false), expect("address-added", "a", "b", "operator"));
+    apply_at(&mut state, 0, Command::StopService { name: "web".into() });
+    assert_eq!(told(&state, B, false, false), expect("address-removed", "b", "", "operator"));
+    apply_at(&mut state, 0, Command::StartService { name: "web".into() });
+    apply_at(&mut state, 0, Command::SetCordon { node: B, on: true, drain: true });
+    assert_eq!(told(&state, B, false, false), expect("address-removed", "b", "a", "drained"));
 }

@@ -117,6 +117,26 @@ fn a_service_that_moves_calls_its_node_into_sync() {
 }
 
 #[test]
+fn a_primary_that_moves_without_a_service_calls_its_node_into_sync() {
+    let mut nodes = Nodes::new(ready());
+    nodes.settle();
+    assert!(set(&mut nodes.state, Mode::A).is_ok());
+    nodes.settle();
+    assert!(apply(&mut nodes.state, Command::MovePrimary { resource: R, to: B }).is_ok());
+    nodes.settle();
+    assert_eq!(
+        (primary(&nodes.state), members(&nodes.state)),
+        (Some(A), vec![A]),
+        "B has not everything yet"
+    );
+    assert_eq!(nodes.state.resources[&R].record.joining_for_move, [B]);
+    assert!(nodes.grows(B).is_ok());
+    nodes.settle();
+    assert_eq!((primary(&nodes.state), members(&nodes.state)), (Some(B), vec![B]));
+    assert!(nodes.state.resources[&R].record.joining_for_move.is_empty());
+}
+
+#[test]
 fn a_replica_that_moves_in_mode_a_joins_until_the_old_one_is_gone() {
     let mut nodes = running();
     assert!(set(&mut nodes.state, Mode::A).is_ok());

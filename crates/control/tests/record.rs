@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use mainstay_control::actions::{Action, Observed, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::advice::Observations;
+use mainstay_control::facts::Cause;
 use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{Command, Entry, Links, Outcome, ResourceSpec, State};
 use mainstay_ha::ServiceSpec;
@@ -438,6 +439,87 @@ fn plans_move_a_service_and_hand_the_primary_over() {
     assert_eq!((nodes.runs_on(), primary(&nodes.state)), (vec![B], Some(B)));
     assert_eq!(members(&nodes.state), vec![A, B]);
     assert_eq!(nodes.state.services["db"].desired_node, None);
+}
+
+#[test]
+fn plans_move_a_primary_without_a_service_and_it_stays_there() {
+    let mut nodes = Nodes::new(ready());
+    nodes.settle();
+    let epoch = nodes.state.resources[&R].record.epoch;
+    let go = |nodes: &mut Nodes, to| apply(&mut nodes.state, Command::MovePrimary { resource: R, to });
+    assert_eq!(go(&mut nodes, B), Outcome::Done);
+    assert_eq!(go(&mut nodes, B), Outcome::Unchanged);
+    nodes.settle();
+    let resource = &nodes.state.resources[&R];
+    assert_eq!((resource.record.primary, members(&nodes.state)), (Some(B), vec![A, B]));
+    assert_eq!((resource.record.epoch, resource.desired_node), (epoch.next(), None));
+    let (from, cause, _) = nodes.state.primary_change("db", epoch.next()).unwrap();
+    assert_eq!((from, cause), (Some("a"), Cause::Operator));
+    assert_eq!(go(&mut nodes, B), Outcome::Unchanged);
+    // The best node is the preferred one.
+    assert_eq!(nodes.state.best_move(&nodes.state.resources[&R]), Ok(A));
+}
+
+#[test]
+fn a_move_of_a_primary_is_refused_with_the_reason() {
+    let mut state = ready();
+    let go = |state: &mut State, to| match apply(state, Command::MovePrimary { resource: R, to }) {
+        Outcome::Refused(problem) => (problem.code, problem.message, problem.remedy),
+        other => panic!("{other:?}"),
+    };
+    let (code, message, remedy) = go(&mut state, W);
+    assert_eq!((code, remedy.as_str()), (Code::NotEligible, "possible now: b"));
+    assert_eq!(message, "resource db is not moved to w: it holds no replica of resource db");
+    state.nodes.get_mut(&W).unwrap().witness = true;
+    assert!(go(&mut state, W).1.contains("it is a witness"), "{:?}", go(&mut state, W));
+    for (drain, word) in [(false, "it is cordoned"), (true, "it is drained")] {
+        apply(&mut state, Command::SetCordon { node: B, on: true, drain });
+        let (code, message, remedy) = go(&mut state, B);
+        assert_eq!((code, remedy.as_str()), (Code::NotEligible, "possible now: none"));
+        assert!(message.contains(word), "{message}");
+    }
+    apply(&mut state, Command::SetCordon { node: B, on: false, drain: false });
+    // A service moves its resource, and nothing else does.
+    assert!(apply(&mut state, Command::MovePrimary { resource: R, to: B }).is_ok());
+    assert!(apply(&mut state, Command::ApplyService { spec: db_service() }).is_ok());
+    assert_eq!(state.resources[&R].desired_node, None, "the service decides now");
+    assert!(apply(&mut state, Command::StopService { name: "db".into() }).is_ok());
+    let (code, message, remedy) = go(&mut state, B);
+    assert_eq!(
+        (code, message.as_str()),
+        (Code::ResourceInUse, "resource db is not moved: service db uses it")
+    );
+    assert!(remedy.contains("mainstay service move db --to b"), "{remedy}");
+    // A replica that is not in sync cannot lead.
+    let mut state = ready();
+    die(&mut state, B);
+    assert!(go(&mut state, B).1.ends_with("it is dead"), "{:?}", go(&mut state, B));
+    rejoin(&mut state, B);
+    assert!(go(&mut state, B).1.contains("not in sync"), "{:?}", go(&mut state, B));
+    let nowhere = state.best_move(&state.resources[&R]).unwrap_err();
+    assert!(nowhere.message.contains("no other node can lead: b: not in sync"), "{nowhere:?}");
+    die(&mut state, A);
+    assert_eq!(go(&mut state, B).0, Code::NotReady, "there is no primary");
+}
+
+#[test]
+fn a_move_of_a_primary_to_a_node_that_dies_or_is_closed_is_given_up() {
+    let mut state = ready();
+    let go = |state: &mut State| assert!(apply(state, Command::MovePrimary { resource: R, to: B }).is_ok());
+    go(&mut state);
+    apply(&mut state, Command::SetCordon { node: B, on: true, drain: false });
+    assert_eq!(state.resources[&R].desired_node, None);
+    let said = |state: &State| state.events.back().map(|event| event.text.clone()).unwrap();
+    assert!(
+        said(&state).contains("the move of its primary to b is given up: it is cordoned"),
+        "{}",
+        said(&state)
+    );
+    apply(&mut state, Command::SetCordon { node: B, on: false, drain: false });
+    go(&mut state);
+    die(&mut state, B);
+    assert_eq!((state.resources[&R].desired_node, primary(&state)), (None, Some(A)));
+    assert!(state.events.iter().any(|event| event.text.contains("it is not alive and in sync any more")));
 }
 
 #[test]

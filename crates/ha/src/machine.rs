@@ -17,6 +17,9 @@
 //!   while it waits.
 //! - The address is taken only after this process has probed it, in this start, and since it was
 //!   last off this node (R22).
+//! - Where the node has hooks, each start begins with the operator's hook ([`Machine::run_hook`]).
+//!   Nothing of the service begins before the hook has ended well. Its failure is a failed start. A
+//!   part that is made anew runs no hook.
 //! - The machine notices a process that ends by itself, whatever else it does. It starts the
 //!   process again, and with it all that was started after it. Processes that end before the next
 //!   attempt are one failure with the first (R21).
@@ -233,6 +236,9 @@ pub struct Saved {
     /// See [`Machine::rest`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     rests: bool,
+    /// The steps begin with the hook, so that the numbers of `mode` count it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    hooked: bool,
 }
 
 impl Saved {
@@ -265,6 +271,10 @@ const SILENCED: &str =
 pub struct Machine {
     spec: ServiceSpec,
     steps: Vec<Step>,
+    /// The steps begin with the hook.
+    hooked: bool,
+    /// The steps of the next start begin with the hook.
+    hooks_next: bool,
     mode: Mode,
     epoch: Epoch,
     round: u64,
@@ -311,10 +321,12 @@ impl Machine {
     /// A service of which nothing runs on this node. `spec` has been validated.
     #[must_use]
     pub fn new(spec: ServiceSpec) -> Self {
-        let steps = steps_of(&spec);
+        let steps = steps_of(&spec, false);
         Self {
             spec,
             steps,
+            hooked: false,
+            hooks_next: false,
             mode: Mode::Stopped,
             epoch: Epoch(0),
             round: 0,
@@ -351,6 +363,8 @@ impl Machine {
     #[must_use]
     pub fn restore(spec: ServiceSpec, saved: Saved, now: Time) -> Self {
         let mut machine = Self::new(spec);
+        (machine.hooked, machine.hooks_next) = (saved.hooked, saved.hooked);
+        machine.steps = steps_of(&machine.spec, machine.hooked);
         machine.epoch = saved.epoch;
         machine.round = saved.round;
         machine.spent_epoch = saved.spent_epoch;
@@ -409,6 +423,12 @@ impl Machine {
         }
         machine.watch(now);
         machine
+    }
+
+    /// Whether starts from now on begin with the operator's hook. A start that is under way goes on
+    /// as it began.
+    pub fn run_hook(&mut self, hooks: bool) {
+        self.hooks_next = hooks;
     }
 
     #[must_use]
@@ -556,6 +576,8 @@ impl Machine {
             self.failures.clear();
         }
         reach!("ha: a start begins");
+        self.hooked = self.hooks_next;
+        self.steps = steps_of(&self.spec, self.hooked);
         self.losses.clear();
         self.unwalked = false;
         self.epoch = epoch;
@@ -727,8 +749,9 @@ impl Machine {
             };
             self.mode = Mode::Forward { at };
             match step {
-                // Preparing beside a running process could destroy what it works on.
-                Step::Prepare { .. } if at < self.adopt_below => {}
+                // Preparing beside a running process could destroy what it works on. The hook has
+                // let this start go on already.
+                Step::StartHook | Step::Prepare { .. } if at < self.adopt_below => {}
                 Step::ProbeAddress => {
                     if self.probe == Probe::NotAsked {
                         self.persist();

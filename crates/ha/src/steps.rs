@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 5_000;
 /// Pause before the machine asks again for an address that another host holds, in milliseconds.
 pub(crate) const HELD_ADDRESS_MS: u64 = 2_000;
+/// How long the hook before a start may take, in milliseconds.
+pub(crate) const START_HOOK_TIMEOUT_MS: u64 = 30_000;
 /// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
 pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;
 /// How long adding or removing an address may take, in milliseconds.
@@ -22,6 +24,8 @@ pub(crate) const KILL_TIMEOUT_MS: u64 = 10_000;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
+    /// Run the operator's hook to its end, which may refuse the start. Undo: kill it.
+    StartHook,
     /// Ask whether another node answers for the address. Runs beside the following steps. Done =
     /// none does, or this node has added the address already. An address that is here and that
     /// Mainstay did not add is a failure.
@@ -42,7 +46,7 @@ pub enum Step {
 impl Step {
     /// Whether a failure is one of the node and its network, and not of the service's programs.
     pub(crate) fn is_of_surroundings(self) -> bool {
-        matches!(self, Self::ProbeAddress | Self::Mount | Self::AddAddress)
+        matches!(self, Self::StartHook | Self::ProbeAddress | Self::Mount | Self::AddAddress)
     }
 }
 
@@ -50,6 +54,7 @@ impl ServiceSpec {
     /// How long `step` may take, in milliseconds.
     pub(crate) fn timeout_ms(&self, step: Step) -> u64 {
         match step {
+            Step::StartHook => START_HOOK_TIMEOUT_MS,
             Step::ProbeAddress => PROBE_TIMEOUT_MS,
             Step::Mount => MOUNT_TIMEOUT_MS,
             Step::AddAddress => ADDRESS_TIMEOUT_MS,
@@ -66,7 +71,7 @@ impl ServiceSpec {
             Step::ProbeAddress | Step::CheckReady { .. } => 0,
             Step::Mount => UNMOUNT_TIMEOUT_MS,
             Step::AddAddress => ADDRESS_TIMEOUT_MS,
-            Step::Prepare { .. } => KILL_TIMEOUT_MS,
+            Step::StartHook | Step::Prepare { .. } => KILL_TIMEOUT_MS,
             Step::StartProcess { process } => {
                 self.processes[process].stop_timeout_s.saturating_mul(1000).saturating_add(KILL_TIMEOUT_MS)
             }
@@ -74,9 +79,12 @@ impl ServiceSpec {
     }
 }
 
-/// The steps of a start, in order.
-pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
+/// The steps of a start, in order. `hooked`: the node has hooks.
+pub(crate) fn steps_of(spec: &ServiceSpec, hooked: bool) -> Vec<Step> {
     let mut steps = Vec::new();
+    if hooked {
+        steps.push(Step::StartHook);
+    }
     if !spec.vips.is_empty() {
         steps.push(Step::ProbeAddress);
     }
@@ -102,6 +110,7 @@ pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
 pub(crate) fn step_words(spec: &ServiceSpec, step: Step) -> String {
     let name = |process: usize| spec.processes[process].name.as_str();
     match step {
+        Step::StartHook => "run the hook before the start".into(),
         Step::ProbeAddress => "probe the address".into(),
         Step::Mount => match &spec.mount {
             Some(mount) => format!("mount {}", mount.path),

@@ -2,6 +2,8 @@
 
 #[path = "machine/addresses.rs"]
 mod addresses;
+#[path = "machine/hook.rs"]
+mod hook;
 #[path = "machine/rest.rs"]
 mod rest;
 #[path = "machine/restart.rs"]
@@ -170,7 +172,10 @@ impl Node {
         if let Step::StartProcess { process } = step {
             self.dead.remove(&process);
         }
-        if !matches!(step, Step::ProbeAddress | Step::CheckReady { .. } | Step::Prepare { .. }) {
+        if !matches!(
+            step,
+            Step::StartHook | Step::ProbeAddress | Step::CheckReady { .. } | Step::Prepare { .. }
+        ) {
             self.there.insert(step);
         }
     }
@@ -231,7 +236,7 @@ impl Node {
 
 fn rank(step: Step) -> usize {
     match step {
-        Step::ProbeAddress => 0,
+        Step::StartHook | Step::ProbeAddress => 0,
         Step::Mount => 1,
         Step::Prepare { process } => 2 + process * 3,
         Step::StartProcess { process } => 3 + process * 3,

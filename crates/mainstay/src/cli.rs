@@ -647,6 +647,19 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+    /// Move the primary of a resource that no service uses to another node, and wait until that
+    /// node serves. The node gets everything first, and no lease is waited for. Refused while
+    /// something uses the devices. A resource with a service moves with it: `mainstay service
+    /// move`.
+    Move {
+        /// Name of the resource.
+        name: String,
+        /// Node that becomes primary [default: the best one that is in sync]
+        #[arg(long, value_name = "NODE")]
+        to: Option<String>,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Make a volume larger while it is in use. Volumes do not shrink.
     Resize {
         /// Name of the resource.

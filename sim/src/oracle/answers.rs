@@ -28,6 +28,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AddReplica { .. }
         | Command::RemoveReplica { .. }
         | Command::MoveReplica { .. }
+        | Command::MovePrimary { .. }
         | Command::GrowVolume { .. }
         | Command::TakeSnapshot { .. }
         | Command::DropSnapshot { .. }
@@ -292,6 +293,9 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
         }
         Command::MoveReplica { resource: id, from, to } => resource(id)
             .is_some_and(|known| known.moving.get(from) == Some(to) && known.spec.replicas.contains(to)),
+        Command::MovePrimary { resource: id, to } => {
+            resource(id).is_some_and(|known| known.desired_node.or(known.record.primary) == Some(*to))
+        }
         Command::GrowVolume { resource: id, volume, bytes } => resource(id).is_some_and(|known| {
             let size = known.spec.volumes.get(usize::from(volume.0));
             known.growing.get(volume).or(size) == Some(bytes)

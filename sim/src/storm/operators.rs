@@ -10,10 +10,11 @@ fn with_service(draw: &Draw, random: &mut Random) -> Option<usize> {
     draw.shape.resources[resource].service.then_some(resource)
 }
 
+/// Moves a service, or the primary of a resource that has none.
 pub(super) fn move_service(draw: &mut Draw, random: &mut Random, at: u64) {
-    if let Some(resource) = with_service(draw, random) {
-        draw.operator(at, Operator::Move { resource, pick: random.below(4) });
-    }
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let pick = if draw.shape.resources[resource].service { random.below(4) } else { at % 4 };
+    draw.operator(at, Operator::Move { resource, pick });
 }
 
 pub(super) fn apply_service(draw: &mut Draw, random: &mut Random, at: u64) {

@@ -96,6 +96,14 @@ impl World {
                 });
                 self.submit(Command::MoveService { name: Self::service_name(resource_id(resource)), to });
             }
+            Operator::Move { pick, .. } => {
+                let to = NodeId(replica(pick));
+                self.trace.count("F51 operator moves a primary");
+                self.note(None, Part::Control, &[51, resource as u64], || {
+                    format!("operator moves the primary of resource {resource} to {to}")
+                });
+                self.submit(Command::MovePrimary { resource: resource_id(resource), to });
+            }
             Operator::ApplyService { prefer, .. } if service => {
                 if self.wanted[resource].resource == Existence::Yes {
                     self.trace.count("F51 operator applies a service");
@@ -182,8 +190,7 @@ impl World {
                 self.submit(Command::DetachResource { resource: resource_id(resource) });
             }
             Operator::Force { pick, .. } => self.force(resource, pick, FORCE_TRIES),
-            Operator::Move { .. }
-            | Operator::ApplyService { .. }
+            Operator::ApplyService { .. }
             | Operator::DeleteService { .. }
             | Operator::StopService { .. }
             | Operator::Tie { .. }

@@ -114,6 +114,7 @@ impl World {
                 (Proposed::RemoveReplica, Some(*resource), Some(*node))
             }
             Command::MoveReplica { resource, to, .. } => (Proposed::MoveReplica, Some(*resource), Some(*to)),
+            Command::MovePrimary { resource, to } => (Proposed::MovePrimary, Some(*resource), Some(*to)),
             Command::FinishMove { resource, to, .. } => (Proposed::FinishMove, Some(*resource), Some(*to)),
             Command::GrowVolume { resource, .. } => (Proposed::GrowVolume, Some(*resource), None),
             Command::VolumeGrown { resource, .. } => (Proposed::VolumeGrown, Some(*resource), None),
@@ -261,6 +262,7 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::AddReplica => "trap at AddReplica",
         Proposed::RemoveReplica => "trap at RemoveReplica",
         Proposed::MoveReplica => "trap at MoveReplica",
+        Proposed::MovePrimary => "trap at MovePrimary",
         Proposed::FinishMove => "trap at FinishMove",
         Proposed::GrowVolume => "trap at GrowVolume",
         Proposed::VolumeGrown => "trap at VolumeGrown",

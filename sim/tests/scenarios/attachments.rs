@@ -27,6 +27,22 @@ fn a_clients_device_survives_the_primary() {
 }
 
 #[test]
+fn a_clients_device_survives_a_move_of_the_primary() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [_, s, w] = sim.cast();
+    sim.attach(w);
+    sim.write_many(20);
+    sim.write_without_waiting(7);
+    sim.move_primary(s);
+    sim.expect_acknowledged_within_ms(5_000);
+    sim.until_epoch(2, 1_000);
+    assert_eq!(sim.primary(), Some(s));
+    sim.expect_devices(&[w]);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
 fn the_next_primary_answers_requests_that_were_carried_out_before() {
     let mut sim = Scenario::two_and_a_witness();
     let [p, s, w] = sim.cast();

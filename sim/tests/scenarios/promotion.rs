@@ -16,6 +16,52 @@ fn a_secondary_takes_over_with_everything() {
     sim.settle();
 }
 
+/// The handover is planned: it waits for no lease, and the set of replicas in sync stays whole.
+#[test]
+fn an_operator_moves_a_primary_without_a_service_there_and_back() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.move_primary(s);
+    sim.expect_primary_within_ms(s, 1_000);
+    sim.read(7);
+    sim.write(8);
+    sim.move_primary(p);
+    sim.expect_primary_within_ms(p, 1_000);
+    assert_eq!((sim.epoch(), sim.iss()), (3, vec![1, 2, 3]));
+    sim.read(8);
+    sim.settle();
+}
+
+#[test]
+fn a_primary_is_moved_whose_agent_ends_at_that_moment() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.move_primary(s);
+    sim.kill_agent(p);
+    sim.until_primary_is_not(p, 20_000);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn a_primary_moves_in_mode_a_after_the_follower_has_everything() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.mode_a(24, 5_000);
+    sim.write_many(10);
+    sim.cut(p, s);
+    sim.write_many(10);
+    sim.move_primary(s);
+    sim.run_ms(500);
+    assert_eq!(sim.primary(), Some(p), "it lacks entries that were acknowledged");
+    sim.heal();
+    sim.expect_primary_within_ms(s, 20_000);
+    sim.expect_iss_within_ms(&[s], 5_000);
+    sim.settle();
+}
+
 #[test]
 fn a_new_primary_does_not_serve_before_its_epoch_start_is_committed() {
     let mut sim = Scenario::three();

@@ -2,7 +2,7 @@
 
 use super::{
     ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, advise, blocking, change, existing,
-    settings, snapshots, users,
+    explained, require_majority, settings, snapshots, users,
 };
 use crate::agent::Agent;
 use crate::error::{OTHER_RELEASE, settle};
@@ -10,7 +10,9 @@ use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::{Path, State as AppState};
-use mainstay_api::rest::{Accepted, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, VolumeResize};
+use mainstay_api::rest::{
+    Accepted, PrimaryMove, PrimaryMoves, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, VolumeResize,
+};
 use mainstay_control::advice::Advice;
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
 use mainstay_pool::replica_bytes;
@@ -283,6 +285,45 @@ pub(super) async fn move_replica(
         }
         let message = format!("the replica of resource {name} on {from} moves to {}", request.to);
         Ok((Command::MoveReplica { resource: resource.id, from: holder, to }, message))
+    })
+    .await
+}
+
+pub(super) async fn move_primary(
+    AppState(agent): App,
+    Path(name): Path<String>,
+    JsonRequest(request): JsonRequest<PrimaryMove>,
+) -> ApiResult<PrimaryMoves> {
+    blocking(move || {
+        let member = agent.member()?;
+        let doing = format!("resource {name} is not moved");
+        require_majority(&agent, &doing)?;
+        let view = member.log.view();
+        let resource = find_resource(&view, &name)?;
+        let (id, primary) = (resource.id, resource.record.primary);
+        let to = match &request.to {
+            Some(to) => find_node(&view, to)?,
+            None => view.state.best_move(resource)?,
+        };
+        let to_name = view.state.node_name(to);
+        // A service is a reason to refuse whatever uses the devices, and the devices of a node
+        // without a replica stay where they are.
+        let alone = view.state.service_of(id).is_none() && resource.record.attached.is_none();
+        if alone && primary != Some(to) {
+            users::refuse_used_to_move(&agent, &view, resource, &doing)?;
+        }
+        let moved = settle(member.log.propose(Command::MovePrimary { resource: id, to }, PROPOSE_TIMEOUT));
+        moved.map_err(|refusal| match refusal.code {
+            Code::NotEligible => explained(&agent, &view, refusal, Some(resource), &to_name),
+            _ => refusal,
+        })?;
+        let message = if primary == Some(to) {
+            format!("the primary of resource {name} is on {to_name} already")
+        } else {
+            format!("the primary of resource {name} moves to {to_name}")
+        };
+        let accepted = Accepted { revision: member.log.view().state.revision, message };
+        Ok(PrimaryMoves { accepted, to: to_name })
     })
     .await
 }

@@ -155,6 +155,7 @@ impl Lab {
                 disregarded: Disregarded::default(),
                 mount_lanes: MountLanes::default(),
                 log_writer: Vec::new(),
+                hooks: None,
             },
             engine_absence: EngineAbsence::new(dir.path().to_path_buf(), |_| ()),
             metrics: Arc::default(),

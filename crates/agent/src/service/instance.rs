@@ -22,6 +22,7 @@ use super::place;
 use super::runners::{self, Note};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
+use crate::hooks::Hooks;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{DeviceUser, GuardAddress, GuardEntry};
 use mainstay_control::State;
@@ -61,6 +62,8 @@ pub struct Places {
     pub hindrances: Hindrances,
     pub disregarded: Disregarded,
     pub mount_lanes: MountLanes,
+    /// The hooks of this node, if it has any.
+    pub hooks: Option<Hooks>,
 }
 
 /// Services whose next stop on this node does not wait for holders of their file systems, because
@@ -142,6 +145,9 @@ pub(super) struct StateFile {
     /// The place that the service has mounted, or may have.
     #[serde(default)]
     pub mounted: Option<Place>,
+    /// The addresses that hooks were told to be here, each with its interface.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addresses: BTreeMap<String, String>,
     /// The writers of the logs of its processes.
     #[serde(default)]
     pub writers: BTreeMap<usize, Identified>,
@@ -225,6 +231,7 @@ impl Instance {
             let about = (revision, edition, resource);
             let left = (file.running.clone(), file.mounted);
             let instance = Self::with(file.spec, about, left, places, volumes, on_done.clone());
+            instance.work.adopt_addresses(file.addresses);
             for (&index, writer) in &file.writers {
                 instance.work.adopt_output(index, writer);
             }
@@ -503,6 +510,7 @@ mod tests {
             disregarded: Disregarded::default(),
             mount_lanes: MountLanes::default(),
             log_writer: Vec::new(),
+            hooks: None,
         };
         let spec =
             ServiceSpec::parse("name='s'\nresource='db'\n[vip]\naddress='10.0.0.7/24'\n").expect("it is one");

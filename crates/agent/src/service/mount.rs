@@ -729,6 +729,7 @@ mod tests {
             disregarded: Disregarded::default(),
             mount_lanes: super::super::left_mounts::MountLanes::default(),
             log_writer: Vec::new(),
+            hooks: None,
         };
         let (links, notes) = (places.run_dir.join("dev/db"), places.run_dir.join("services"));
         std::fs::create_dir_all(&links).and_then(|()| std::fs::create_dir_all(&notes)).expect("made");

@@ -159,6 +159,7 @@ mod tests {
             disregarded: instance::Disregarded::default(),
             mount_lanes: super::super::left_mounts::MountLanes::default(),
             log_writer: Vec::new(),
+            hooks: None,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod address;
 mod file_system;
+mod hook;
 mod probes;
 mod processes;
 #[cfg(test)]
@@ -72,6 +73,10 @@ pub(super) struct Work {
     free_addresses: Mutex<BTreeMap<IpAddr, Free>>,
     /// The addresses that were taken last, in words.
     taken_addresses: Mutex<Vec<String>>,
+    /// The addresses that hooks were told to be here, each with its interface.
+    told_addresses: Mutex<BTreeMap<String, String>>,
+    /// The last line of the hook before the start.
+    hook_said: Mutex<String>,
     pub processes: Lane,
     mount: Arc<Lane>,
     neighbours: Neighbours,
@@ -105,6 +110,8 @@ impl Work {
             address: Arc::default(),
             free_addresses: Mutex::default(),
             taken_addresses: Mutex::default(),
+            told_addresses: Mutex::default(),
+            hook_said: Mutex::default(),
             neighbours: places.neighbours.clone(),
             outputs: Outputs::default(),
             processes: Lane::default(),
@@ -145,6 +152,7 @@ impl Work {
             saved,
             running: lock(&self.running).clone(),
             mounted: lock(&self.mounted).clone(),
+            addresses: lock(&self.told_addresses).clone(),
             writers: self.outputs.writers(),
         };
         // The run directory does not outlive a reboot, and neither do the processes: a rename is
@@ -176,7 +184,7 @@ impl Work {
             Step::ProbeAddress => None,
             Step::AddAddress => Some(self.address.as_ref()),
             Step::Mount => Some(self.mount.as_ref()),
-            Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. } => {
+            Step::StartHook | Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. } => {
                 Some(&self.processes)
             }
         }
@@ -189,6 +197,7 @@ impl Work {
         let name = |process: usize| spec.processes.get(process).map_or("", |process| &process.name);
         match step {
             Step::ProbeAddress | Step::Prepare { .. } => None,
+            Step::StartHook => self.hook_said(),
             Step::Mount => spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
             Step::StartProcess { process } => Some(format!("started process {}", name(process))),
             Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
@@ -202,6 +211,7 @@ impl Work {
         match step {
             // Their answers are richer: see [`super::instance`].
             Step::ProbeAddress | Step::AddAddress => Err("it has a way of its own".into()),
+            Step::StartHook => self.run_start_hook(number),
             Step::Mount => {
                 self.mount(number, on_done)?;
                 self.watch(number, on_done);
@@ -225,6 +235,7 @@ impl Work {
         let haste = if force { Haste::AtOnce } else { Haste::Orderly };
         match step {
             Step::ProbeAddress => Ok(()),
+            Step::StartHook => self.end_start_hook(number, patience),
             Step::Mount => self.undo_mount(number, haste, patience),
             Step::Prepare { process } => self
                 .processes

@@ -43,6 +43,8 @@ struct Held {
 pub(super) struct Services {
     held: BTreeMap<String, Held>,
     made: u64,
+    /// See [`Machine::run_hook`].
+    hooks: bool,
     guard: Guard<Vec<(String, u64)>>,
     /// The removal of what forgotten instances left here has begun.
     swept: bool,
@@ -65,10 +67,17 @@ impl Services {
         Self {
             made: held.len() as u64,
             held,
+            hooks: false,
             guard: Guard::default(),
             swept: false,
             sweeping: BTreeSet::new(),
         }
+    }
+
+    /// Whether starts from now on begin with the operator's hook.
+    pub fn run_hooks(&mut self, hooks: bool) {
+        self.hooks = hooks;
+        self.held.values_mut().for_each(|held| held.machine.run_hook(hooks));
     }
 
     pub fn guard(&mut self) -> &mut Guard<Vec<(String, u64)>> {
@@ -200,7 +209,8 @@ impl Services {
             };
             if !self.held.contains_key(name) {
                 let (spec, revision, edition) = (service.spec.clone(), service.revision, service.edition);
-                let machine = Machine::new(spec.clone());
+                let mut machine = Machine::new(spec.clone());
+                machine.run_hook(self.hooks);
                 let held = Held { machine, revision, edition, resource: resource.id, number: self.made };
                 self.held.insert(name.clone(), held);
                 self.made += 1;

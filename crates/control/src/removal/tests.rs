@@ -176,7 +176,7 @@ fn a_living_node_is_removed_unless_it_is_primary_or_has_the_last_complete_copy()
     lab.resource("db", &[1, 2]);
     let refused = lab.refused(removal(1));
     assert_eq!(refused.code, Code::IsPrimary);
-    assert!(refused.remedy.contains("move-replica db a"), "{}", refused.remedy);
+    assert!(refused.remedy.contains("mainstay resource move db"), "{}", refused.remedy);
     let service = mainstay_ha::ServiceSpec::parse("name='s'\nresource='db'\n[mount]\npath='/srv/s'\n")
         .expect("it is right");
     lab.done(Command::ApplyService { spec: service });

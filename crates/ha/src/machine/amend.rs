@@ -10,7 +10,7 @@ impl Machine {
     /// is under way keeps the time limit with which it began.
     pub fn amend(&mut self, spec: ServiceSpec, now: Time) {
         reach!("ha: the specification changes in place");
-        let steps = steps_of(&spec);
+        let steps = steps_of(&spec, self.hooked);
         // Only readiness tests come and go. A machine at a test that goes waits for the process of
         // that test.
         let moved = |at: usize| match self.steps.get(at) {

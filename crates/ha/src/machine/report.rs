@@ -21,6 +21,7 @@ impl Machine {
             last_failure: self.last_failure.clone(),
             restarted: self.restarted,
             rests: self.rests,
+            hooked: self.hooked,
             // Answers to work that is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };

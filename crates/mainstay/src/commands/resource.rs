@@ -7,8 +7,9 @@ use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::rest::{
-    Accepted, Health, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach,
-    ResourceCreate, ResourceView, Role, ScrubStart, SettingsChange, VolumeResize,
+    Accepted, Health, Mode, OriginView, PeerView, PrimaryMove, PrimaryMoves, ReplicaAdd, ReplicaMove,
+    ReplicaView, ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, SettingsChange,
+    VolumeResize,
 };
 use mainstay_client::Client;
 use mainstay_types::Key;
@@ -73,6 +74,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
                 moved,
             )?;
         }
+        ResourceCommand::Move { name, to, wait } => relocate(&name, to, wait, client, output)?,
         ResourceCommand::Resize { name, size, volume, wait } => {
             let path = format!("{}/volumes/{volume}/resize", path(&name)?);
             let accepted = client.post(&path, &VolumeResize { bytes: size })?;
@@ -232,6 +234,34 @@ fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcom
         accepted.message = format!("resource {name} is deleted");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// Moves the primary of a resource without a service.
+fn relocate(name: &str, to: Option<String>, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let path = path(name)?;
+    let to = to.map(|to| checked_name(&to).map(str::to_owned)).transpose()?;
+    let mut moves: PrimaryMoves = client.post(&format!("{path}/move"), &PrimaryMove { to })?;
+    let to = &moves.to;
+    if !wait.no_wait {
+        let what = format!("moving the primary of resource {name} to {to}");
+        let _told = GoesOn::work(&what, &format!("mainstay resource status {name}"), "");
+        let mut progress = Progress::new();
+        follow(&what, wait.wait_s, || {
+            let now: ResourceView = client.get(&path)?;
+            progress.show(&format!("moving: {}", summary(&now)));
+            let there = now.primary.as_ref() == Some(to);
+            if !there && now.primary_moves_to.as_ref() != Some(to) {
+                return Err(Failure::new(
+                    Code::NotEligible,
+                    format!("the move of the primary of resource {name} to {to} was given up"),
+                    "See why with `mainstay events`.",
+                ));
+            }
+            Ok((there && modes::serves(&now, to) && has_devices(&now)).then_some(()))
+        })?;
+        moves.accepted.message = format!("the primary of resource {name} is on {to}");
+    }
+    output.result(&moves, |moves| moves.accepted.message.clone())
 }
 
 /// Whether the primary has devices, as far as it says anything.
@@ -525,6 +555,9 @@ pub(super) fn details(resource: &ResourceView) -> String {
     }
     for one in &resource.moves {
         text += &format!("\nthe replica on {} goes when that on {} is in sync", one.from, one.to);
+    }
+    if let Some(to) = &resource.primary_moves_to {
+        text += &format!("\nthe primary moves to {to}");
     }
     for one in &resource.leaving {
         let when = if one.dead { "when the node returns" } else { "now" };

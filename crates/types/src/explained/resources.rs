@@ -208,8 +208,8 @@ pub const CHAPTER: Chapter = chapter! {
         "Do what the advice says. `mainstay resource status NAME` repeats it.";
     ResourceInUse
         "service db runs on resource db"
-        "A resource with a service is not deleted, attached or rolled back, and has no second service."
-        "Stop or delete the service first, as the message says.";
+        "A resource with a service is not deleted, attached, rolled back or moved without it, and has no second service."
+        "Stop, move or delete the service, as the message says.";
     RollingBack
         "resource db is being rolled back already"
         "A rollback is under way, and needs its snapshots."

@@ -8,7 +8,9 @@
 mod addresses;
 mod cluster;
 mod daily;
+mod hooks;
 mod mounts;
+mod moves;
 mod processes;
 mod replicas;
 mod slips;
@@ -26,9 +28,11 @@ pub type Trouble = fn(&Lab) -> Result<()>;
 pub const ALL: &[&[(&str, Trouble)]] = &[
     replicas::TROUBLES,
     mounts::TROUBLES,
+    moves::TROUBLES,
     addresses::TROUBLES,
     processes::TROUBLES,
     daily::TROUBLES,
+    hooks::TROUBLES,
     cluster::TROUBLES,
     slips::TROUBLES,
     templates::TROUBLES,

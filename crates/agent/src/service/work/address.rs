@@ -154,6 +154,7 @@ impl Work {
             if vip.address.is_ipv6() {
                 self.keep(*vip, &interface, number, on_done);
             }
+            self.address_added(&vip.to_string(), &interface.name);
             Ok(())
         };
         vips.iter().zip(added).map(settle).collect()
@@ -178,7 +179,11 @@ impl Work {
     pub(super) fn undo_addresses(&self, number: u64, patience: Duration) -> Result<(), String> {
         let vips = self.vips()?;
         self.address.undo(number, Haste::AtOnce, patience, || {
+            // Each is removed before a hook is told of any.
             let removed: Vec<_> = vips.iter().map(|(vip, _)| vip::remove(*vip)).collect();
+            for ((vip, _), _) in vips.iter().zip(&removed).filter(|(_, removed)| removed.is_ok()) {
+                self.address_removed(&vip.to_string());
+            }
             removed.into_iter().try_for_each(|removed| removed.map_err(words))
         })
     }

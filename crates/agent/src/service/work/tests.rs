@@ -36,6 +36,7 @@ pub(super) fn made(dir: &Path, spec: &ServiceSpec, dirs: ServiceDirs) -> Work {
         disregarded: Disregarded::default(),
         mount_lanes: left_mounts::MountLanes::default(),
         log_writer: Vec::new(),
+        hooks: None,
     };
     let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
     let about = (1, 1, ResourceId(1));
@@ -339,6 +340,7 @@ fn a_service_whose_place_hangs_keeps_neither_its_maker_nor_the_guard_waiting() {
         disregarded: Disregarded::default(),
         mount_lanes: left_mounts::MountLanes::default(),
         log_writer: Vec::new(),
+        hooks: None,
     };
     let (answer, answers) = channel();
     let asked = path.clone();
