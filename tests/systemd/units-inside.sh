@@ -150,14 +150,19 @@ systemctl reset-failed
 systemctl start mainstay-engine mainstay-agent
 within 90 running
 
-step "a condition that does not hold is no start"
+step "a condition or an assert that does not hold is no start, and is named"
 mainstay service stop db
 within 60 gone
-unit "" "ConditionPathExists=/nowhere"
-timeout 20 mainstay service start db || true
-said() { mainstay service status db 2>&1 | grep -q "app.service is inactive"; }
-within 60 said
-! running || fail "it counts as running"
-mainstay service stop db || true
-within 60 gone
+for line in ConditionPathExists=/nowhere AssertFileNotEmpty=/nothing; do
+    unit "" "$line"
+    ! timeout 60 mainstay service start db >/root/said 2>&1 || fail "a unit that was not started counts as started"
+    why="app.service was not started, because $line does not hold"
+    said() { mainstay service status db 2>&1 | tr -s ' \n' ' ' | grep -qF "$why"; }
+    within 60 said
+    grep -qF "$why" /root/said || fail "the start does not say why: $(cat /root/said)"
+    mainstay events | grep -qF "$why" || fail "no event says why"
+    ! running || fail "it counts as running"
+    mainstay service stop db || true
+    within 60 gone
+done
 echo "units are right"

@@ -51,7 +51,7 @@ pub use steps::Step;
 pub use system::{is_within, system_directory};
 pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};
 pub use unit::{
-    UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner, unit_cgroup,
-    unit_drop_in, unit_slice,
+    UnitCondition, UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner,
+    unit_cgroup, unit_drop_in, unit_slice,
 };
 pub use vip::{Address, VIPS_MAX, Vip, listed as listed_addresses};

@@ -16,7 +16,7 @@
 //!   starts again by itself (R19).
 
 use crate::spec::SpecError;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
 
 /// Longest name of a unit, in bytes; as systemd has it.
@@ -47,6 +47,8 @@ pub struct UnitState {
     pub has_job: bool,
     /// The last start was left out because a `Condition…=` or `Assert…=` did not hold.
     pub condition_failed: bool,
+    /// Conditions that the start looked at, or its asserts if all conditions held.
+    pub conditions: Vec<UnitCondition>,
     /// `Type=`
     pub kind: String,
     /// `Restart=`
@@ -61,6 +63,29 @@ pub struct UnitState {
     pub exit_code: i32,
     /// Exit status, or number of the signal.
     pub exit_status: i32,
+}
+
+/// One `Condition…=` or `Assert…=` of a unit, with its outcome at the last start.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct UnitCondition {
+    /// For example `ConditionPathExists`.
+    pub name: String,
+    /// Written with `|`: one of those that are must hold.
+    pub is_trigger: bool,
+    /// Written with `!`.
+    pub is_negated: bool,
+    pub parameter: String,
+    /// Above 0: held, below 0: did not hold, 0: not looked at.
+    pub outcome: i32,
+}
+
+impl fmt::Display for UnitCondition {
+    /// Writes the condition as the unit has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trigger = if self.is_trigger { "|" } else { "" };
+        let negated = if self.is_negated { "!" } else { "" };
+        write!(f, "{}={trigger}{negated}{}", self.name, self.parameter)
+    }
 }
 
 /// Meaning of a state of a unit for its process.
@@ -291,17 +316,30 @@ impl UnitState {
         }
     }
 
+    /// Returns the conditions for which the last start was left out; none if systemd has forgotten
+    /// them.
+    fn unmet(&self) -> Vec<String> {
+        let unmet = self.conditions.iter().filter(|condition| condition.outcome < 0);
+        let (of_several, alone): (Vec<_>, Vec<_>) = unmet.partition(|condition| condition.is_trigger);
+        // One that must hold decides before those of which one must.
+        let decided = if alone.is_empty() { of_several } else { alone };
+        decided.into_iter().map(ToString::to_string).collect()
+    }
+
     fn ended(&self) -> UnitFound {
         let unit = &self.id;
         let ended = |words: String, is_permanent| UnitFound::Ended { words, is_permanent };
         let journal = format!("see `journalctl -u {unit}`");
         if self.condition_failed {
-            return ended(
-                format!(
-                    "the unit {unit} was not started: one of its conditions does not hold, see `systemctl status {unit}`"
-                ),
-                true,
-            );
+            let unmet = self.unmet();
+            let which = match unmet.as_slice() {
+                [] => "one of its conditions does not hold".to_owned(),
+                [one] => format!("{one} does not hold"),
+                several => format!("none of {} holds", several.join(", ")),
+            };
+            let words =
+                format!("the unit {unit} was not started, because {which}; see `systemctl cat {unit}`");
+            return ended(words, true);
         }
         let status = self.exit_status;
         let how = match (self.result.as_str(), self.exit_code) {
@@ -448,11 +486,50 @@ mod tests {
             (state("failed", "failed", "new-result", 0, 0), "result new-result", false),
             (state("inactive", "dead", "exec-condition", 1, 1), "ExecCondition", true),
             (state("activating", "auto-restart", "exit-code", 1, 1), "exit code 1", false),
-            (UnitState { condition_failed: true, ..loaded() }, "conditions does not hold", true),
+            (
+                UnitState { condition_failed: true, ..loaded() },
+                "because one of its conditions does not hold",
+                true,
+            ),
         ] {
             let UnitFound::Ended { words, is_permanent } = ended.found() else { panic!("{ended:?}") };
             assert!(words.contains(word) && words.contains("a.service"), "{word}: {words}");
             assert_eq!(is_permanent, permanent, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_condition_that_does_not_hold_is_named_as_the_unit_has_it() {
+        let condition = |name: &str, mark: &str, parameter: &str, outcome| UnitCondition {
+            name: name.into(),
+            is_trigger: mark.contains('|'),
+            is_negated: mark.contains('!'),
+            parameter: parameter.into(),
+            outcome,
+        };
+        let path = |mark, parameter, outcome| condition("ConditionPathExists", mark, parameter, outcome);
+        for (conditions, words) in [
+            (vec![path("", "/a", 1), path("!", "/b", -1)], "because ConditionPathExists=!/b does not hold;"),
+            (
+                vec![condition("AssertPathIsMountPoint", "", "/srv/db", -1)],
+                "because AssertPathIsMountPoint=/srv/db does not hold;",
+            ),
+            (
+                vec![path("|", "/a", -1), path("|!", "/b", -1)],
+                "because none of ConditionPathExists=|/a, ConditionPathExists=|!/b holds;",
+            ),
+            // Those of which one must hold were looked at, and did not decide.
+            (vec![path("|", "/a", -1), path("", "/b", -1)], "because ConditionPathExists=/b does not hold;"),
+            (vec![path("", "/a", 0)], "because one of its conditions does not hold;"),
+        ] {
+            let state = UnitState { condition_failed: true, conditions, ..loaded() };
+            let UnitFound::Ended { words: said, is_permanent: true } = state.found() else {
+                panic!("{state:?}")
+            };
+            assert!(
+                said.starts_with("the unit a.service was not started, ") && said.contains(words),
+                "{said}"
+            );
         }
     }
 

@@ -119,8 +119,10 @@ impl Runner for SystemdUnit {
             // `done` is also said when a condition did not hold: only the state afterwards counts.
             let end = bus.job_end(&named.unit, &job, START_MAX, wanted);
             tracing::debug!(unit = named.unit, ?end, "the start of a unit has ended");
+            // In the same conversation: systemd forgets a unit that was not started, and why.
+            let state = bus.state(&named.unit).ok();
             drop(bus);
-            named.ended(wanted)
+            named.ended(state, wanted)
         });
         Ok(Started { note, watch })
     }
@@ -128,7 +130,7 @@ impl Runner for SystemdUnit {
     fn adopt(&self, here: &ProcessHere, _: &Note) -> Watch {
         let named = Named::of(here);
         Box::new(move |wanted: &dyn Fn() -> bool| match named {
-            Ok(named) => named.ended(wanted),
+            Ok(named) => named.ended(None, wanted),
             Err(why) => why.into(),
         })
     }
@@ -294,11 +296,12 @@ impl Named {
         Ok(())
     }
 
-    /// Waits until the unit has ended.
-    fn ended(&self, wanted: &dyn Fn() -> bool) -> Ended {
+    /// Waits until the unit has ended; `known` is its state if that was just looked at.
+    fn ended(&self, mut known: Option<UnitState>, wanted: &dyn Fn() -> bool) -> Ended {
         let mut ending: Option<Instant> = None;
         while wanted() {
-            let state = match Bus::open(CALL).and_then(|bus| bus.state(&self.unit)) {
+            let look = || Bus::open(CALL).and_then(|bus| bus.state(&self.unit));
+            let state = match known.take().map_or_else(look, Ok) {
                 Ok(state) => state,
                 Err(why) => {
                     if !self.cgroup.as_deref().is_some_and(cgroup::is_populated) {

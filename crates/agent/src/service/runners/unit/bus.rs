@@ -3,9 +3,11 @@
 //! Guarantees
 //! - Every call ends within its patience, also when D-Bus or systemd stands still.
 //! - Signals are subscribed to before a job is begun, so its end is not missed.
+//! - A unit whose start was begun is not forgotten by systemd as long as the conversation lasts: a
+//!   state read in it tells also why a unit was not started.
 
 use futures_util::StreamExt;
-use mainstay_ha::UnitState;
+use mainstay_ha::{UnitCondition, UnitState};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +32,7 @@ pub(super) trait Systemd: Send {
     fn state(&self, unit: &str) -> Result<UnitState, String>;
     /// Reads all units and drop-ins anew.
     fn reload(&self) -> Result<(), String>;
-    /// Begins a start, and returns its job.
+    /// Begins a start, and returns its job. systemd remembers the unit until the conversation ends.
     fn start(&self, unit: &str) -> Result<String, String>;
     /// Begins a stop, which takes the place of a start under way, and returns its job.
     fn stop(&self, unit: &str) -> Result<String, String>;
@@ -159,7 +161,10 @@ impl Systemd for Bus {
                     table.remove(&format!("{what}Result")).and_then(|result| bool::try_from(result).ok());
                 at.is_some_and(|at| at > 0) && well == Some(false)
             };
-            let condition_failed = happened(&mut unit, "Condition") || happened(&mut unit, "Assert");
+            // Asserts are looked at when all conditions hold, so their outcome may be that of an
+            // earlier start.
+            let failed = ["Condition", "Assert"].into_iter().find(|what| happened(&mut unit, what));
+            let conditions = failed.and_then(|what| unit.remove(&format!("{what}s")));
             let text = |table: &mut HashMap<String, OwnedValue>, name: &str| {
                 table.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
             };
@@ -170,7 +175,8 @@ impl Systemd for Bus {
                 sub: text(&mut unit, "SubState"),
                 file: text(&mut unit, "UnitFileState"),
                 has_job: job.is_some_and(|(number, _)| number != 0),
-                condition_failed,
+                condition_failed: failed.is_some(),
+                conditions: conditions.map(conditions_of).unwrap_or_default(),
                 kind: text(&mut service, "Type"),
                 restart: text(&mut service, "Restart"),
                 slice: text(&mut service, "Slice"),
@@ -188,6 +194,11 @@ impl Systemd for Bus {
     }
 
     fn start(&self, unit: &str) -> Result<String, String> {
+        let held: Result<(), String> =
+            self.within(async { self.manager().await?.call("RefUnit", &(unit,)).await.map_err(words) });
+        if let Err(error) = held {
+            tracing::debug!(unit, error, "systemd may forget why this unit does not start");
+        }
         self.begin("StartUnit", unit)
     }
 
@@ -244,6 +255,18 @@ impl Systemd for Bus {
         // A unit that is not loaded any more has no such mark.
         drop(forgot);
     }
+}
+
+fn conditions_of(value: OwnedValue) -> Vec<UnitCondition> {
+    let rows = Vec::<(String, bool, bool, String, i32)>::try_from(value).unwrap_or_default();
+    let condition = |(name, is_trigger, is_negated, parameter, outcome)| UnitCondition {
+        name,
+        is_trigger,
+        is_negated,
+        parameter,
+        outcome,
+    };
+    rows.into_iter().map(condition).collect()
 }
 
 fn number(table: &mut HashMap<String, OwnedValue>, name: &str) -> i32 {

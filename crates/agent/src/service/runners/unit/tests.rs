@@ -171,6 +171,23 @@ fn a_unit_that_does_not_end_counts_as_running_and_keeps_its_drop_in() {
 }
 
 #[test]
+fn a_unit_whose_condition_does_not_hold_has_ended_for_good_with_the_condition_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let condition = mainstay_ha::UnitCondition {
+        name: "ConditionPathExists".into(),
+        parameter: "/nowhere".into(),
+        outcome: -1,
+        ..Default::default()
+    };
+    let systemd = Fake::new("inactive", OURS);
+    let state =
+        UnitState { condition_failed: true, conditions: vec![condition], ..systemd.state("").unwrap() };
+    // As the look in the conversation of the start has found it; a later one would find nothing.
+    let Ended { status, is_permanent } = named(dir.path()).ended(Some(state), &|| true);
+    assert!(is_permanent && status.contains("ConditionPathExists=/nowhere does not hold"), "{status}");
+}
+
+#[test]
 fn the_cgroup_of_a_unit_is_the_one_of_its_service() {
     let dirs = ServiceDirs { cgroup: "/x/s".into(), logs: "/y".into(), log_writer: Vec::new() };
     let Some(cgroup) = cgroup_of("a.service", &dirs) else { return };
