@@ -42,6 +42,7 @@ cat >/root/app <<'END'
 trap 'echo stopped >>/srv/db/log; exit 0' TERM
 [ ! -e /root/stubborn ] || trap '' TERM
 echo started >>/srv/db/log
+echo "hello of $$"
 sleep 1000000 &
 while :; do sleep 0.2; done
 END
@@ -105,6 +106,28 @@ pid=$(property MainPID)
 systemctl stop app
 within 60 another "$pid"
 mainstay events | grep -q "somebody stopped it" || fail "no event says that it was stopped"
+
+step "the log of the service is what the unit writes to the journal, also while it is followed"
+logged() { mainstay service logs db >/root/logged 2>&1 && grep -qF "$1" /root/logged; }
+within 60 logged "hello of $(property MainPID)"
+grep -q "systemd: Started app.service" /root/logged || fail "what systemd notes is not in the log"
+mainstay service logs db --lines 2 >/root/logged
+[ "$(wc -l </root/logged)" = 2 ] || fail "it shows another number of lines: $(cat /root/logged)"
+mainstay service logs db --follow >/root/followed 2>&1 &
+follower=$!
+within 60 grep -q "hello of $(property MainPID)" /root/followed
+pid=$(property MainPID)
+kill -9 "$pid"
+within 60 another "$pid"
+within 60 grep -q "hello of $(property MainPID)" /root/followed
+[ "$(grep -c "hello of $(property MainPID)" /root/followed)" = 1 ] || fail "a line is shown twice"
+kill "$follower"
+no_child() { ! grep -qsx journalctl /proc/[0-9]*/comm; }
+within 20 no_child
+mv /run/log/journal /run/log/aside
+mainstay service logs db >/root/logged 2>&1 || fail "a node without a journal cannot be asked"
+mv /run/log/aside /run/log/journal
+grep -q "this node keeps no journal" /root/logged || fail "it does not say that there is no journal: $(cat /root/logged)"
 
 step "a restart of the agent is none of the unit"
 pid=$(property MainPID)
