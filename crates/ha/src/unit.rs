@@ -24,6 +24,8 @@ const UNIT_NAME_BYTES_MAX: usize = 255;
 /// First words of the drop-in that Mainstay makes.
 const MADE_FOR: &str = "# Made by Mainstay for service ";
 const DIRECTORY_TOO: &str = "# Its directory was made by Mainstay too.";
+/// Number of the signal that no orderly stop sends to a main process.
+const SIGKILL: i32 = 9;
 /// Units on which Mainstay itself depends.
 const OWN_UNITS: [&str; 4] =
     ["mainstay-agent.service", "mainstay-engine.service", "dbus.service", "dbus-broker.service"];
@@ -217,6 +219,29 @@ pub fn drop_in_made_directory(text: &str) -> bool {
     text.lines().any(|line| line == DIRECTORY_TOO)
 }
 
+/// Whether a unit with this `UnitFileState=` is started at boot.
+pub(crate) fn is_enabled(file: &str) -> bool {
+    matches!(file, "enabled" | "enabled-runtime" | "linked-runtime-enabled")
+}
+
+/// Returns the command that disables a unit which is enabled.
+fn remedy_of_enabled(unit: &str, file: &str) -> String {
+    if file == "enabled" {
+        return format!("run `systemctl disable {unit}` there");
+    }
+    // Debian makes the link for a cluster of PostgreSQL at each boot, from this file.
+    let cluster = unit.strip_prefix("postgresql@").and_then(|rest| rest.strip_suffix(".service"));
+    match cluster.and_then(|instance| instance.split_once('-')) {
+        Some((version, name)) => {
+            let name = name.replace("\\x2d", "-");
+            format!(
+                "write `manual` into /etc/postgresql/{version}/{name}/start.conf there, and run `systemctl daemon-reload`"
+            )
+        }
+        None => format!("run `systemctl disable --runtime {unit}` there"),
+    }
+}
+
 impl UnitState {
     /// Whether the unit, as it stands, was started for `service`.
     #[must_use]
@@ -265,10 +290,10 @@ impl UnitState {
                 "write its command as `prepare` of a process, or use a resource agent",
             ));
         }
-        if matches!(self.file.as_str(), "enabled" | "enabled-runtime" | "linked-runtime-enabled") {
+        if is_enabled(&self.file) {
             return Some(UnitFault::new(
                 format!("the unit {unit} is enabled: systemd would start it at boot, without a lease"),
-                format!("run `systemctl disable {unit}` there"),
+                remedy_of_enabled(unit, &self.file),
             ));
         }
         if self.is_up() && !self.is_of(service) {
@@ -343,6 +368,9 @@ impl UnitState {
         }
         let status = self.exit_status;
         let how = match (self.result.as_str(), self.exit_code) {
+            // Of a unit with `ExecStart=-` systemd tells the result of its `ExecStop=` instead.
+            ("success", 3) | ("exit-code", 2 | 3) => format!("a process was ended by signal {status}"),
+            ("success", 2) if status == SIGKILL => format!("a process was ended by signal {status}"),
             ("success", _) if self.active == "inactive" => {
                 return ended(
                     format!(
@@ -444,6 +472,21 @@ mod tests {
     }
 
     #[test]
+    fn what_disables_a_unit_depends_on_what_has_enabled_it() {
+        for (unit, file, remedy) in [
+            ("a.service", "enabled", "`systemctl disable a.service`"),
+            ("a.service", "enabled-runtime", "`systemctl disable --runtime a.service`"),
+            ("postgresql@15-main.service", "enabled", "`systemctl disable postgresql@15-main.service`"),
+            ("postgresql@15-main.service", "enabled-runtime", "/etc/postgresql/15/main/start.conf"),
+            ("postgresql@15-my\\x2ddb.service", "enabled-runtime", "/etc/postgresql/15/my-db/start.conf"),
+        ] {
+            let state = UnitState { id: unit.into(), file: file.into(), ..loaded() };
+            let fault = state.fault(unit, "db").expect("it is enabled");
+            assert!(fault.remedy.contains(remedy), "{remedy}: {fault:?}");
+        }
+    }
+
+    #[test]
     fn a_drop_in_that_undoes_ours_is_named() {
         let ours = UnitState { slice: unit_slice("db"), ..loaded() };
         assert_eq!(ours.fault_of_settings("db"), None);
@@ -480,6 +523,14 @@ mod tests {
             (state("inactive", "dead", "success", 1, 0), "inactive: its process ended well, or", false),
             (state("failed", "failed", "signal", 2, 9), "failed: a process was ended by signal 9", false),
             (state("failed", "failed", "exit-code", 1, 3), "failed: a process ended with exit code 3", false),
+            (state("failed", "failed", "exit-code", 2, 9), "failed: a process was ended by signal 9", false),
+            (state("inactive", "dead", "success", 2, 9), "inactive: a process was ended by signal 9", false),
+            (
+                state("inactive", "dead", "success", 3, 11),
+                "inactive: a process was ended by signal 11",
+                false,
+            ),
+            (state("inactive", "dead", "success", 2, 15), "inactive: its process ended well, or", false),
             (state("failed", "failed", "timeout", 0, 0), "time limit", false),
             (state("failed", "failed", "oom-kill", 2, 9), "memory", false),
             (state("failed", "failed", "protocol", 0, 0), "ready", false),
