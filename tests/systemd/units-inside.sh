@@ -85,6 +85,33 @@ refused "systemctl stop app.service"
 systemctl stop app
 rm -rf /srv/db
 
+step "refused with a remedy: units that would start it without the lease"
+units=/usr/local/lib/systemd/system
+printf '[Socket]\nListenStream=/run/app.sock\n[Install]\nWantedBy=sockets.target\n' >$units/app.socket
+printf '[Timer]\nOnCalendar=yearly\n[Install]\nWantedBy=timers.target\n' >$units/app.timer
+printf '[Path]\nPathExists=/nowhere\n' >$units/app.path
+printf '[Unit]\nWants=app.service\n[Service]\nExecStart=/bin/sleep 1000000\n[Install]\nWantedBy=multi-user.target\n' >$units/other.service
+systemctl daemon-reload
+mainstay service check /root/db.toml || fail "a unit is refused for starters that are disabled"
+for starter in app.socket app.timer; do
+    systemctl enable --now $starter >/dev/null 2>&1
+    refused "systemctl disable --now $starter"
+    systemctl disable --now $starter >/dev/null 2>&1
+done
+systemctl start app.path
+refused "systemctl mask --now app.path"
+systemctl stop app.path
+systemctl enable other >/dev/null 2>&1
+refused "systemctl disable other.service"
+systemctl disable other >/dev/null 2>&1
+unit "" "Wants=app.socket"
+refused "systemctl edit --full app.service"
+unit ""
+[ "$(property ActiveState)" = inactive ] || fail "a starter has started it"
+rm $units/app.socket $units/app.timer $units/app.path $units/other.service
+systemctl daemon-reload
+mainstay service check /root/db.toml || fail "a unit without starters is refused"
+
 step "start: in the slice of the service, with a drop-in that keeps systemd from restarting it"
 mkdir /run/systemd/system/app.service.d
 echo "# the operator's" >/run/systemd/system/app.service.d/10-own.conf

@@ -1,7 +1,7 @@
 //! Units of systemd: services that systemd starts and stops for Mainstay.
 //!
 //! ```text
-//!   start   state looked at ─ drop-in ─ daemon-reload ─ settings looked at ─ footing ─ StartUnit
+//!   start   state and starters looked at ─ drop-in ─ daemon-reload ─ settings looked at ─ footing ─ StartUnit
 //!   watch   JobRemoved ─ state ─ pidfd of the main process ─ state ─ … ─ ended
 //!   stop    StopUnit ─ JobRemoved ─ kill
 //!   kill    cgroup.kill ─ StopUnit ─ state ─ drop-in away ─ daemon-reload
@@ -10,6 +10,7 @@
 //! Guarantees
 //! - A unit runs in the slice of its service, so its cgroup is known without D-Bus. The engine's
 //!   guard and the silencer kill that cgroup (R19).
+//! - A unit that another unit would start is not started: a socket, a timer and the like (R19).
 //! - A unit that runs and is in another slice is somebody else's. It is refused, and never stopped
 //!   or killed (R27).
 //! - A drop-in of another service or of an operator is neither changed nor removed. A directory of
@@ -34,7 +35,7 @@ use crate::service::mount::cgroup2_mount;
 use crate::sys::OtherProcess;
 use bus::{Bus, Systemd};
 use mainstay_ha::{
-    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner,
+    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitStarter, UnitState, drop_in_made_directory, drop_in_owner,
     unit_cgroup, unit_drop_in,
 };
 use nix::errno::Errno;
@@ -92,12 +93,22 @@ impl Runner for SystemdUnit {
         }
         // A thread of its own: the caller may be in a runtime already.
         let asked = std::thread::scope(|scope| {
-            let ask = || Bus::open(QUESTION).and_then(|bus| bus.state(unit));
+            let ask = || {
+                let bus = Bus::open(QUESTION)?;
+                let state = bus.state(unit)?;
+                // Without an answer none is known.
+                let starters = bus.starters(unit).unwrap_or_default();
+                Ok::<_, String>((state, starters))
+            };
             scope.spawn(ask).join().unwrap_or_else(|_| Err("the question failed".into()))
         });
-        let Ok(state) = asked else { return Vec::new() };
+        let Ok((state, starters)) = asked else { return Vec::new() };
         let fault = state.fault(unit, &spec.name).or_else(|| DropIn::of(unit).fault(&spec.name));
-        fault.map_or_else(Vec::new, lack)
+        if let Some(fault) = fault {
+            return lack(fault);
+        }
+        let faults = faults_of_starters(unit, &spec.name, &starters, Path::new(DROP_INS));
+        faults.into_iter().flat_map(lack).collect()
     }
 
     fn cgroups(&self, process: &Process, dirs: &ServiceDirs) -> Vec<PathBuf> {
@@ -218,6 +229,10 @@ impl Named {
         let refused = |UnitFault { problem, remedy }| format!("{problem}; {remedy}");
         let state = systemd.state(unit)?;
         if let Some(fault) = state.fault(unit, service).or_else(|| self.drop_in().fault(service)) {
+            return Err(refused(fault));
+        }
+        let starters = systemd.starters(unit)?;
+        if let Some(fault) = faults_of_starters(unit, service, &starters, &self.drop_ins).into_iter().next() {
             return Err(refused(fault));
         }
         let gate = self.gate.as_ref().map(|program| UnitGate { program, run_dir: footing.run_dir() });
@@ -357,6 +372,18 @@ fn wait_for_end(state: &UnitState, wanted: &dyn Fn() -> bool) {
             return std::thread::sleep(LOOK);
         }
     }
+}
+
+/// Reasons why `unit` cannot be run for `service`: each other unit that would start it. Those that
+/// run for the same service are none.
+fn faults_of_starters(
+    unit: &str,
+    service: &str,
+    starters: &[UnitStarter],
+    drop_ins: &Path,
+) -> Vec<UnitFault> {
+    let is_own = |starter: &&UnitStarter| DropIn::below(drop_ins, &starter.id).is_of(service);
+    starters.iter().filter(|starter| !is_own(starter)).filter_map(|starter| starter.fault(unit)).collect()
 }
 
 fn service_of(dirs: &ServiceDirs) -> String {

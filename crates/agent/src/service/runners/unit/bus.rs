@@ -7,7 +7,7 @@
 //!   state read in it tells also why a unit was not started.
 
 use futures_util::StreamExt;
-use mainstay_ha::{UnitCondition, UnitState};
+use mainstay_ha::{Starts, UNIT_NEEDS, UnitCondition, UnitStarter, UnitState};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,6 +22,8 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 /// Exists where systemd is the first process.
 const BOOTED: &str = "/run/systemd/system";
+/// Most units that are asked whether they start another one.
+pub(super) const STARTERS_MAX: usize = 64;
 /// How often it is looked whether a job is gone whose end was not told: systemd loses jobs when
 /// it reads its configuration anew.
 const JOB_LOOK: Duration = Duration::from_millis(200);
@@ -30,6 +32,9 @@ const JOB_LOOK: Duration = Duration::from_millis(200);
 pub(super) trait Systemd: Send {
     /// Loads a unit if it is not loaded, and returns its state.
     fn state(&self, unit: &str) -> Result<UnitState, String>;
+    /// Returns the other units that start `unit`, as far as systemd has loaded them; the first
+    /// [`STARTERS_MAX`] of them.
+    fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String>;
     /// Reads all units and drop-ins anew.
     fn reload(&self) -> Result<(), String>;
     /// Begins a start, and returns its job. systemd remembers the unit until the conversation ends.
@@ -137,6 +142,14 @@ impl Bus {
         properties.call("GetAll", &(interface,)).await.map_err(words)
     }
 
+    /// Loads a unit if it is not loaded, and returns the properties that every kind of unit has.
+    async fn unit(&self, unit: &str) -> Result<(OwnedObjectPath, HashMap<String, OwnedValue>), String> {
+        let path: OwnedObjectPath =
+            self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
+        let properties = self.properties(&path, "org.freedesktop.systemd1.Unit").await?;
+        Ok((path, properties))
+    }
+
     fn begin(&self, call: &'static str, unit: &str) -> Result<String, String> {
         self.within(async {
             self.subscribe().await?;
@@ -150,9 +163,7 @@ impl Bus {
 impl Systemd for Bus {
     fn state(&self, unit: &str) -> Result<UnitState, String> {
         self.within(async {
-            let path: OwnedObjectPath =
-                self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
-            let mut unit = self.properties(&path, "org.freedesktop.systemd1.Unit").await?;
+            let (path, mut unit) = self.unit(unit).await?;
             let mut service = self.properties(&path, "org.freedesktop.systemd1.Service").await?;
             let job = unit.remove("Job").and_then(|job| <(u32, OwnedObjectPath)>::try_from(job).ok());
             let happened = |table: &mut HashMap<String, OwnedValue>, what: &str| {
@@ -165,9 +176,6 @@ impl Systemd for Bus {
             // earlier start.
             let failed = ["Condition", "Assert"].into_iter().find(|what| happened(&mut unit, what));
             let conditions = failed.and_then(|what| unit.remove(&format!("{what}s")));
-            let text = |table: &mut HashMap<String, OwnedValue>, name: &str| {
-                table.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
-            };
             Ok(UnitState {
                 id: text(&mut unit, "Id"),
                 load: text(&mut unit, "LoadState"),
@@ -186,6 +194,31 @@ impl Systemd for Bus {
                 exit_code: number(&mut service, "ExecMainCode"),
                 exit_status: number(&mut service, "ExecMainStatus"),
             })
+        })
+    }
+
+    fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String> {
+        self.within(async {
+            let (_, mut table) = self.unit(unit).await?;
+            let needs: Vec<String> = UNIT_NEEDS.iter().flat_map(|name| names(&mut table, name)).collect();
+            let named = Starts::PROPERTIES.iter().flat_map(|(property, how)| {
+                names(&mut table, property).into_iter().map(|id| (id, *how)).collect::<Vec<_>>()
+            });
+            let named: Vec<(String, Starts)> = named.take(STARTERS_MAX).collect();
+            let mut found = Vec::new();
+            for (id, how) in named {
+                // One that is gone meanwhile starts nothing.
+                let Ok((_, mut table)) = self.unit(&id).await else { continue };
+                found.push(UnitStarter {
+                    how,
+                    load: text(&mut table, "LoadState"),
+                    active: text(&mut table, "ActiveState"),
+                    file: text(&mut table, "UnitFileState"),
+                    is_needed: needs.contains(&id),
+                    id,
+                });
+            }
+            Ok(found)
         })
     }
 
@@ -267,6 +300,14 @@ fn conditions_of(value: OwnedValue) -> Vec<UnitCondition> {
         outcome,
     };
     rows.into_iter().map(condition).collect()
+}
+
+fn text(table: &mut HashMap<String, OwnedValue>, name: &str) -> String {
+    table.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
+}
+
+fn names(table: &mut HashMap<String, OwnedValue>, name: &str) -> Vec<String> {
+    table.remove(name).and_then(|value| Vec::try_from(value).ok()).unwrap_or_default()
 }
 
 fn number(table: &mut HashMap<String, OwnedValue>, name: &str) -> i32 {
