@@ -42,6 +42,7 @@ cat >/root/app <<'END'
 trap 'echo stopped >>/srv/db/log; exit 0' TERM
 [ ! -e /root/stubborn ] || trap '' TERM
 echo started >>/srv/db/log
+echo "hello of $$"
 sleep 1000000 &
 while :; do sleep 0.2; done
 END
@@ -84,6 +85,33 @@ refused "systemctl stop app.service"
 systemctl stop app
 rm -rf /srv/db
 
+step "refused with a remedy: units that would start it without the lease"
+units=/usr/local/lib/systemd/system
+printf '[Socket]\nListenStream=/run/app.sock\n[Install]\nWantedBy=sockets.target\n' >$units/app.socket
+printf '[Timer]\nOnCalendar=yearly\n[Install]\nWantedBy=timers.target\n' >$units/app.timer
+printf '[Path]\nPathExists=/nowhere\n' >$units/app.path
+printf '[Unit]\nWants=app.service\n[Service]\nExecStart=/bin/sleep 1000000\n[Install]\nWantedBy=multi-user.target\n' >$units/other.service
+systemctl daemon-reload
+mainstay service check /root/db.toml || fail "a unit is refused for starters that are disabled"
+for starter in app.socket app.timer; do
+    systemctl enable --now $starter >/dev/null 2>&1
+    refused "systemctl disable --now $starter"
+    systemctl disable --now $starter >/dev/null 2>&1
+done
+systemctl start app.path
+refused "systemctl mask --now app.path"
+systemctl stop app.path
+systemctl enable other >/dev/null 2>&1
+refused "systemctl disable other.service"
+systemctl disable other >/dev/null 2>&1
+unit "" "Wants=app.socket"
+refused "systemctl edit --full app.service"
+unit ""
+[ "$(property ActiveState)" = inactive ] || fail "a starter has started it"
+rm $units/app.socket $units/app.timer $units/app.path $units/other.service
+systemctl daemon-reload
+mainstay service check /root/db.toml || fail "a unit without starters is refused"
+
 step "start: in the slice of the service, with a drop-in that keeps systemd from restarting it"
 mkdir /run/systemd/system/app.service.d
 echo "# the operator's" >/run/systemd/system/app.service.d/10-own.conf
@@ -105,6 +133,28 @@ pid=$(property MainPID)
 systemctl stop app
 within 60 another "$pid"
 mainstay events | grep -q "somebody stopped it" || fail "no event says that it was stopped"
+
+step "the log of the service is what the unit writes to the journal, also while it is followed"
+logged() { mainstay service logs db >/root/logged 2>&1 && grep -qF "$1" /root/logged; }
+within 60 logged "hello of $(property MainPID)"
+grep -q "systemd: Started app.service" /root/logged || fail "what systemd notes is not in the log"
+mainstay service logs db --lines 2 >/root/logged
+[ "$(wc -l </root/logged)" = 2 ] || fail "it shows another number of lines: $(cat /root/logged)"
+mainstay service logs db --follow >/root/followed 2>&1 &
+follower=$!
+within 60 grep -q "hello of $(property MainPID)" /root/followed
+pid=$(property MainPID)
+kill -9 "$pid"
+within 60 another "$pid"
+within 60 grep -q "hello of $(property MainPID)" /root/followed
+[ "$(grep -c "hello of $(property MainPID)" /root/followed)" = 1 ] || fail "a line is shown twice"
+kill "$follower"
+no_child() { ! grep -qsx journalctl /proc/[0-9]*/comm; }
+within 20 no_child
+mv /run/log/journal /run/log/aside
+mainstay service logs db >/root/logged 2>&1 || fail "a node without a journal cannot be asked"
+mv /run/log/aside /run/log/journal
+grep -q "this node keeps no journal" /root/logged || fail "it does not say that there is no journal: $(cat /root/logged)"
 
 step "a restart of the agent is none of the unit"
 pid=$(property MainPID)
@@ -150,14 +200,19 @@ systemctl reset-failed
 systemctl start mainstay-engine mainstay-agent
 within 90 running
 
-step "a condition that does not hold is no start"
+step "a condition or an assert that does not hold is no start, and is named"
 mainstay service stop db
 within 60 gone
-unit "" "ConditionPathExists=/nowhere"
-timeout 20 mainstay service start db || true
-said() { mainstay service status db 2>&1 | grep -q "app.service is inactive"; }
-within 60 said
-! running || fail "it counts as running"
-mainstay service stop db || true
-within 60 gone
+for line in ConditionPathExists=/nowhere AssertFileNotEmpty=/nothing; do
+    unit "" "$line"
+    ! timeout 60 mainstay service start db >/root/said 2>&1 || fail "a unit that was not started counts as started"
+    why="app.service was not started, because $line does not hold"
+    said() { mainstay service status db 2>&1 | tr -s ' \n' ' ' | grep -qF "$why"; }
+    within 60 said
+    grep -qF "$why" /root/said || fail "the start does not say why: $(cat /root/said)"
+    mainstay events | grep -qF "$why" || fail "no event says why"
+    ! running || fail "it counts as running"
+    mainstay service stop db || true
+    within 60 gone
+done
 echo "units are right"

@@ -3,6 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 binary=$(realpath "${1:?name the built program}")
-tests/systemd/machine.sh run --name "units-$$" --disk /var/lib/mainstay --copy tests/systemd/inside.sh=/root/inside.sh --copy "$binary=/usr/bin/mainstay" \
-    --copy contrib/systemd/mainstay-engine.service=/etc/systemd/system/mainstay-engine.service \
-    --copy contrib/systemd/mainstay-agent.service=/etc/systemd/system/mainstay-agent.service tests/systemd/units-inside.sh
+for inside in units-inside.sh database-units-inside.sh; do
+    tests/systemd/machine.sh run --name "units-$$" --disk /var/lib/mainstay --copy tests/systemd/inside.sh=/root/inside.sh \
+        --copy "$binary=/usr/bin/mainstay" \
+        --copy contrib/systemd/mainstay-engine.service=/etc/systemd/system/mainstay-engine.service \
+        --copy contrib/systemd/mainstay-agent.service=/etc/systemd/system/mainstay-agent.service "tests/systemd/$inside"
+done

@@ -665,7 +665,15 @@ impl Agent {
                 "See `mainstay service list`.",
             ));
         }
-        let read = |member: Arc<Member>| logs::read(&member.places.dirs(service), process, wanted);
+        let read = |member: Arc<Member>| {
+            let (dirs, view) = (member.places.dirs(service), member.log.view());
+            let processes = view.state.services.get(service).map(|known| known.spec.processes.iter());
+            let unit = processes.into_iter().flatten().find(|known| known.name == process);
+            match unit.and_then(|known| known.unit.as_ref()) {
+                Some(unit) => logs::read_unit(&dirs, process, unit, wanted),
+                None => logs::read(&dirs, process, wanted),
+            }
+        };
         match self.member().map(read) {
             Ok(Ok(piece)) => CallReply::Log(piece),
             Ok(Err(error)) => CallReply::Error(Problem::new(

@@ -22,6 +22,7 @@ mod probe;
 mod reference;
 mod shown;
 mod spec;
+mod starters;
 mod steps;
 mod system;
 mod template;
@@ -47,11 +48,12 @@ pub use probe::{
 pub use reference::reference_page;
 pub use shown::HIDDEN;
 pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name};
+pub use starters::{Starts, UNIT_NEEDS, UnitStarter};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
 pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};
 pub use unit::{
-    UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner, unit_cgroup,
-    unit_drop_in, unit_slice,
+    UnitCondition, UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner,
+    unit_cgroup, unit_drop_in, unit_slice,
 };
 pub use vip::{Address, VIPS_MAX, Vip, listed as listed_addresses};

@@ -16,7 +16,7 @@
 //!   starts again by itself (R19).
 
 use crate::spec::SpecError;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
 
 /// Longest name of a unit, in bytes; as systemd has it.
@@ -24,6 +24,8 @@ const UNIT_NAME_BYTES_MAX: usize = 255;
 /// First words of the drop-in that Mainstay makes.
 const MADE_FOR: &str = "# Made by Mainstay for service ";
 const DIRECTORY_TOO: &str = "# Its directory was made by Mainstay too.";
+/// Number of the signal that no orderly stop sends to a main process.
+const SIGKILL: i32 = 9;
 /// Units on which Mainstay itself depends.
 const OWN_UNITS: [&str; 4] =
     ["mainstay-agent.service", "mainstay-engine.service", "dbus.service", "dbus-broker.service"];
@@ -47,6 +49,8 @@ pub struct UnitState {
     pub has_job: bool,
     /// The last start was left out because a `Condition…=` or `Assert…=` did not hold.
     pub condition_failed: bool,
+    /// Conditions that the start looked at, or its asserts if all conditions held.
+    pub conditions: Vec<UnitCondition>,
     /// `Type=`
     pub kind: String,
     /// `Restart=`
@@ -61,6 +65,29 @@ pub struct UnitState {
     pub exit_code: i32,
     /// Exit status, or number of the signal.
     pub exit_status: i32,
+}
+
+/// One `Condition…=` or `Assert…=` of a unit, with its outcome at the last start.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct UnitCondition {
+    /// For example `ConditionPathExists`.
+    pub name: String,
+    /// Written with `|`: one of those that are must hold.
+    pub is_trigger: bool,
+    /// Written with `!`.
+    pub is_negated: bool,
+    pub parameter: String,
+    /// Above 0: held, below 0: did not hold, 0: not looked at.
+    pub outcome: i32,
+}
+
+impl fmt::Display for UnitCondition {
+    /// Writes the condition as the unit has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let trigger = if self.is_trigger { "|" } else { "" };
+        let negated = if self.is_negated { "!" } else { "" };
+        write!(f, "{}={trigger}{negated}{}", self.name, self.parameter)
+    }
 }
 
 /// Meaning of a state of a unit for its process.
@@ -192,6 +219,29 @@ pub fn drop_in_made_directory(text: &str) -> bool {
     text.lines().any(|line| line == DIRECTORY_TOO)
 }
 
+/// Whether a unit with this `UnitFileState=` is started at boot.
+pub(crate) fn is_enabled(file: &str) -> bool {
+    matches!(file, "enabled" | "enabled-runtime" | "linked-runtime-enabled")
+}
+
+/// Returns the command that disables a unit which is enabled.
+fn remedy_of_enabled(unit: &str, file: &str) -> String {
+    if file == "enabled" {
+        return format!("run `systemctl disable {unit}` there");
+    }
+    // Debian makes the link for a cluster of PostgreSQL at each boot, from this file.
+    let cluster = unit.strip_prefix("postgresql@").and_then(|rest| rest.strip_suffix(".service"));
+    match cluster.and_then(|instance| instance.split_once('-')) {
+        Some((version, name)) => {
+            let name = name.replace("\\x2d", "-");
+            format!(
+                "write `manual` into /etc/postgresql/{version}/{name}/start.conf there, and run `systemctl daemon-reload`"
+            )
+        }
+        None => format!("run `systemctl disable --runtime {unit}` there"),
+    }
+}
+
 impl UnitState {
     /// Whether the unit, as it stands, was started for `service`.
     #[must_use]
@@ -240,10 +290,10 @@ impl UnitState {
                 "write its command as `prepare` of a process, or use a resource agent",
             ));
         }
-        if matches!(self.file.as_str(), "enabled" | "enabled-runtime" | "linked-runtime-enabled") {
+        if is_enabled(&self.file) {
             return Some(UnitFault::new(
                 format!("the unit {unit} is enabled: systemd would start it at boot, without a lease"),
-                format!("run `systemctl disable {unit}` there"),
+                remedy_of_enabled(unit, &self.file),
             ));
         }
         if self.is_up() && !self.is_of(service) {
@@ -291,20 +341,36 @@ impl UnitState {
         }
     }
 
+    /// Returns the conditions for which the last start was left out; none if systemd has forgotten
+    /// them.
+    fn unmet(&self) -> Vec<String> {
+        let unmet = self.conditions.iter().filter(|condition| condition.outcome < 0);
+        let (of_several, alone): (Vec<_>, Vec<_>) = unmet.partition(|condition| condition.is_trigger);
+        // One that must hold decides before those of which one must.
+        let decided = if alone.is_empty() { of_several } else { alone };
+        decided.into_iter().map(ToString::to_string).collect()
+    }
+
     fn ended(&self) -> UnitFound {
         let unit = &self.id;
         let ended = |words: String, is_permanent| UnitFound::Ended { words, is_permanent };
         let journal = format!("see `journalctl -u {unit}`");
         if self.condition_failed {
-            return ended(
-                format!(
-                    "the unit {unit} was not started: one of its conditions does not hold, see `systemctl status {unit}`"
-                ),
-                true,
-            );
+            let unmet = self.unmet();
+            let which = match unmet.as_slice() {
+                [] => "one of its conditions does not hold".to_owned(),
+                [one] => format!("{one} does not hold"),
+                several => format!("none of {} holds", several.join(", ")),
+            };
+            let words =
+                format!("the unit {unit} was not started, because {which}; see `systemctl cat {unit}`");
+            return ended(words, true);
         }
         let status = self.exit_status;
         let how = match (self.result.as_str(), self.exit_code) {
+            // Of a unit with `ExecStart=-` systemd tells the result of its `ExecStop=` instead.
+            ("success", 3) | ("exit-code", 2 | 3) => format!("a process was ended by signal {status}"),
+            ("success", 2) if status == SIGKILL => format!("a process was ended by signal {status}"),
             ("success", _) if self.active == "inactive" => {
                 return ended(
                     format!(
@@ -406,6 +472,21 @@ mod tests {
     }
 
     #[test]
+    fn what_disables_a_unit_depends_on_what_has_enabled_it() {
+        for (unit, file, remedy) in [
+            ("a.service", "enabled", "`systemctl disable a.service`"),
+            ("a.service", "enabled-runtime", "`systemctl disable --runtime a.service`"),
+            ("postgresql@15-main.service", "enabled", "`systemctl disable postgresql@15-main.service`"),
+            ("postgresql@15-main.service", "enabled-runtime", "/etc/postgresql/15/main/start.conf"),
+            ("postgresql@15-my\\x2ddb.service", "enabled-runtime", "/etc/postgresql/15/my-db/start.conf"),
+        ] {
+            let state = UnitState { id: unit.into(), file: file.into(), ..loaded() };
+            let fault = state.fault(unit, "db").expect("it is enabled");
+            assert!(fault.remedy.contains(remedy), "{remedy}: {fault:?}");
+        }
+    }
+
+    #[test]
     fn a_drop_in_that_undoes_ours_is_named() {
         let ours = UnitState { slice: unit_slice("db"), ..loaded() };
         assert_eq!(ours.fault_of_settings("db"), None);
@@ -442,17 +523,64 @@ mod tests {
             (state("inactive", "dead", "success", 1, 0), "inactive: its process ended well, or", false),
             (state("failed", "failed", "signal", 2, 9), "failed: a process was ended by signal 9", false),
             (state("failed", "failed", "exit-code", 1, 3), "failed: a process ended with exit code 3", false),
+            (state("failed", "failed", "exit-code", 2, 9), "failed: a process was ended by signal 9", false),
+            (state("inactive", "dead", "success", 2, 9), "inactive: a process was ended by signal 9", false),
+            (
+                state("inactive", "dead", "success", 3, 11),
+                "inactive: a process was ended by signal 11",
+                false,
+            ),
+            (state("inactive", "dead", "success", 2, 15), "inactive: its process ended well, or", false),
             (state("failed", "failed", "timeout", 0, 0), "time limit", false),
             (state("failed", "failed", "oom-kill", 2, 9), "memory", false),
             (state("failed", "failed", "protocol", 0, 0), "ready", false),
             (state("failed", "failed", "new-result", 0, 0), "result new-result", false),
             (state("inactive", "dead", "exec-condition", 1, 1), "ExecCondition", true),
             (state("activating", "auto-restart", "exit-code", 1, 1), "exit code 1", false),
-            (UnitState { condition_failed: true, ..loaded() }, "conditions does not hold", true),
+            (
+                UnitState { condition_failed: true, ..loaded() },
+                "because one of its conditions does not hold",
+                true,
+            ),
         ] {
             let UnitFound::Ended { words, is_permanent } = ended.found() else { panic!("{ended:?}") };
             assert!(words.contains(word) && words.contains("a.service"), "{word}: {words}");
             assert_eq!(is_permanent, permanent, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_condition_that_does_not_hold_is_named_as_the_unit_has_it() {
+        let condition = |name: &str, mark: &str, parameter: &str, outcome| UnitCondition {
+            name: name.into(),
+            is_trigger: mark.contains('|'),
+            is_negated: mark.contains('!'),
+            parameter: parameter.into(),
+            outcome,
+        };
+        let path = |mark, parameter, outcome| condition("ConditionPathExists", mark, parameter, outcome);
+        for (conditions, words) in [
+            (vec![path("", "/a", 1), path("!", "/b", -1)], "because ConditionPathExists=!/b does not hold;"),
+            (
+                vec![condition("AssertPathIsMountPoint", "", "/srv/db", -1)],
+                "because AssertPathIsMountPoint=/srv/db does not hold;",
+            ),
+            (
+                vec![path("|", "/a", -1), path("|!", "/b", -1)],
+                "because none of ConditionPathExists=|/a, ConditionPathExists=|!/b holds;",
+            ),
+            // Those of which one must hold were looked at, and did not decide.
+            (vec![path("|", "/a", -1), path("", "/b", -1)], "because ConditionPathExists=/b does not hold;"),
+            (vec![path("", "/a", 0)], "because one of its conditions does not hold;"),
+        ] {
+            let state = UnitState { condition_failed: true, conditions, ..loaded() };
+            let UnitFound::Ended { words: said, is_permanent: true } = state.found() else {
+                panic!("{state:?}")
+            };
+            assert!(
+                said.starts_with("the unit a.service was not started, ") && said.contains(words),
+                "{said}"
+            );
         }
     }
 

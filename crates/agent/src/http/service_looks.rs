@@ -136,7 +136,7 @@ fn read_logs(agent: &Arc<Agent>, name: &str, query: LogsQuery) -> Result<Service
             }
         };
         let (next, process) = (piece.next.to_string(), process.clone());
-        logs.push(ServiceLog { process, text: piece.text, next, cut: piece.cut });
+        logs.push(ServiceLog { process, text: piece.text, next, cut: piece.cut, notice: piece.notice });
     }
     Ok(ServiceLogs { node, logs })
 }

@@ -6,8 +6,11 @@
 //! - A reader that goes on from a [`Position`] misses nothing and hears nothing twice, also when
 //!   the writer begins a new file meanwhile, as long as the output is still there. Otherwise the
 //!   answer says that something was left out.
+//! - The output of a unit of systemd is that of its preparation and tests, which is in a file, and
+//!   what is in the journal. The one that was written last is the last one in an answer.
 
 use super::command::ServiceDirs;
+use super::journal;
 use super::output::paths;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
+use std::time::UNIX_EPOCH;
 
 /// Most output of one process in one answer, in bytes. All processes of a service, as JSON, fit
 /// into one answer.
@@ -28,11 +32,18 @@ pub struct Position {
     /// Number of the file; 0 before there is one.
     pub inode: u64,
     pub bytes: u64,
+    /// Place in the journal beside that in the file, of a unit of systemd.
+    #[serde(default, skip_serializing_if = "journal::Place::is_start")]
+    pub journal: journal::Place,
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.inode, self.bytes)
+        write!(f, "{}-{}", self.inode, self.bytes)?;
+        if self.journal.is_start() {
+            return Ok(());
+        }
+        write!(f, "-{}-{}", self.journal.time_us, self.journal.hash)
     }
 }
 
@@ -40,8 +51,14 @@ impl FromStr for Position {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (inode, bytes) = text.split_once('-').ok_or(())?;
-        Ok(Self { inode: inode.parse().map_err(drop)?, bytes: bytes.parse().map_err(drop)? })
+        let numbers: Result<Vec<u64>, _> = text.split('-').map(str::parse).collect();
+        match numbers.map_err(drop)?.as_slice() {
+            &[inode, bytes] => Ok(Self { inode, bytes, journal: journal::Place::default() }),
+            &[inode, bytes, time_us, hash] => {
+                Ok(Self { inode, bytes, journal: journal::Place { time_us, hash } })
+            }
+            _ => Err(()),
+        }
     }
 }
 
@@ -61,6 +78,9 @@ pub struct Piece {
     pub next: Position,
     /// Output before it was left out.
     pub cut: bool,
+    /// Output that cannot be read, and why, in words for the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
 }
 
 /// One file of a log, as it was when it was opened.
@@ -98,6 +118,60 @@ pub fn read(dirs: &ServiceDirs, process: &str, wanted: Wanted) -> io::Result<Pie
     read_within(dirs, process, wanted, ANSWER_BYTES_MAX)
 }
 
+/// Reads output of a process that is a unit of systemd.
+///
+/// # Errors
+/// When a file cannot be read. A journal that cannot be read is told in the notice.
+pub fn read_unit(dirs: &ServiceDirs, process: &str, unit: &str, wanted: Wanted) -> io::Result<Piece> {
+    const EACH: u64 = ANSWER_BYTES_MAX / 2;
+    let file = read_within(dirs, process, wanted, EACH)?;
+    let from_journal = match wanted {
+        // One entry at least, so that a reader can go on from it.
+        Wanted::Lines(lines) => journal::Wanted::Entries(lines.max(1)),
+        Wanted::After(at) => journal::Wanted::After(at.journal),
+    };
+    let written = journal::read(unit, from_journal, usize::try_from(EACH).unwrap_or(usize::MAX));
+    let file_time = std::fs::metadata(paths(dirs, process).0).and_then(|metadata| metadata.modified()).ok();
+    let file_us =
+        file_time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_micros());
+    Ok(together(file, file_us.unwrap_or(0), written, wanted))
+}
+
+/// One answer of what is in the file, which was written last at `file_us` microseconds since 1970,
+/// and in the journal.
+fn together(file: Piece, file_us: u128, journal: Result<journal::Written, String>, wanted: Wanted) -> Piece {
+    let written = match journal {
+        Ok(written) => written,
+        Err(notice) => {
+            let journal = match wanted {
+                Wanted::After(at) => at.journal,
+                Wanted::Lines(_) => journal::Place::default(),
+            };
+            return Piece { next: Position { journal, ..file.next }, notice: Some(notice), ..file };
+        }
+    };
+    let next = Position { journal: written.next, ..file.next };
+    let (of_file, of_journal) = ((file.text, file.cut), (written.text, written.cut));
+    let file_is_last = file_us > u128::from(written.next.time_us);
+    let (first, last) = if file_is_last { (of_journal, of_file) } else { (of_file, of_journal) };
+    let (mut text, mut cut) = first;
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text += &last.0;
+    match wanted {
+        Wanted::After(_) => cut |= last.1,
+        // What comes before something that is left out is older.
+        Wanted::Lines(_) if last.1 => (text, cut) = last,
+        Wanted::Lines(lines) => {
+            let from = start_of_last(text.as_bytes(), lines.min(LINES_MAX));
+            text.drain(..from);
+            cut &= from == 0;
+        }
+    }
+    Piece { text, next, cut, notice: None }
+}
+
 fn read_within(dirs: &ServiceDirs, process: &str, wanted: Wanted, most: u64) -> io::Result<Piece> {
     let (path, old_path) = paths(dirs, process);
     // The newest first: if the writer begins a new file in between, its earlier one is found twice,
@@ -111,9 +185,9 @@ fn read_within(dirs: &ServiceDirs, process: &str, wanted: Wanted, most: u64) -> 
         }
     }
     let Some(last) = parts.last() else {
-        return Ok(Piece { text: String::new(), next: Position::default(), cut: false });
+        return Ok(Piece { text: String::new(), next: Position::default(), cut: false, notice: None });
     };
-    let mut next = Position { inode: last.inode, bytes: last.bytes };
+    let mut next = Position { inode: last.inode, bytes: last.bytes, journal: journal::Place::default() };
     let known =
         |at: &Position| parts.iter().position(|part| part.inode == at.inode && at.bytes <= part.bytes);
     // Without a file there was nothing yet, so everything is new.
@@ -143,7 +217,7 @@ fn read_within(dirs: &ServiceDirs, process: &str, wanted: Wanted, most: u64) -> 
         bytes.drain(..from);
         cut &= from == 0;
     }
-    Ok(Piece { text: String::from_utf8_lossy(&bytes).into_owned(), next, cut })
+    Ok(Piece { text: String::from_utf8_lossy(&bytes).into_owned(), next, cut, notice: None })
 }
 
 /// How many bytes at the end are the beginning of a character.
@@ -187,7 +261,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
         let last = |lines| read(&dirs, "p", Wanted::Lines(lines)).unwrap();
-        assert_eq!(last(5), Piece { text: String::new(), next: Position::default(), cut: false });
+        assert_eq!(
+            last(5),
+            Piece { text: String::new(), next: Position::default(), cut: false, notice: None }
+        );
         add(&root.path().join("p.log.old"), "1\n2\n3\n");
         add(&root.path().join("p.log"), "4\n5\n");
         assert_eq!(last(2).text, "4\n5\n");
@@ -216,7 +293,7 @@ mod tests {
         add(&log, "5\n");
         add(&old, "4\n");
         assert_eq!(after(third.next).text, "4\n5\n");
-        let lost = after(Position { inode: third.next.inode + 1_000_000, bytes: 1 });
+        let lost = after(Position { inode: third.next.inode + 1_000_000, bytes: 1, ..Position::default() });
         assert!(lost.cut && lost.text.ends_with("5\n"), "{lost:?}");
     }
 
@@ -252,10 +329,41 @@ mod tests {
     }
 
     #[test]
+    fn output_of_a_unit_is_in_the_order_in_which_it_was_written_last() {
+        let piece = |text: &str, cut| Piece {
+            text: text.into(),
+            next: Position { inode: 1, bytes: 2, ..Position::default() },
+            cut,
+            notice: None,
+        };
+        let place = |time_us| journal::Place { time_us, hash: 1 };
+        let written = |text: &str, cut| Ok(journal::Written { text: text.into(), next: place(50), cut });
+        let (ten, after) = (Wanted::Lines(10), Wanted::After(Position::default()));
+        let joined = together(piece("f1\nf2", false), 9, written("j1\nj2\n", false), ten);
+        assert_eq!((joined.text.as_str(), joined.cut), ("f1\nf2\nj1\nj2\n", false));
+        assert_eq!(joined.next, Position { inode: 1, bytes: 2, journal: place(50) });
+        // A preparation that failed after the unit has run.
+        let joined = together(piece("f1\nf2\n", false), 99, written("j1\nj2\n", true), Wanted::Lines(3));
+        assert_eq!((joined.text.as_str(), joined.cut), ("j2\nf1\nf2\n", false));
+        let joined = together(piece("f1\n", false), 9, written("j2\n", true), ten);
+        assert_eq!((joined.text.as_str(), joined.cut), ("j2\n", true), "no gap within");
+        let joined = together(piece("f1\n", true), 9, written("j1\n", false), after);
+        assert_eq!((joined.text.as_str(), joined.cut), ("f1\nj1\n", true));
+        let known = Position { journal: place(7), ..Position::default() };
+        let unread = together(piece("f1\n", false), 9, Err("no journal".into()), Wanted::After(known));
+        assert_eq!((unread.text.as_str(), unread.next.journal), ("f1\n", place(7)), "it goes on from there");
+        assert_eq!(unread.notice.as_deref(), Some("no journal"));
+    }
+
+    #[test]
     fn a_position_is_read_as_it_is_written() {
-        let at = Position { inode: 7, bytes: 99 };
-        assert_eq!(at.to_string().parse(), Ok(at));
-        for text in ["", "7", "7-", "-7", "x-1", "1-2-3"] {
+        let at = Position { inode: 7, bytes: 99, ..Position::default() };
+        let in_journal = Position { journal: journal::Place { time_us: 5, hash: u64::MAX }, ..at };
+        for at in [at, in_journal] {
+            assert_eq!(at.to_string().parse(), Ok(at));
+        }
+        assert_eq!(at.to_string(), "7-99", "as earlier releases have it");
+        for text in ["", "7", "7-", "-7", "x-1", "1-2-3", "1-2-3-4-5"] {
             assert!(text.parse::<Position>().is_err(), "{text}");
         }
     }

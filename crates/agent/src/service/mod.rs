@@ -14,6 +14,7 @@ mod freeze;
 pub mod hindrances;
 pub mod holders;
 pub mod instance;
+pub mod journal;
 pub mod lacks;
 mod lane;
 pub mod left_mounts;

@@ -203,6 +203,9 @@ pub struct ServiceLog {
     /// because it is not there any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// Output of the process that cannot be read, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
 }
 
 /// Events about a service and about the primaries of its resource, oldest first.

@@ -1,7 +1,7 @@
 //! Units of systemd: services that systemd starts and stops for Mainstay.
 //!
 //! ```text
-//!   start   state looked at ─ drop-in ─ daemon-reload ─ settings looked at ─ footing ─ StartUnit
+//!   start   state and starters looked at ─ drop-in ─ daemon-reload ─ settings looked at ─ footing ─ StartUnit
 //!   watch   JobRemoved ─ state ─ pidfd of the main process ─ state ─ … ─ ended
 //!   stop    StopUnit ─ JobRemoved ─ kill
 //!   kill    cgroup.kill ─ StopUnit ─ state ─ drop-in away ─ daemon-reload
@@ -10,6 +10,7 @@
 //! Guarantees
 //! - A unit runs in the slice of its service, so its cgroup is known without D-Bus. The engine's
 //!   guard and the silencer kill that cgroup (R19).
+//! - A unit that another unit would start is not started: a socket, a timer and the like (R19).
 //! - A unit that runs and is in another slice is somebody else's. It is refused, and never stopped
 //!   or killed (R27).
 //! - A drop-in of another service or of an operator is neither changed nor removed. A directory of
@@ -34,7 +35,7 @@ use crate::service::mount::cgroup2_mount;
 use crate::sys::OtherProcess;
 use bus::{Bus, Systemd};
 use mainstay_ha::{
-    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner,
+    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitStarter, UnitState, drop_in_made_directory, drop_in_owner,
     unit_cgroup, unit_drop_in,
 };
 use nix::errno::Errno;
@@ -92,12 +93,22 @@ impl Runner for SystemdUnit {
         }
         // A thread of its own: the caller may be in a runtime already.
         let asked = std::thread::scope(|scope| {
-            let ask = || Bus::open(QUESTION).and_then(|bus| bus.state(unit));
+            let ask = || {
+                let bus = Bus::open(QUESTION)?;
+                let state = bus.state(unit)?;
+                // Without an answer none is known.
+                let starters = bus.starters(unit).unwrap_or_default();
+                Ok::<_, String>((state, starters))
+            };
             scope.spawn(ask).join().unwrap_or_else(|_| Err("the question failed".into()))
         });
-        let Ok(state) = asked else { return Vec::new() };
+        let Ok((state, starters)) = asked else { return Vec::new() };
         let fault = state.fault(unit, &spec.name).or_else(|| DropIn::of(unit).fault(&spec.name));
-        fault.map_or_else(Vec::new, lack)
+        if let Some(fault) = fault {
+            return lack(fault);
+        }
+        let faults = faults_of_starters(unit, &spec.name, &starters, Path::new(DROP_INS));
+        faults.into_iter().flat_map(lack).collect()
     }
 
     fn cgroups(&self, process: &Process, dirs: &ServiceDirs) -> Vec<PathBuf> {
@@ -119,8 +130,10 @@ impl Runner for SystemdUnit {
             // `done` is also said when a condition did not hold: only the state afterwards counts.
             let end = bus.job_end(&named.unit, &job, START_MAX, wanted);
             tracing::debug!(unit = named.unit, ?end, "the start of a unit has ended");
+            // In the same conversation: systemd forgets a unit that was not started, and why.
+            let state = bus.state(&named.unit).ok();
             drop(bus);
-            named.ended(wanted)
+            named.ended(state, wanted)
         });
         Ok(Started { note, watch })
     }
@@ -128,7 +141,7 @@ impl Runner for SystemdUnit {
     fn adopt(&self, here: &ProcessHere, _: &Note) -> Watch {
         let named = Named::of(here);
         Box::new(move |wanted: &dyn Fn() -> bool| match named {
-            Ok(named) => named.ended(wanted),
+            Ok(named) => named.ended(None, wanted),
             Err(why) => why.into(),
         })
     }
@@ -218,6 +231,10 @@ impl Named {
         if let Some(fault) = state.fault(unit, service).or_else(|| self.drop_in().fault(service)) {
             return Err(refused(fault));
         }
+        let starters = systemd.starters(unit)?;
+        if let Some(fault) = faults_of_starters(unit, service, &starters, &self.drop_ins).into_iter().next() {
+            return Err(refused(fault));
+        }
         let gate = self.gate.as_ref().map(|program| UnitGate { program, run_dir: footing.run_dir() });
         let text = |made_directory| {
             unit_drop_in(service, stop_timeout_s, footing.mount_path(), gate.as_ref(), made_directory)
@@ -294,11 +311,12 @@ impl Named {
         Ok(())
     }
 
-    /// Waits until the unit has ended.
-    fn ended(&self, wanted: &dyn Fn() -> bool) -> Ended {
+    /// Waits until the unit has ended; `known` is its state if that was just looked at.
+    fn ended(&self, mut known: Option<UnitState>, wanted: &dyn Fn() -> bool) -> Ended {
         let mut ending: Option<Instant> = None;
         while wanted() {
-            let state = match Bus::open(CALL).and_then(|bus| bus.state(&self.unit)) {
+            let look = || Bus::open(CALL).and_then(|bus| bus.state(&self.unit));
+            let state = match known.take().map_or_else(look, Ok) {
                 Ok(state) => state,
                 Err(why) => {
                     if !self.cgroup.as_deref().is_some_and(cgroup::is_populated) {
@@ -354,6 +372,18 @@ fn wait_for_end(state: &UnitState, wanted: &dyn Fn() -> bool) {
             return std::thread::sleep(LOOK);
         }
     }
+}
+
+/// Reasons why `unit` cannot be run for `service`: each other unit that would start it. Those that
+/// run for the same service are none.
+fn faults_of_starters(
+    unit: &str,
+    service: &str,
+    starters: &[UnitStarter],
+    drop_ins: &Path,
+) -> Vec<UnitFault> {
+    let is_own = |starter: &&UnitStarter| DropIn::below(drop_ins, &starter.id).is_of(service);
+    starters.iter().filter(|starter| !is_own(starter)).filter_map(|starter| starter.fault(unit)).collect()
 }
 
 fn service_of(dirs: &ServiceDirs) -> String {

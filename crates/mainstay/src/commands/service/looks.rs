@@ -109,6 +109,7 @@ pub(super) fn logs(wish: &Wish<'_>, client: &Client, output: Output) -> Outcome<
     let mut at = first.node.clone();
     let mut next: BTreeMap<String, String> = BTreeMap::new();
     let mut begun: BTreeMap<String, String> = BTreeMap::new();
+    let mut noted: BTreeMap<String, Option<String>> = BTreeMap::new();
     let prefixed = first.logs.len() > 1;
     let mut logs = first;
     loop {
@@ -118,6 +119,12 @@ pub(super) fn logs(wish: &Wish<'_>, client: &Client, output: Output) -> Outcome<
         }
         for log in &mut logs.logs {
             next.insert(log.process.clone(), log.next.clone());
+            // Once, and not with every look.
+            let notice = log.notice.take();
+            let known = noted.insert(log.process.clone(), notice.clone()).flatten();
+            if let Some(notice) = notice.filter(|notice| known.as_ref() != Some(notice)) {
+                output.note(&format!("process {}: {notice}", log.process));
+            }
             if !output.json {
                 whole_lines(log, begun.entry(log.process.clone()).or_default());
             }
@@ -175,8 +182,14 @@ fn printed(logs: &ServiceLogs) -> String {
     let with_head = |log: &ServiceLog| {
         let head =
             if several { format!("==> {} on {} <==\n", log.process, logs.node) } else { String::new() };
-        let text = if log.text.is_empty() { "no output".to_owned() } else { piece(log, false) };
-        format!("{head}{text}")
+        let text = match &log.notice {
+            Some(_) if log.text.is_empty() => String::new(),
+            None if log.text.is_empty() => "no output".to_owned(),
+            _ => piece(log, false),
+        };
+        let notice = log.notice.as_ref().map_or_else(String::new, |notice| format!("[{}]", notice.trim()));
+        let gap = if text.is_empty() || notice.is_empty() { "" } else { "\n" };
+        format!("{head}{text}{gap}{notice}")
     };
     logs.logs.iter().map(with_head).collect::<Vec<_>>().join("\n\n")
 }
@@ -232,7 +245,7 @@ mod tests {
         let mut begun = String::new();
         let mut told = |text: &str| {
             let (process, next) = (String::new(), String::new());
-            let mut log = ServiceLog { process, text: text.into(), next, cut: false };
+            let mut log = ServiceLog { process, text: text.into(), next, cut: false, notice: None };
             whole_lines(&mut log, &mut begun);
             log.text
         };
@@ -243,12 +256,27 @@ mod tests {
     }
 
     #[test]
+    fn output_that_cannot_be_read_is_told() {
+        let log = |text: &str| ServiceLog {
+            process: "p".into(),
+            text: text.into(),
+            next: String::new(),
+            cut: false,
+            notice: Some("there is no journal".into()),
+        };
+        let printed = |log| printed(&ServiceLogs { node: "n1".into(), logs: vec![log] });
+        assert_eq!(printed(log("")), "[there is no journal]");
+        assert_eq!(printed(log("a\n")), "a\n[there is no journal]");
+    }
+
+    #[test]
     fn output_of_a_process_cannot_command_the_terminal() {
         let log = ServiceLog {
             process: "p".into(),
             text: "a\tb\u{1b}[2Jc\r\nd\n".into(),
             next: String::new(),
             cut: true,
+            notice: None,
         };
         let text = piece(&log, true);
         assert_eq!(text, "p: [earlier output is left out]\np: a\tb\u{fffd}[2Jc\np: d");

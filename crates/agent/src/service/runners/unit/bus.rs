@@ -3,9 +3,11 @@
 //! Guarantees
 //! - Every call ends within its patience, also when D-Bus or systemd stands still.
 //! - Signals are subscribed to before a job is begun, so its end is not missed.
+//! - A unit whose start was begun is not forgotten by systemd as long as the conversation lasts: a
+//!   state read in it tells also why a unit was not started.
 
 use futures_util::StreamExt;
-use mainstay_ha::UnitState;
+use mainstay_ha::{Starts, UNIT_NEEDS, UnitCondition, UnitStarter, UnitState};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,6 +22,8 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 /// Exists where systemd is the first process.
 const BOOTED: &str = "/run/systemd/system";
+/// Most units that are asked whether they start another one.
+pub(super) const STARTERS_MAX: usize = 64;
 /// How often it is looked whether a job is gone whose end was not told: systemd loses jobs when
 /// it reads its configuration anew.
 const JOB_LOOK: Duration = Duration::from_millis(200);
@@ -28,9 +32,12 @@ const JOB_LOOK: Duration = Duration::from_millis(200);
 pub(super) trait Systemd: Send {
     /// Loads a unit if it is not loaded, and returns its state.
     fn state(&self, unit: &str) -> Result<UnitState, String>;
+    /// Returns the other units that start `unit`, as far as systemd has loaded them; the first
+    /// [`STARTERS_MAX`] of them.
+    fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String>;
     /// Reads all units and drop-ins anew.
     fn reload(&self) -> Result<(), String>;
-    /// Begins a start, and returns its job.
+    /// Begins a start, and returns its job. systemd remembers the unit until the conversation ends.
     fn start(&self, unit: &str) -> Result<String, String>;
     /// Begins a stop, which takes the place of a start under way, and returns its job.
     fn stop(&self, unit: &str) -> Result<String, String>;
@@ -135,6 +142,14 @@ impl Bus {
         properties.call("GetAll", &(interface,)).await.map_err(words)
     }
 
+    /// Loads a unit if it is not loaded, and returns the properties that every kind of unit has.
+    async fn unit(&self, unit: &str) -> Result<(OwnedObjectPath, HashMap<String, OwnedValue>), String> {
+        let path: OwnedObjectPath =
+            self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
+        let properties = self.properties(&path, "org.freedesktop.systemd1.Unit").await?;
+        Ok((path, properties))
+    }
+
     fn begin(&self, call: &'static str, unit: &str) -> Result<String, String> {
         self.within(async {
             self.subscribe().await?;
@@ -148,9 +163,7 @@ impl Bus {
 impl Systemd for Bus {
     fn state(&self, unit: &str) -> Result<UnitState, String> {
         self.within(async {
-            let path: OwnedObjectPath =
-                self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
-            let mut unit = self.properties(&path, "org.freedesktop.systemd1.Unit").await?;
+            let (path, mut unit) = self.unit(unit).await?;
             let mut service = self.properties(&path, "org.freedesktop.systemd1.Service").await?;
             let job = unit.remove("Job").and_then(|job| <(u32, OwnedObjectPath)>::try_from(job).ok());
             let happened = |table: &mut HashMap<String, OwnedValue>, what: &str| {
@@ -159,10 +172,10 @@ impl Systemd for Bus {
                     table.remove(&format!("{what}Result")).and_then(|result| bool::try_from(result).ok());
                 at.is_some_and(|at| at > 0) && well == Some(false)
             };
-            let condition_failed = happened(&mut unit, "Condition") || happened(&mut unit, "Assert");
-            let text = |table: &mut HashMap<String, OwnedValue>, name: &str| {
-                table.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
-            };
+            // Asserts are looked at when all conditions hold, so their outcome may be that of an
+            // earlier start.
+            let failed = ["Condition", "Assert"].into_iter().find(|what| happened(&mut unit, what));
+            let conditions = failed.and_then(|what| unit.remove(&format!("{what}s")));
             Ok(UnitState {
                 id: text(&mut unit, "Id"),
                 load: text(&mut unit, "LoadState"),
@@ -170,7 +183,8 @@ impl Systemd for Bus {
                 sub: text(&mut unit, "SubState"),
                 file: text(&mut unit, "UnitFileState"),
                 has_job: job.is_some_and(|(number, _)| number != 0),
-                condition_failed,
+                condition_failed: failed.is_some(),
+                conditions: conditions.map(conditions_of).unwrap_or_default(),
                 kind: text(&mut service, "Type"),
                 restart: text(&mut service, "Restart"),
                 slice: text(&mut service, "Slice"),
@@ -183,11 +197,41 @@ impl Systemd for Bus {
         })
     }
 
+    fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String> {
+        self.within(async {
+            let (_, mut table) = self.unit(unit).await?;
+            let needs: Vec<String> = UNIT_NEEDS.iter().flat_map(|name| names(&mut table, name)).collect();
+            let named = Starts::PROPERTIES.iter().flat_map(|(property, how)| {
+                names(&mut table, property).into_iter().map(|id| (id, *how)).collect::<Vec<_>>()
+            });
+            let named: Vec<(String, Starts)> = named.take(STARTERS_MAX).collect();
+            let mut found = Vec::new();
+            for (id, how) in named {
+                // One that is gone meanwhile starts nothing.
+                let Ok((_, mut table)) = self.unit(&id).await else { continue };
+                found.push(UnitStarter {
+                    how,
+                    load: text(&mut table, "LoadState"),
+                    active: text(&mut table, "ActiveState"),
+                    file: text(&mut table, "UnitFileState"),
+                    is_needed: needs.contains(&id),
+                    id,
+                });
+            }
+            Ok(found)
+        })
+    }
+
     fn reload(&self) -> Result<(), String> {
         self.within(async { self.manager().await?.call("Reload", &()).await.map_err(words) })
     }
 
     fn start(&self, unit: &str) -> Result<String, String> {
+        let held: Result<(), String> =
+            self.within(async { self.manager().await?.call("RefUnit", &(unit,)).await.map_err(words) });
+        if let Err(error) = held {
+            tracing::debug!(unit, error, "systemd may forget why this unit does not start");
+        }
         self.begin("StartUnit", unit)
     }
 
@@ -244,6 +288,26 @@ impl Systemd for Bus {
         // A unit that is not loaded any more has no such mark.
         drop(forgot);
     }
+}
+
+fn conditions_of(value: OwnedValue) -> Vec<UnitCondition> {
+    let rows = Vec::<(String, bool, bool, String, i32)>::try_from(value).unwrap_or_default();
+    let condition = |(name, is_trigger, is_negated, parameter, outcome)| UnitCondition {
+        name,
+        is_trigger,
+        is_negated,
+        parameter,
+        outcome,
+    };
+    rows.into_iter().map(condition).collect()
+}
+
+fn text(table: &mut HashMap<String, OwnedValue>, name: &str) -> String {
+    table.remove(name).and_then(|value| String::try_from(value).ok()).unwrap_or_default()
+}
+
+fn names(table: &mut HashMap<String, OwnedValue>, name: &str) -> Vec<String> {
+    table.remove(name).and_then(|value| Vec::try_from(value).ok()).unwrap_or_default()
 }
 
 fn number(table: &mut HashMap<String, OwnedValue>, name: &str) -> i32 {

@@ -10,6 +10,7 @@ struct Fake {
     stubborn: Cell<bool>,
     /// A drop-in of somebody else wins against Mainstay's.
     restart_wins: Cell<bool>,
+    starters: RefCell<Vec<UnitStarter>>,
 }
 
 impl Fake {
@@ -39,6 +40,10 @@ impl Fake {
 impl Systemd for Fake {
     fn state(&self, _: &str) -> Result<UnitState, String> {
         Ok(self.state.borrow().clone())
+    }
+
+    fn starters(&self, _: &str) -> Result<Vec<UnitStarter>, String> {
+        Ok(self.starters.borrow().clone())
     }
 
     fn reload(&self) -> Result<(), String> {
@@ -154,6 +159,39 @@ fn a_unit_that_systemd_would_start_again_by_itself_is_not_started() {
 
 /// R19
 #[test]
+fn a_unit_that_another_unit_would_start_is_not_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let (named, systemd) = (named(dir.path()), Fake::new("inactive", "system.slice"));
+    let socket = UnitStarter {
+        id: "a.socket".into(),
+        how: mainstay_ha::Starts::OnTrigger,
+        load: "loaded".into(),
+        active: "active".into(),
+        file: "enabled".into(),
+        is_needed: false,
+    };
+    systemd.starters.borrow_mut().push(socket.clone());
+    let refused = named.begin(&systemd, 7, &Footing::default()).unwrap_err();
+    assert!(refused.contains("systemctl disable --now a.socket"), "{refused}");
+    assert_eq!(systemd.told(), Vec::<String>::new(), "nothing is started");
+    assert!(!dir.path().join("a.service.d").exists());
+    // Another unit of the same service wants this one.
+    let own = UnitStarter {
+        id: "b.service".into(),
+        how: mainstay_ha::Starts::WithItself,
+        file: "static".into(),
+        ..socket
+    };
+    *systemd.starters.borrow_mut() = vec![own];
+    assert!(named.begin(&systemd, 7, &Footing::default()).is_err());
+    let drop_in = dir.path().join("b.service.d");
+    fs::create_dir(&drop_in).unwrap();
+    fs::write(drop_in.join(DROP_IN), unit_drop_in("s", 7, None, None, true)).unwrap();
+    assert_eq!(named.begin(&systemd, 7, &Footing::default()).as_deref(), Ok("/job/1"));
+}
+
+/// R19
+#[test]
 fn a_unit_that_does_not_end_counts_as_running_and_keeps_its_drop_in() {
     let dir = tempfile::tempdir().unwrap();
     let (named, systemd) = (named(dir.path()), Fake::new("inactive", "system.slice"));
@@ -168,6 +206,23 @@ fn a_unit_that_does_not_end_counts_as_running_and_keeps_its_drop_in() {
     named.silence(&systemd, Instant::now() + REST_PATIENCE).unwrap();
     assert!(systemd.told().contains(&"forget".to_owned()), "the failure was Mainstay's kill");
     assert!(!named.drop_in().is_of("s"));
+}
+
+#[test]
+fn a_unit_whose_condition_does_not_hold_has_ended_for_good_with_the_condition_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let condition = mainstay_ha::UnitCondition {
+        name: "ConditionPathExists".into(),
+        parameter: "/nowhere".into(),
+        outcome: -1,
+        ..Default::default()
+    };
+    let systemd = Fake::new("inactive", OURS);
+    let state =
+        UnitState { condition_failed: true, conditions: vec![condition], ..systemd.state("").unwrap() };
+    // As the look in the conversation of the start has found it; a later one would find nothing.
+    let Ended { status, is_permanent } = named(dir.path()).ended(Some(state), &|| true);
+    assert!(is_permanent && status.contains("ConditionPathExists=/nowhere does not hold"), "{status}");
 }
 
 #[test]
