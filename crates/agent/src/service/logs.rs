@@ -52,9 +52,9 @@ impl FromStr for Position {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let numbers: Result<Vec<u64>, _> = text.split('-').map(str::parse).collect();
-        match numbers.map_err(drop)?.as_slice() {
-            &[inode, bytes] => Ok(Self { inode, bytes, journal: journal::Place::default() }),
-            &[inode, bytes, time_us, hash] => {
+        match *numbers.map_err(drop)?.as_slice() {
+            [inode, bytes] => Ok(Self { inode, bytes, journal: journal::Place::default() }),
+            [inode, bytes, time_us, hash] => {
                 Ok(Self { inode, bytes, journal: journal::Place { time_us, hash } })
             }
             _ => Err(()),

@@ -35,8 +35,8 @@ use crate::service::mount::cgroup2_mount;
 use crate::sys::OtherProcess;
 use bus::{Bus, Systemd};
 use mainstay_ha::{
-    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitStarter, UnitState, drop_in_made_directory, drop_in_owner,
-    unit_cgroup, unit_drop_in,
+    Process, ServiceSpec, UnitFault, UnitFound, UnitGate, UnitStarter, UnitState, drop_in_made_directory,
+    drop_in_owner, unit_cgroup, unit_drop_in,
 };
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};

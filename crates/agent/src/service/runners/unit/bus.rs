@@ -144,8 +144,7 @@ impl Bus {
 
     /// Loads a unit if it is not loaded, and returns the properties that every kind of unit has.
     async fn unit(&self, unit: &str) -> Result<(OwnedObjectPath, HashMap<String, OwnedValue>), String> {
-        let path: OwnedObjectPath =
-            self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
+        let path: OwnedObjectPath = self.manager().await?.call("LoadUnit", &(unit,)).await.map_err(words)?;
         let properties = self.properties(&path, "org.freedesktop.systemd1.Unit").await?;
         Ok((path, properties))
     }
