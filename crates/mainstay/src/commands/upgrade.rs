@@ -23,7 +23,7 @@ use crate::interrupt::GoesOn;
 use crate::output::Output;
 use mainstay_api::rest::{
     Accepted, ClusterView, CordonSet, EngineSuccessor, NodeStatus, ProgramView, ProgramsView, ResourceView,
-    StatusView,
+    ServicePhase, StatusView,
 };
 use mainstay_client::Client;
 use serde::Serialize;
@@ -36,6 +36,8 @@ const AGENT_UNIT: &str = "mainstay-agent.service";
 const ANNOUNCED_MS: u64 = 10_000;
 /// How long services may take to be found again by an agent that was started anew.
 const STEADY_WITHIN: Duration = Duration::from_secs(20);
+/// How long they have to run steadily before their engine is started anew.
+const STEADY_FOR: Duration = Duration::from_secs(2);
 const STEADY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +121,10 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
         if (role == "engine" && !engine) || (role == "agent" && !agent) {
             continue;
         }
-        if role == "engine" && in_place {
-            announce_soon(client)?;
+        match &node {
+            Some(_) if role == "engine" && in_place => announce_soon(client)?,
+            Some(node) if role == "engine" && agent => wait_steady(client, node),
+            _ => {}
         }
         output.note(&format!("starting the {role} anew …"));
         restart(unit, &hint)?;
@@ -172,6 +176,27 @@ fn announce_soon(client: &Client) -> Outcome<()> {
             Err(_) if Instant::now() < end => std::thread::sleep(STEADY_PAUSE),
             announced => return announced,
         }
+    }
+}
+
+/// Waits until the services of a node have run steadily for a moment. An agent that was started
+/// anew looks at each of them first. One whose device goes meanwhile would count as failed. If they
+/// do not come to that in [`STEADY_WITHIN`], the upgrade goes on.
+fn wait_steady(client: &Client, node: &str) {
+    let end = Instant::now() + STEADY_WITHIN;
+    let mut since = None;
+    while Instant::now() < end {
+        let steady = client.get::<StatusView>("/v1/status").is_ok_and(|status| {
+            let mut here = status.services.iter().filter(|of| of.phase_node.as_deref() == Some(node));
+            here.all(|of| of.phase == ServicePhase::Running || of.phase.is_silent())
+        });
+        let began = *since.get_or_insert_with(Instant::now);
+        if !steady {
+            since = None;
+        } else if began.elapsed() >= STEADY_FOR {
+            return;
+        }
+        std::thread::sleep(STEADY_PAUSE);
     }
 }
 
