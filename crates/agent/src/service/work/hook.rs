@@ -175,7 +175,7 @@ mod tests {
 
     impl Drop for Hooked {
         fn drop(&mut self) {
-            drop(cgroup::kill(&[self.root.clone()], Duration::from_secs(5)));
+            drop(cgroup::kill(std::slice::from_ref(&self.root), Duration::from_secs(5)));
             cgroup::remove(&self.root.join("s"));
             cgroup::remove(&self.root);
         }
