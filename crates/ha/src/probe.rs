@@ -117,10 +117,11 @@ pub struct PostgresqlProbe {
     /// The probe makes the table in a schema that exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_table: Option<String>,
-    /// As for MariaDB.
+    /// Log in through TLS 1.3 only. Needs `address`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub tls: bool,
-    /// As for MariaDB.
+    /// Absolute path of a file with the certificates of the server's authority, in PEM; see
+    /// [`MysqlProbe::ca_file`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
 }
@@ -149,7 +150,8 @@ pub struct HttpProbe {
     /// Text somewhere in the first 64 KiB of the page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
-    /// As for MariaDB, for a URL that begins with `https:`.
+    /// Absolute path of a file with the certificates of the server's authority, in PEM, for a URL
+    /// that begins with `https:`; see [`MysqlProbe::ca_file`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
 }

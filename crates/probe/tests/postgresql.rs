@@ -77,6 +77,8 @@ fn a_login_to_postgresql_through_tls_checks_the_certificate_if_it_has_an_authori
     let certificates = Certificates::make();
     data.write("server.crt", &certificates.read("cert.pem"));
     data.write("server.key", &certificates.read("key.pem"));
+    let key = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(data.path("data/server.key"), key).unwrap();
     let rules = data.path("data/pg_hba.conf");
     let before = std::fs::read_to_string(&rules).unwrap();
     // A login with the password itself, through TLS only.
