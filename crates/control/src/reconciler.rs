@@ -638,6 +638,7 @@ impl Reconciler {
             Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
             Action::ContinueService { name, epoch } => {
                 self.services.handle(now, &name, ServiceEvent::Continued { epoch });
+                self.succession.look(now, &self.services.observe());
             }
             Action::StopService { name, reason } => {
                 let stops = self.service_phase(&name) == Some(ServicePhase::Stopping);
