@@ -211,8 +211,10 @@ pub fn stay_in_place(before: &State, after: &State) -> Result<&'static str, Stri
         return Ok("nothing is in maintenance");
     }
     for (id, old) in before.resources.iter().filter(|(_, old)| before.held(old).is_some()) {
-        let service = before.service_of(*id).map(|(_, service)| service);
-        let ordered = service.and_then(|service| service.desired_node);
+        let ordered = match before.service_of(*id) {
+            Some((_, service)) => service.desired_node,
+            None => old.desired_node,
+        };
         let may_be = [old.record.primary, old.waits_for, ordered];
         let now = after.resources.get(id).and_then(|new| new.record.primary);
         if let Some(to) = now.filter(|to| !may_be.contains(&Some(*to))) {
