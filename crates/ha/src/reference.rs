@@ -279,8 +279,14 @@ mod tests {
             }
         }
         match path.strip_prefix("process[].probe.").and_then(|rest| rest.split_once('.')) {
-            Some((kind, _)) if !has("probe") => {
-                lines.push(format!("probe = {{ {kind} = {{ socket = \"/run/server\", {own} }} }}"));
+            Some((kind, last)) if !has("probe") => {
+                // A socket has no TLS.
+                let place = match last {
+                    "tls" => "address = \"10.0.0.7:3306\"",
+                    "ca_file" => "address = \"10.0.0.7:3306\", tls = true",
+                    _ => "socket = \"/run/server\"",
+                };
+                lines.push(format!("probe = {{ {kind} = {{ {place}, {own} }} }}"));
             }
             _ if is_head => {}
             _ => lines.push(own.to_owned()),

@@ -150,14 +150,14 @@ pub const CHAPTER: Chapter = chapter! {
         "resource db is left as it is"
         "The command asks for a confirmation, and got none. Nothing was changed."
         "Answer the question, or give `--yes`.";
-    NotInPlace
-        "the engine cannot be replaced under its services"
-        "The message says why, for example that the devices are not FUSE devices."
-        "Run `mainstay node upgrade --drain`: services and primaries leave the node first.";
     NotFound
         "there is no such route"
         "The API has no such path, or this port serves only metrics or routers."
         "Use the command line, or the agent's socket. The page has all routes.";
+    NotInPlace
+        "the engine cannot be replaced under its services"
+        "The message says why, for example that the devices are not FUSE devices."
+        "Run `mainstay node upgrade --drain`: services and primaries leave the node first.";
     NotTheAgent
         "only the connection that said hello last may ask this"
         "A second agent, or an earlier one, speaks to the engine. You see this in logs only."
