@@ -575,7 +575,7 @@ fn engine_replaced(lab: &Lab) -> Result<()> {
     let history = lab.cli(&["history", NAME])?;
     let history: Vec<&str> = history.lines().skip(told).collect();
     let wrong = |line: &&str| line.contains("n2 is primary") || line.contains("failed");
-    ensure!(history.len() >= 3 && !history.iter().any(|line| wrong(line)), "{history:#?}");
+    ensure!(history.len() >= 3 && !history.iter().any(wrong), "{history:#?}");
     let service = lab.service(NAME)?;
     ensure!(service.phase == ServicePhase::Running, "{service:?}");
     ensure!(lab.scrub(NAME)?.equal, "the replicas differ");
