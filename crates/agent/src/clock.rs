@@ -1,18 +1,8 @@
 //! The two clocks of an agent: boot time for decisions, wall time for display, and for when scrubs
 //! are due.
 
-use mainstay_types::Time;
-use nix::time::{ClockId, clock_gettime};
+pub use mainstay_devices::clock::boot_now;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Boot-time clock of this machine: goes on during suspend and never steps (R10).
-#[must_use]
-pub fn boot_now() -> Time {
-    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every supported kernel has a boot-time clock");
-    let seconds = u64::try_from(now.tv_sec()).unwrap_or(0);
-    let nanoseconds = u64::try_from(now.tv_nsec()).unwrap_or(0);
-    Time(seconds * 1_000_000 + nanoseconds / 1_000)
-}
 
 /// Milliseconds since 1970: for display, and for when scrubs are due.
 #[must_use]

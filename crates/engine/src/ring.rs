@@ -37,6 +37,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+pub use mainstay_devices::clock::boot_now as now;
+
 pub use mainstay_devices::Fd;
 
 /// Offset for [`Op::Read`] and [`Op::Write`] on a descriptor that has no positions (a device, a
@@ -181,16 +183,6 @@ pub struct Ring {
     gathers: bool,
     /// The ring accepts submissions from its own thread only (SINGLE_ISSUER).
     not_send: PhantomData<*const ()>,
-}
-
-/// The boot-time clock.
-#[must_use]
-pub fn now() -> Time {
-    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `spec` is a valid place for the result.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut spec) };
-    assert!(result == 0, "Linux has had CLOCK_BOOTTIME since 2.6.39");
-    Time(spec.tv_sec as u64 * 1_000_000 + spec.tv_nsec as u64 / 1000)
 }
 
 impl Ring {
