@@ -32,13 +32,7 @@ postgres() { psql --no-psqlrc --tuples-only --no-align --dbname postgres --comma
 as_postgres() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
 
 step "a cluster of this machine, with a volume for each database"
-ip link add dm0 type veth peer name dm1
-ip address add 192.0.2.11/24 dev dm0
-ip link set dm0 up
-ip link set dm1 up
-systemctl daemon-reload
-systemctl start mainstay-engine mainstay-agent
-within 60 mainstay cluster init --name u --as n1 --address 192.0.2.11
+cluster_of_this_machine u
 for name in my pg; do
     mainstay resource create "$name" --size 512MiB --journal 64MiB --replicas n1
     service "$name"

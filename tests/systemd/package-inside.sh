@@ -26,11 +26,7 @@ mainstay doctor --json >/root/doctor.json || [ $? -ne 2 ] || fail "doctor"
 [ "$(wc -L </root/doctor.txt)" -le 80 ] || fail "doctor is wider than 80 columns"
 
 step "use: a cluster of this machine with a resource and a service"
-# A pair, because not every kernel has dummy links.
-ip link add dm0 type veth peer name dm1
-ip address add 192.0.2.11/24 dev dm0
-ip link set dm0 up
-ip link set dm1 up
+address_of_this_machine
 mainstay cluster init --name p --as n1 --address 192.0.2.11 | tee /root/init.txt
 grep -q "mainstay cluster join --peer 192.0.2.11:7400" /root/init.txt || fail "init does not name the next line"
 mainstay resource create db --size 64MiB --journal 32MiB --replicas n1

@@ -51,14 +51,7 @@ unit ""
 service ""
 
 step "a cluster of this machine"
-# A pair, because not every kernel has dummy links.
-ip link add dm0 type veth peer name dm1
-ip address add 192.0.2.11/24 dev dm0
-ip link set dm0 up
-ip link set dm1 up
-systemctl daemon-reload
-systemctl start mainstay-engine mainstay-agent
-within 60 mainstay cluster init --name u --as n1 --address 192.0.2.11
+cluster_of_this_machine u
 mainstay resource create db --size 64MiB --journal 32MiB --replicas n1
 
 step "refused with a remedy: unknown, masked, enabled, running already"
