@@ -368,7 +368,7 @@ impl UnitState {
         }
         let status = self.exit_status;
         let how = match (self.result.as_str(), self.exit_code) {
-            // Of a unit with `ExecStart=-` systemd tells the result of its `ExecStop=` instead.
+            // For a unit with `ExecStart=-`, systemd tells the result of its `ExecStop=` instead.
             ("success", 3) | ("exit-code", 2 | 3) => format!("a process was ended by signal {status}"),
             ("success", 2) if status == SIGKILL => format!("a process was ended by signal {status}"),
             ("success", _) if self.active == "inactive" => {

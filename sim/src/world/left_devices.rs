@@ -53,7 +53,7 @@ impl World {
         let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         let Some(served) = hosted.map(|hosted| hosted.host.replica().epoch()) else { return };
         let left = machine.left.get(&resource).copied();
-        // What was silenced since then has lost its file system.
+        // A service that was silenced since then has lost its file system.
         let taken = machine.handed.is_some_and(|handed| handed.taken);
         let stands =
             |left: &LeftDevice| left.handed_at.is_none_or(|at| taken && machine.silencer.silenced < at);
@@ -114,7 +114,7 @@ impl World {
     pub(super) fn leave_devices(&mut self, node: NodeId, engine: &Engine) {
         let (stay, now_us) = (self.plan.shape.devices_stay, self.now_us);
         let handed = self.machine(node).handed;
-        // What the engine before has left on purpose ends with the one that took it.
+        // Devices that the engine before has left on purpose end with the engine that took them.
         if handed.is_some_and(|handed| handed.taken) {
             self.machine(node).handed = None;
             self.give_up_handed(node);

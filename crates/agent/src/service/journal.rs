@@ -136,7 +136,7 @@ fn ask(mut command: Command, wanted: Wanted, most: usize) -> Result<Written, Str
         let _ = tell.send(newest(BufReader::new(output.take(RAW_BYTES_MAX)), wanted, most));
     });
     let answer = told.recv_timeout(PATIENCE);
-    // It has nothing more to say that is wanted.
+    // `journalctl` has nothing more to say that is wanted.
     drop(child.kill());
     drop(child.wait());
     let written = answer.map_err(|_| late(PATIENCE))?;

@@ -71,7 +71,7 @@ impl Succession {
         let runs = services.values().filter(|seen| seen.phase == ServicePhase::Running);
         let own = runs.filter(|seen| {
             let record = state.resources.get(&seen.resource).map(|resource| &resource.record);
-            // What a new instance has in its memory is another matter (mode B).
+            // In mode B a new instance lacks what the one before had in memory.
             record.is_some_and(|record| {
                 record.primary == Some(node) && record.epoch == seen.epoch && record.instances.is_empty()
             })

@@ -67,13 +67,7 @@ fn a_primary_without_a_service_is_moved(lab: &Lab) -> Result<()> {
     ensure!(history.contains("operator"), "{history}");
 
     // A service takes its resource along, and nothing else moves it.
-    lab.apply_service(
-        NAME,
-        &format!(
-            "name = '{NAME}'\nresource = '{NAME}'\n[[process]]\nname = 'p'\ncommand = ['sleep', '1000']\n"
-        ),
-    )?;
-    lab.wait_running(NAME, LIMIT)?;
+    sleeping_service(lab, NAME)?;
     refused(&go(&from)?, &["resource-in-use", NAME, &format!("mainstay service move {NAME} --to {from}")])?;
     remove(lab, NAME)
 }
@@ -101,13 +95,7 @@ fn a_refused_move_says_what_its_target_lacks(lab: &Lab) -> Result<()> {
     wait_for("a refusal with the time of the copy", LIMIT, || {
         says(&lab.try_cli(&["resource", "move", NAME, "--to", to])?)
     })?;
-    lab.apply_service(
-        NAME,
-        &format!(
-            "name = '{NAME}'\nresource = '{NAME}'\n[[process]]\nname = 'p'\ncommand = ['sleep', '1000']\n"
-        ),
-    )?;
-    lab.wait_running(NAME, LIMIT)?;
+    sleeping_service(lab, NAME)?;
     says(&lab.try_cli(&["service", "move", NAME, "--to", to])?)?;
     ensure!(lab.wait_running(NAME, LIMIT)? == from, "the service left {from}");
     lab.cli(&["cluster", "set", "c-max-rate=default"])?;
@@ -115,4 +103,11 @@ fn a_refused_move_says_what_its_target_lacks(lab: &Lab) -> Result<()> {
     let said = lab.cli(&["service", "move", NAME, "--to", to])?;
     ensure!(said.contains(&format!("runs on {to}")), "{said}");
     remove(lab, NAME)
+}
+
+/// A service of the resource's name on it, which runs and does nothing.
+fn sleeping_service(lab: &Lab, name: &str) -> Result<()> {
+    let process = "[[process]]\nname = 'p'\ncommand = ['sleep', '1000']\n";
+    lab.apply_service(name, &format!("name = '{name}'\nresource = '{name}'\n{process}"))?;
+    lab.wait_running(name, LIMIT).map(drop)
 }
