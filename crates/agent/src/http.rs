@@ -182,6 +182,7 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/history", get(history::history))
         .ask(Operate, "/v1/audit", get(audit::page))
         .ask(Read, "/v1/programs", get(nodes::programs))
+        .ask(Read, "/v1/engine/successor", get(nodes::in_place))
         .change(Admin, Method::POST, "/v1/engine/successor", post(nodes::successor))
         .ask(Read, destinations::PATH, get(destinations::answer))
         .ask(Read, "/metrics", get(listener::answer))

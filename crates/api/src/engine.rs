@@ -181,10 +181,10 @@ pub enum Request {
     },
     /// For this time, an end of the engine that it is told of (SIGTERM) is that of an engine whose
     /// successor comes: it answers what it has read from its devices, leaves the devices with the
-    /// agent, and silences no service. Refused with the reason if that is not possible now. 0 only
-    /// asks whether it is possible, and takes an earlier order back.
+    /// agent, and silences no service. Refused with the reason if that is not possible now. 0 takes
+    /// an earlier order back, and `None` only asks whether it is possible.
     Successor {
-        within_ms: u64,
+        within_ms: Option<u64>,
     },
     /// Takes the devices away from their users: outstanding and later requests fail with EIO.
     Detach {

@@ -60,6 +60,7 @@
 //! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
 //! | `GET /v1/audit?after=N&lines=L` | | [`AuditPage`] |
 //! | `GET /v1/programs` | | [`ProgramsView`] |
+//! | `GET /v1/engine/successor` | | [`Accepted`] |
 //! | `POST /v1/engine/successor` | [`EngineSuccessor`] | [`Accepted`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |

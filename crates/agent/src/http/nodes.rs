@@ -61,6 +61,10 @@ pub(super) async fn programs(AppState(agent): App) -> ApiResult<ProgramsView> {
     blocking(move || Ok(agent.programs())).await
 }
 
+pub(super) async fn in_place(AppState(agent): App) -> ApiResult<Accepted> {
+    blocking(move || agent.can_be_replaced_in_place()).await
+}
+
 pub(super) async fn successor(
     AppState(agent): App,
     JsonRequest(request): JsonRequest<EngineSuccessor>,

@@ -29,6 +29,9 @@ pub struct ProgramView {
 /// engine that comes within this time leaves the devices to the next engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EngineSuccessor {
-    /// Milliseconds. 0 only asks whether that is possible, and takes an announcement back.
+    /// Milliseconds, at most 60000. 0 takes an announcement back.
     pub within_ms: u64,
 }
+
+/// Longest time for which the successor of an engine may be announced, in milliseconds.
+pub const SUCCESSOR_MS_MAX: u64 = 60_000;

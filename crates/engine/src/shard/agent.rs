@@ -148,7 +148,7 @@ impl Shard {
                     answer(Reply::Blank { blank: replica.is_blank(volume) });
                 });
             }
-            Request::Successor { within_ms } => answer(self.announce_successor(now, within_ms)),
+            Request::Successor { within_ms } => answer(self.successor_asked(now, within_ms)),
             Request::Detach { resource } => {
                 self.on_replica(now, resource, answer, |replica, shared, answer| {
                     replica.fence(shared);

@@ -19,6 +19,7 @@ use super::Shard;
 use crate::devices::DeviceJob;
 use crate::resource_devices::NotQuiet;
 use mainstay_api::engine::Reply;
+use mainstay_api::rest::SUCCESSOR_MS_MAX;
 use mainstay_devices::succession::{LeftResource, Succession};
 use mainstay_silence::guard_acts_at;
 use mainstay_types::{Code, FrontendKind, Time};
@@ -26,9 +27,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-
-/// Longest time for which a successor may be announced, in milliseconds.
-const WITHIN_MS_MAX: u64 = 60_000;
 
 /// Hears whether the devices are left.
 pub type Left = SyncSender<io::Result<()>>;
@@ -50,13 +48,18 @@ impl Successor {
 }
 
 impl Shard {
-    pub(super) fn announce_successor(&self, now: Time, within_ms: u64) -> Reply {
+    pub(super) fn successor_asked(&self, now: Time, within_ms: Option<u64>) -> Reply {
+        if within_ms == Some(0) {
+            self.successor.announce(Time(0));
+            return Reply::Ok;
+        }
         if let Err(why) = self.can_leave(now) {
             let remedy = "Move the services away first, with `mainstay node upgrade --drain`.";
             return Reply::refused(Code::NotInPlace, why, remedy);
         }
-        let until = if within_ms == 0 { Time(0) } else { now.plus_ms(within_ms.min(WITHIN_MS_MAX)) };
-        self.successor.announce(until);
+        if let Some(ms) = within_ms {
+            self.successor.announce(now.plus_ms(ms.min(SUCCESSOR_MS_MAX)));
+        }
         Reply::Ok
     }
 

@@ -79,7 +79,7 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
         None => Vec::new(),
     };
     let in_place = engine && node.is_some() && !how.interrupt && !how.drain && {
-        match announce(client, 0) {
+        match can_stay(client) {
             Ok(()) => true,
             Err(failure) => {
                 output.note(&format!("services cannot stay: {}", failure.problem.message));
@@ -156,23 +156,29 @@ pub fn upgrade(how: How, client: &Client, output: Output) -> Outcome<u8> {
     told(&upgraded, output)
 }
 
-/// Announces that the next engine takes the devices of this one; 0 only asks whether it can.
+/// Asks whether the next engine could take the devices of this one.
 ///
 /// # Errors
 /// When the services cannot stay on the node meanwhile.
-fn announce(client: &Client, within_ms: u64) -> Outcome<()> {
-    let _: Accepted = client.post("/v1/engine/successor", &EngineSuccessor { within_ms })?;
+fn can_stay(client: &Client) -> Outcome<()> {
+    client.get::<Accepted>("/v1/engine/successor").map(drop)?;
     Ok(())
 }
 
-/// Announces it as soon as the agent, which may have just started, has found its services again.
+/// Announces that the next engine takes the devices of this one, as soon as the agent, which may
+/// have just started, has found its services again.
 ///
 /// # Errors
 /// When they do not run steadily within [`STEADY_WITHIN`].
 fn announce_soon(client: &Client) -> Outcome<()> {
     let end = Instant::now() + STEADY_WITHIN;
     loop {
-        match announce(client, ANNOUNCED_MS) {
+        // Only a question is repeated, because each announcement is in the audit log.
+        let announced = can_stay(client).and_then(|()| {
+            let successor = EngineSuccessor { within_ms: ANNOUNCED_MS };
+            client.post("/v1/engine/successor", &successor).map(|Accepted { .. }| ()).map_err(Into::into)
+        });
+        match announced {
             Err(_) if Instant::now() < end => std::thread::sleep(STEADY_PAUSE),
             announced => return announced,
         }

@@ -597,8 +597,15 @@ fn engine_never_comes(lab: &Lab) -> Result<()> {
         format!("ps -eo ppid,args | awk '/[m]ainstay engine / && /{listen}/ {{ print $1 }}' | head -1");
     let init = command::output(Command::new("sh").args(["-c", &find]), QUICK)?;
     let signal_init = |signal: &str| command::output(Command::new("kill").args([signal, init.trim()]), QUICK);
-    let announced: Accepted =
-        lab.agent("n1")?.post("/v1/engine/successor", &EngineSuccessor { within_ms: 10_000 })?;
+    let agent = lab.agent("n1")?;
+    let announce = |within_ms| agent.post("/v1/engine/successor", &EngineSuccessor { within_ms });
+    let possible: Accepted = agent.get("/v1/engine/successor")?;
+    ensure!(possible.message.contains("in place"), "{possible:?}");
+    let too_long = announce(60_001).map(|Accepted { message, .. }| message);
+    ensure!(too_long.as_ref().is_err_and(|error| error.to_string().contains("too long")), "{too_long:?}");
+    let back: Accepted = announce(0)?;
+    ensure!(back.message.contains("any more"), "{back:?}");
+    let announced: Accepted = announce(10_000)?;
     ensure!(announced.message.contains("leaves"), "{announced:?}");
     signal_init("-STOP")?;
     let told = (|| {
@@ -612,7 +619,7 @@ fn engine_never_comes(lab: &Lab) -> Result<()> {
         let lease_ms = status_of(lab, "n2")?.cluster.context("a cluster")?.lease_ms;
         eprintln!("  the service was silent after {silent_ms} ms, with a lease of {lease_ms} ms");
         ensure!(silent_ms < u128::from(lease_ms), "too late: {silent_ms} ms");
-        // It was killed while its device hung, and saw no error.
+        // The writer was killed while its device hung, and saw no error.
         writes(&log)?;
         wait_for("another node that serves", LIMIT, || {
             let view = lab.service(NAME)?;
