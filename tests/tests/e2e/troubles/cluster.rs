@@ -591,12 +591,9 @@ fn engine_never_comes(lab: &Lab) -> Result<()> {
     let log = lab.dir().join("lost-writes.log");
     writing_service(lab, &log)?;
     let before = writer_pid(lab)?;
-    // The lab's init starts programs again. It is found by the engine's parent, on this machine.
-    let listen = format!("{}:7401", lab.address("n1")?);
-    let find =
-        format!("ps -eo ppid,args | awk '/[m]ainstay engine / && /{listen}/ {{ print $1 }}' | head -1");
-    let init = command::output(Command::new("sh").args(["-c", &find]), QUICK)?;
-    let signal_init = |signal: &str| command::output(Command::new("kill").args([signal, init.trim()]), QUICK);
+    // The first process of the node starts programs again.
+    let init = lab.init("n1")?.to_string();
+    let signal_init = |signal: &str| command::output(Command::new("kill").args([signal, &init]), QUICK);
     let agent = lab.agent("n1")?;
     let announce = |within_ms| agent.post("/v1/engine/successor", &EngineSuccessor { within_ms });
     let possible: Accepted = agent.get("/v1/engine/successor")?;
