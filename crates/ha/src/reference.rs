@@ -80,7 +80,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ),
     (
         "process[].probe.http",
-        "A request. As a table with `url`, `status`, `expect` and `ca_file`: the status, a text in the answer, and for an `https` URL the certificates of the authority.",
+        "A request. As a table with `url`, `status`, `expect` and `ca_file`: the status, a text in the answer, and for an `https` URL a file with the certificates of the authority that the server's certificate must come from.",
     ),
     (
         "process[].probe.command",
@@ -139,7 +139,7 @@ const OF_DATABASES: &[(&str, &str, &str)] = &[
     (
         "ca_file",
         "",
-        "Certificates of the authority that the server's certificate has to be of, in PEM. Without it any certificate is taken. It needs `tls`.",
+        "File with the certificates of an authority, in PEM. The server's certificate must come from that authority, and must name the host or the address that the probe connects to. Without it any certificate is taken. It needs `tls`.",
     ),
     ("port", "`5432`", "Port that is part of the name of the socket."),
 ];

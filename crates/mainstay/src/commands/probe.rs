@@ -107,8 +107,8 @@ enum Kind {
         /// Text that the first 64 KiB of the page contain.
         #[arg(long, value_name = "TEXT")]
         expect: Option<String>,
-        /// Certificates of the authority that the server's certificate has to be of, in PEM
-        /// [default: any certificate is taken]
+        /// File with the certificates of an authority, in PEM. The server's certificate must come
+        /// from it and name the host of the URL [default: any certificate is taken]
         #[arg(long, value_name = "FILE")]
         ca_file: Option<String>,
     },
@@ -132,8 +132,8 @@ struct LoginArgs {
     /// Log in through TLS 1.3 only.
     #[arg(long, requires = "address")]
     tls: bool,
-    /// Certificates of the authority that the server's certificate has to be of, in PEM. Without
-    /// it any certificate is taken.
+    /// File with the certificates of an authority, in PEM. The server's certificate must come from
+    /// it and name the host of the address [default: any certificate is taken]
     #[arg(long, requires = "tls", value_name = "FILE")]
     ca_file: Option<String>,
     /// One statement to run. Its rows are not looked at.
