@@ -228,7 +228,7 @@ status_says() {
     mainstay status | grep -q "$1"
 }
 
-# watchdog_resets: the last step of a machine, because the machine is reset. It needs the module softdog.
+# watchdog_resets: the last step of a machine, because the machine is reset. It needs a watchdog.
 watchdog_resets() {
     step "a watchdog that another program has open is left alone, and a node that requires one says so"
     sleep 10000 9>/dev/watchdog &

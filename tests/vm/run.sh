@@ -86,15 +86,23 @@ dax() {
     done
 }
 
-# A machine that is reset at the end by its software watchdog. Not one of those that run by default.
+# Machines that are reset at the end by their watchdog: the kernel's own, and a device of the machine (Intel 6300ESB). Not one of
+# those that run by default.
 watchdog() {
     local kernel
     for kernel in ${VM_KERNELS:-6.12}; do
-        echo "== watchdog, kernel $kernel"
-        scripts/vm.sh run --kernel "$kernel" --script tests/vm/watchdog.sh --seconds 600 --memory 1536 \
-            --module virtio_pci --module virtio_blk --module xfs --module fuse --module loop --module softdog \
-            --binary "$target/$profile/mainstay" --binary mkfs.xfs --file tests/vm/node.sh=/node.sh
+        watchdog_of softdog "$kernel"
+        watchdog_of i6300esb "$kernel" --qemu -device --qemu i6300esb
     done
+}
+
+watchdog_of() { # MODULE KERNEL [ARGUMENT OF vm.sh]...
+    local module=$1 kernel=$2
+    shift 2
+    echo "== watchdog $module, kernel $kernel"
+    scripts/vm.sh run --kernel "$kernel" --script tests/vm/watchdog.sh --seconds 600 --memory 1536 \
+        --module virtio_pci --module virtio_blk --module xfs --module fuse --module loop --module "$module" \
+        --binary "$target/$profile/mainstay" --binary mkfs.xfs --file tests/vm/node.sh=/node.sh "$@"
 }
 
 tests=${*:-ublk client nbd vhost dax}
