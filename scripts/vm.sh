@@ -25,6 +25,9 @@ die() {
     exit 1
 }
 
+# shellcheck source=scripts/suite.sh
+. scripts/suite.sh
+
 # Which suite has a kernel. Each suite keeps its series, and the archive keeps the newest of it only.
 suite_of() {
     case "$1" in
@@ -32,33 +35,6 @@ suite_of() {
         newest) echo trixie-backports ;;
         *) die "unknown kernel $1; known are 6.12 and newest" ;;
     esac
-}
-
-# apt with sources, lists and state of its own.
-prepare_apt() { # SUITE
-    apt_dir="$cache/apt-$1"
-    mkdir -p "$apt_dir"/{lists/partial,archives/partial,sources,preferences}
-    : >"$apt_dir/status"
-    cat >"$apt_dir/sources/debian.sources" <<EOF
-Types: deb
-URIs: http://deb.debian.org/debian
-Suites: $1
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-EOF
-    cat >"$apt_dir/apt.conf" <<EOF
-Dir::Etc::sourcelist "/dev/null";
-Dir::Etc::sourceparts "$apt_dir/sources";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "$apt_dir/preferences";
-Dir::State::lists "$apt_dir/lists";
-Dir::State::status "$apt_dir/status";
-Dir::Cache "$apt_dir";
-Acquire::Languages "none";
-Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-APT::Sandbox::User "root";
-EOF
-    export APT_CONFIG="$apt_dir/apt.conf"
 }
 
 depends_of() { # PACKAGE PATTERN: what it depends on, without versions and alternatives
@@ -76,7 +52,6 @@ fetch_kernel() { # NAME
     echo "vm: fetching kernel $name" >&2
     (
         prepare_apt "$(suite_of "$name")"
-        apt-get update -q >"$apt_dir/log" 2>&1 || { cat "$apt_dir/log" >&2; die "apt-get update failed"; }
         image=$(depends_of linux-image-amd64 'linux-image-[0-9].*' | tail -n 1)
         [ -n "$image" ] || die "$(suite_of "$name") has no kernel"
         packages="$image $(depends_of "$image" 'linux-\(base\|binary\|modules\)-[0-9].*' | tr '\n' ' ')"
@@ -84,8 +59,7 @@ fetch_kernel() { # NAME
         mkdir -p "$dir.new/debs" "$dir.new/root"
         cd "$dir.new/debs"
         # shellcheck disable=SC2086
-        apt-get download -q $packages >"$apt_dir/log" 2>&1 || { cat "$apt_dir/log" >&2; die "apt-get download failed"; }
-        for deb in *.deb; do dpkg-deb -x "$deb" ../root; done
+        unpack ../root $packages
         cd ..
         rm -r debs
         # Newer packages have everything below /usr.

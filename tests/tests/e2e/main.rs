@@ -237,7 +237,7 @@ fn main() -> ExitCode {
     let alone = ALONE.iter().map(|(name, run)| trial(name, Box::new(run)));
     let long = LONG.iter().map(|long| loaded(long).with_ignored_flag(true));
     let troubled = Arc::new(Mutex::new(None::<Lab>));
-    let troubles = troubles::ALL.iter().copied().flatten().map(|&(name, run)| {
+    let troubled_trial = |&(name, run): &(&'static str, troubles::Trouble)| {
         let (troubled, twice, may_run) = (troubled.clone(), twice.clone(), may_run.clone());
         Trial::test(name, move || {
             may_run()?;
@@ -250,9 +250,18 @@ fn main() -> ExitCode {
                 Ok(())
             })
         })
-    });
-    let trials =
-        UNDER_LOAD.iter().map(loaded).chain(alone).chain(apart).chain(troubles).chain(long).collect();
+    };
+    let troubles = troubles::ALL.iter().copied().flatten().map(troubled_trial);
+    let long_troubles = troubles::LONG.iter().map(|long| troubled_trial(long).with_ignored_flag(true));
+    let trials = UNDER_LOAD
+        .iter()
+        .map(loaded)
+        .chain(alone)
+        .chain(apart)
+        .chain(troubles)
+        .chain(long)
+        .chain(long_troubles)
+        .collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     for line in again.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         eprintln!("passed at the second attempt: {line}");

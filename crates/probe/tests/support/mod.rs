@@ -249,6 +249,34 @@ pub fn mariadb(sql: &str, options: &[String]) -> Option<Server> {
     Some(server)
 }
 
+/// A MySQL server with its socket at `sock`, which has run these statements, of the programs in the
+/// directory that MAINSTAY_MYSQL names (`scripts/mysql.sh`).
+pub fn mysql(sql: &str, options: &[String]) -> Server {
+    let programs = std::env::var_os("MAINSTAY_MYSQL").map(PathBuf::from);
+    let program = programs.expect("MAINSTAY_MYSQL, as `make mysql-test` sets it").join("mysqld");
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let me = me();
+    let first = format!(
+        "INSTALL PLUGIN auth_socket SONAME 'auth_socket.so';\nDROP USER IF EXISTS '{me}'@localhost;\n\
+         CREATE USER '{me}'@localhost IDENTIFIED WITH auth_socket;\nGRANT ALL ON *.* TO '{me}'@localhost;\n"
+    );
+    fs::write(at("initial.sql"), first + sql).unwrap();
+    let common = ["--no-defaults".into(), format!("--user={me}"), format!("--datadir={}", at("data"))];
+    let mut making = Command::new(&program);
+    making.args(&common).arg("--initialize-insecure").arg(format!("--init-file={}", at("initial.sql")));
+    must(&mut making);
+    let mut running = Command::new(&program);
+    running.args(common).args(["--secure-file-priv=NULL", "--mysqlx=OFF", "--disable-log-bin"]);
+    running.arg(format!("--socket={}", at("sock"))).arg(format!("--pid-file={}", at("pid")));
+    running.args(options).stdin(Stdio::null()).stdout(Stdio::null());
+    let child = running.stderr(File::create(at("log")).unwrap()).spawn().unwrap();
+    let mut server = Server { child, end: Signal::SIGKILL, directory };
+    let probe = format!(r#"{{"mysql":{{"socket":"{}"}}}}"#, server.path("sock"));
+    server.wait_for(&probe, "healthy");
+    server
+}
+
 /// The user that PostgreSQL runs as: it refuses root.
 fn postgres_user() -> Option<(Uid, Gid)> {
     if !Uid::effective().is_root() {

@@ -38,6 +38,9 @@ pub const ALL: &[&[(&str, Trouble)]] = &[
     templates::TROUBLES,
 ];
 
+/// Run only when asked for by name and with `--ignored`: they want more than the gate installs.
+pub const LONG: &[(&str, Trouble)] = templates::LONG;
+
 /// The lab with all nodes alive and nothing on them. Makes a new one if `held` is none.
 ///
 /// # Errors

@@ -12,17 +12,22 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_mariadb_of_its_template_loses_no_row_with_the_power", mariadb),
 ];
 
+/// Wants MySQL in the place of `/usr/sbin/mysqld`: `make mysql-test`.
+pub const LONG: &[(&str, Trouble)] = &[("troubles_mysql_of_its_template_loses_no_row_with_the_power", mysql)];
+
 /// A database that a template knows, and how the test speaks with it.
 struct Database {
     template: &'static str,
     vip: &'static str,
     /// A command of the node where it runs that runs the statements that follow.
-    local: &'static str,
+    local: String,
     /// Statements that make a table and a user that may insert from elsewhere.
     made: &'static str,
     /// A command of the client that runs the statement that follows, and prints nothing but values.
-    remote: &'static str,
+    remote: String,
 }
+
+const MADE: &str = "CREATE DATABASE d; CREATE TABLE d.t (i INT PRIMARY KEY); CREATE USER w@'%' IDENTIFIED BY 'w'; GRANT ALL ON d.* TO w@'%'";
 
 fn postgresql(lab: &Lab) -> Result<()> {
     power_cut(
@@ -30,9 +35,9 @@ fn postgresql(lab: &Lab) -> Result<()> {
         &Database {
             template: "postgresql",
             vip: "10.213.0.81",
-            local: "setpriv --reuid=postgres --regid=postgres --init-groups psql --host=/srv/postgresql/run -v ON_ERROR_STOP=1 -c",
+            local: "setpriv --reuid=postgres --regid=postgres --init-groups psql --host=/srv/postgresql/run -v ON_ERROR_STOP=1 -c".into(),
             made: "CREATE TABLE t (i INT PRIMARY KEY); CREATE USER w PASSWORD 'w'; GRANT ALL ON t TO w",
-            remote: "PGPASSWORD=w PGCONNECT_TIMEOUT=2 timeout 20 psql -h 10.213.0.81 -U w -At postgres -c",
+            remote: "PGPASSWORD=w PGCONNECT_TIMEOUT=2 timeout 20 psql -h 10.213.0.81 -U w -At postgres -c".into(),
         },
     )
 }
@@ -43,9 +48,28 @@ fn mariadb(lab: &Lab) -> Result<()> {
         &Database {
             template: "mariadb",
             vip: "10.213.0.82",
-            local: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -e",
-            made: "CREATE DATABASE d; CREATE TABLE d.t (i INT PRIMARY KEY); CREATE USER w@'%' IDENTIFIED BY 'w'; GRANT ALL ON d.* TO w@'%'",
-            remote: "timeout 20 mariadb --no-defaults --connect-timeout=2 -h 10.213.0.82 -u w -pw -BN d -e",
+            local: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -e".into(),
+            made: MADE,
+            remote: "timeout 20 mariadb --no-defaults --connect-timeout=2 -h 10.213.0.82 -u w -pw -BN d -e"
+                .into(),
+        },
+    )
+}
+
+fn mysql(lab: &Lab) -> Result<()> {
+    let programs = std::env::var("MAINSTAY_MYSQL").context("MAINSTAY_MYSQL, as `make mysql-test` sets it")?;
+    let client = format!("{programs}/mysql --no-defaults");
+    power_cut(
+        lab,
+        &Database {
+            template: "mysql",
+            vip: "10.213.0.83",
+            local: format!("{client} --socket=/srv/mysql/run/mysql.sock -e"),
+            made: MADE,
+            // The server tells its key only to those who ask for it, or speak TLS.
+            remote: format!(
+                "timeout 20 {client} --get-server-public-key --connect-timeout=2 -h 10.213.0.83 -u w -pw -BN d -e"
+            ),
         },
     )
 }
