@@ -51,7 +51,7 @@ pub use spec::{Mount, Policy, Process, Ready, ServiceSpec, SpecError, valid_name
 pub use starters::{Starts, UNIT_NEEDS, UnitStarter};
 pub use steps::Step;
 pub use system::{is_within, system_directory};
-pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, Template};
+pub use template::{Choices, TEMPLATE_MEMORY_BYTES_MIN, TEMPLATE_VOLUME_BYTES_MIN, Template};
 pub use unit::{
     UnitCondition, UnitFault, UnitFound, UnitGate, UnitState, drop_in_made_directory, drop_in_owner,
     unit_cgroup, unit_drop_in, unit_slice,

@@ -12,10 +12,15 @@ use mainstay_types::size::size_words;
 /// Least memory that a database is set up for, in bytes.
 pub const TEMPLATE_MEMORY_BYTES_MIN: u64 = 256 << 20;
 
+/// Smallest volume that a database is set up on, in bytes.
+pub const TEMPLATE_VOLUME_BYTES_MIN: u64 = 448 << 20;
+
 const MIB: u64 = 1 << 20;
 /// Bounds of the log that a database reads after a power cut, in MiB: recovery has to end.
 const REDO_MIB: (u64, u64) = (96, 2048);
 const WAL_MIB: (u64, u64) = (1024, 8192);
+/// This log takes at most one part of a volume in so many: a database whose volume is full ends.
+const LOG_PARTS: u64 = 4;
 
 /// A kind of program that there is a template for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +37,8 @@ pub struct Choices {
     pub name: String,
     pub resource: String,
     pub volume: u16,
+    /// Size of the volume in bytes, if it is known.
+    pub volume_bytes: Option<u64>,
     /// Floating address with prefix length.
     pub vip: Option<String>,
     /// Memory of a node that the service may use, in bytes.
@@ -46,7 +53,7 @@ impl Template {
     /// # Errors
     /// When a choice is none that a service can have.
     pub fn file(self, choices: &Choices) -> Result<String, SpecError> {
-        let Choices { name, resource, volume, vip, memory_bytes, version } = choices;
+        let Choices { name, resource, volume, volume_bytes, vip, memory_bytes, version } = choices;
         // Both become parts of scripts.
         name_field("name", name)?;
         name_field("resource", resource)?;
@@ -57,8 +64,20 @@ impl Template {
                 format!("give it {} or more with --memory", size_words(TEMPLATE_MEMORY_BYTES_MIN)),
             ));
         }
+        if let Some(bytes) =
+            volume_bytes.filter(|&bytes| self != Self::Filesystem && bytes < TEMPLATE_VOLUME_BYTES_MIN)
+        {
+            let least = size_words(TEMPLATE_VOLUME_BYTES_MIN).replace(' ', "");
+            return Err(SpecError::new(
+                "mount.volume",
+                format!("{} is too little for a database", size_words(bytes)),
+                format!("run `mainstay resource resize {resource} {least} --volume {volume}` first"),
+            ));
+        }
         let mib = memory_bytes / MIB;
         let pool = mib / 4 * 3;
+        let log_max = volume_bytes.map_or(u64::MAX, |bytes| bytes / MIB / LOG_PARTS);
+        let log = |wanted: u64, (least, most): (u64, u64)| wanted.clamp(least, most).min(log_max).to_string();
         let values = [
             ("name", name.clone()),
             ("resource", resource.clone()),
@@ -66,11 +85,11 @@ impl Template {
             ("version", version.to_string()),
             ("memory", size_words(mib * MIB)),
             ("pool", pool.to_string()),
-            ("redo", (pool / 4).clamp(REDO_MIB.0, REDO_MIB.1).to_string()),
+            ("redo", log(pool / 4, REDO_MIB)),
             ("shared", (mib / 2).to_string()),
             ("cache", mib.to_string()),
             ("maintenance", (mib / 16).clamp(64, 2048).to_string()),
-            ("wal", (mib / 2).clamp(WAL_MIB.0, WAL_MIB.1).to_string()),
+            ("wal", log(mib / 2, WAL_MIB)),
         ];
         let mut text = match self {
             Self::Mariadb => include_str!("template/mariadb.toml"),
@@ -106,6 +125,7 @@ mod tests {
             name: "shop".into(),
             resource: "r1".into(),
             volume: 1,
+            volume_bytes: Some(100 << 30),
             vip: Some("10.0.0.7/24".into()),
             memory_bytes: 4 << 30,
             version: 15,
@@ -158,6 +178,28 @@ mod tests {
         for word in ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=2048MB"] {
             assert!(words.windows(2).any(|pair| pair == ["-c", word]), "PostgreSQL has no {word}");
         }
+    }
+
+    #[test]
+    fn the_log_of_a_database_leaves_room_on_a_small_volume() {
+        let log = |template: Template, volume_bytes: Option<u64>| -> u64 {
+            let choices = Choices { memory_bytes: 16 << 30, volume_bytes, ..choices() };
+            let text = template.file(&choices).unwrap();
+            let words = ServiceSpec::parse(&text).unwrap().processes.remove(0).command;
+            let keys = ["--innodb-log-file-size=", "--innodb-redo-log-capacity=", "max_wal_size="];
+            let value = words.iter().find_map(|word| keys.iter().find_map(|key| word.strip_prefix(key)));
+            value.unwrap().trim_end_matches(['M', 'B']).parse().unwrap()
+        };
+        for template in [Template::Mariadb, Template::Mysql, Template::Postgresql] {
+            assert_eq!(log(template, Some(TEMPLATE_VOLUME_BYTES_MIN)), 112, "{template:?}");
+            assert!(log(template, Some(100 << 30)) >= 2048, "{template:?}");
+            assert_eq!(log(template, None), log(template, Some(100 << 30)), "{template:?}");
+            let choices = Choices { volume_bytes: Some(256 << 20), ..choices() };
+            let refused = template.file(&choices).unwrap_err();
+            assert!(refused.remedy.contains("resource resize r1 448MiB --volume 1"), "{refused}");
+        }
+        let choices = Choices { volume_bytes: Some(64 << 20), ..choices() };
+        assert!(Template::Filesystem.file(&choices).is_ok());
     }
 
     #[test]

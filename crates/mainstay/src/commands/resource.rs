@@ -147,7 +147,7 @@ fn changed(values: impl IntoIterator<Item = (Key, u64)>) -> SettingsChange {
     named.map(|(name, value)| (name, Some(value))).collect()
 }
 
-pub(super) fn path(name: &str) -> Outcome<String> {
+pub fn path(name: &str) -> Outcome<String> {
     Ok(format!("/v1/resources/{}", checked_name(name)?))
 }
 

@@ -6,9 +6,10 @@
 
 use super::await_applied;
 use crate::cli::{ServiceCreateArgs, TemplateName};
+use crate::commands::resource;
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{self, Output};
-use mainstay_api::rest::{ServiceApplied, ServiceApply, ServiceEffect};
+use mainstay_api::rest::{ResourceView, ServiceApplied, ServiceApply, ServiceEffect};
 use mainstay_client::Client;
 use mainstay_ha::{Choices, SpecError, TEMPLATE_MEMORY_BYTES_MIN, Template};
 use std::fs::{self, OpenOptions};
@@ -34,10 +35,18 @@ pub(super) fn create(args: ServiceCreateArgs, client: &Client, output: Output) -
         })?,
         (_, None) => 0,
     };
+    // A file that is only printed may be for a resource that is not there yet.
+    let found: Option<ResourceView> = match client.get(&resource::path(&args.resource)?) {
+        Ok(found) => Some(found),
+        Err(_) if args.print => None,
+        Err(error) => return Err(error.into()),
+    };
+    let volume_bytes = found.and_then(|resource| resource.volumes.get(usize::from(args.volume)).copied());
     let choices = Choices {
         name: name.clone(),
         resource: args.resource,
         volume: args.volume,
+        volume_bytes,
         vip: args.vip,
         memory_bytes: args.memory.unwrap_or_else(default_memory),
         version,
