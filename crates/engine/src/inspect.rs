@@ -88,7 +88,9 @@ pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, 
     }
     let found = mainstay_store::inspect(&mut files)
         .map_err(|source| InspectError::Unreadable { path: path.to_owned(), source })?;
-    let unlabelled = label_fault(&files.journal, &found.superblock, elsewhere.is_some());
+    // A named journal may be a copy of the one in the directory, which has no label.
+    let is_linked = replica.journal_elsewhere().is_some();
+    let unlabelled = label_fault(&files.journal, &found.superblock, is_linked);
     let mut view = view(path, &found);
     view.journal = elsewhere.map(|path| path.display().to_string());
     view.faults.extend(
@@ -97,11 +99,12 @@ pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, 
     Ok(view)
 }
 
-/// Fault of a journal's label, in words. A journal in its replica's own directory may lack a label.
-fn label_fault(journal: &File, superblock: &Superblock, elsewhere: bool) -> Option<String> {
+/// Fault of a journal's label, in words. A journal that no link of the directory leads to may lack a
+/// label.
+fn label_fault(journal: &File, superblock: &Superblock, is_linked: bool) -> Option<String> {
     let mut block = vec![0; JOURNAL_LABEL_BYTES];
     let label = match journal.read_exact_at(&mut block, superblock.journal_bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !elsewhere => return None,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !is_linked => return None,
         Err(error) => return Some(format!("no label can be read: {error}")),
         Ok(()) => JournalLabel::decode(&block).map_err(|error| error.to_string()),
     };
