@@ -206,7 +206,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test lab-test units-test plain-units-test pacemaker-test mysql-test test-long
+.PHONY: deb install package-test tutorial-test lab-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -259,8 +259,13 @@ pacemaker-test: deps
 mysql-test: tests-built
 	@TESTS=$(abspath $(TESTS)) tests/mysql/run.sh
 
+# Every block of commands of the manual, in labs (root).
+manual-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/manual/run.sh $(DEV)
+
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test lab-test plain-units-test pacemaker-test units-test mysql-test vm-newest vm-watchdog
+test-long: package-test tutorial-test lab-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
