@@ -52,6 +52,8 @@ pub fn command(command: &Command) -> String {
         Command::Fenced { node, result: Ok(by), .. } => format!("{node} was switched off by {by}"),
         Command::Fenced { node, result: Err(why), .. } => format!("{node} is not switched off: {why}"),
         Command::ConfirmOff { node } => format!("an operator says that {node} is off"),
+        Command::NodeLevel { node, level } => format!("note that {node} has feature level {level}"),
+        Command::RaiseLevel { level } => format!("raise the feature level to {level}"),
         Command::NodeLinks { node, .. } => format!("note the interfaces of {node}"),
         Command::RetryService { name, .. } => format!("try the service {name} again"),
         Command::NodeDead { node, .. } => format!("declare {node} dead"),

@@ -30,6 +30,7 @@ use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
 use mainstay_api::rest::{ClusterView, ProgramsView};
 use mainstay_control::labels::{MOVE_OUT, Notice};
+use mainstay_control::level::build_too_old;
 use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
 use mainstay_devices::supervisor;
@@ -541,6 +542,11 @@ impl Inbound for Agent {
     fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem> {
         let member = self.member().ok()?;
         removed::of(&member.log.view(), cluster, node)
+    }
+
+    fn too_old(&self, node: NodeId, level: u32) -> Option<Problem> {
+        let state = self.member().ok()?.log.view().state;
+        (level < state.level).then(|| build_too_old(&state.node_name(node), level, state.level))
     }
 
     fn raft(&self, _from: NodeId, message: Vec<u8>) {

@@ -3,6 +3,7 @@
 use crate::raft::ProposeError;
 use crate::raft::store::RaftStoreError;
 use crate::transport::TransportError;
+use mainstay_control::level::UPGRADE_REMEDY;
 use mainstay_control::state::Outcome;
 use mainstay_types::{Code, Problem};
 use std::io;
@@ -40,6 +41,9 @@ pub enum AgentError {
     Lost { path: PathBuf, what: String },
     #[error("{0}")]
     Removed(String),
+    /// Told by a member.
+    #[error("{}", .0.message)]
+    TooOld(Problem),
     #[error("the agent cannot go on: {0}")]
     Fatal(String),
 }
@@ -61,6 +65,13 @@ impl AgentError {
             Self::Store(error) if error.lost_file().is_some() => {
                 return lost(self.to_string(), error.lost_file().unwrap_or(Path::new("")));
             }
+            Self::TooOld(problem) => return problem.clone(),
+            Self::Store(RaftStoreError::TooOld { .. }) => (Code::BuildTooOld, UPGRADE_REMEDY),
+            Self::Store(RaftStoreError::Entry { .. }) => (
+                Code::BuildTooOld,
+                "Install the release of the other nodes on this one, and start its agent anew. Its state is kept. If it has that \
+                 release already, make the node anew: docs/lost-state.md has each step.",
+            ),
             Self::Store(_) => (Code::AgentStore, "Look at the disk of the state directory."),
             Self::Transport(_) => (Code::AgentTransport, "Check the address and the network."),
             Self::NoCgroup => (Code::AgentCgroup, ""),

@@ -19,6 +19,7 @@ pub mod hooks;
 pub mod http;
 pub mod identity;
 pub mod lease;
+pub mod level;
 pub mod member;
 pub mod messages;
 pub mod metrics;

@@ -176,6 +176,7 @@ impl Member {
             places: places.clone(),
             engine_absence: EngineAbsence::new(options.run_dir.clone(), mainstay_devices::give_up_left),
             metrics: metrics.clone(),
+            transport: transport.clone(),
         });
         engine_inputs.connect(node.clone());
         let (leases, views) = (node.clone(), node.clone());

@@ -28,6 +28,9 @@ pub struct Greeting {
     /// Address on which the sender listens; `None` for all addresses of its machine.
     #[serde(default)]
     pub address: Option<SocketAddr>,
+    /// Feature level of the sender's build; 0 from one that knows no levels.
+    #[serde(default)]
+    pub level: u32,
 }
 
 /// Purpose of a connection.
@@ -93,6 +96,9 @@ pub struct JoinRequest {
     /// The joiner takes the place of the dead node of this name.
     #[serde(default)]
     pub replace: bool,
+    /// Feature level of the joiner's build.
+    #[serde(default)]
+    pub level: u32,
 }
 
 /// Data that a joiner needs to become a member.

@@ -13,8 +13,8 @@
 
 use crate::error::AgentError;
 use crate::identity::{FILE, Identity, LogMark};
+use crate::level;
 use crate::member::{log_path, suspects_path};
-use crate::messages::Proposal;
 use crate::raft::Machine;
 use crate::raft::store::RaftStore;
 use mainstay_control::State;
@@ -105,8 +105,8 @@ pub(crate) fn recorded(store: &RaftStore) -> Result<State, AgentError> {
     let commit = store.hard_state().commit;
     for entry in store.log().filter(|entry| entry.index > after && entry.index <= commit) {
         // Entries that cannot be read are judged by the log when it starts.
-        if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
-            machine.apply(&proposal);
+        if let Ok(proposal) = level::read_entry(&entry.data) {
+            machine.apply(&proposal)?;
         }
     }
     Ok(machine.state)

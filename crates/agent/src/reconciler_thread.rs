@@ -17,12 +17,14 @@ use crate::clock::{boot_now, wall_ms};
 use crate::engine_absence::EngineAbsence;
 use crate::engine_feed::EngineFeed;
 use crate::engine_link::{EngineInput, EngineLink};
+use crate::level;
 use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
 use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::threads::{lock, spawn};
+use crate::transport::Transport;
 use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{
     self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice,
@@ -84,6 +86,7 @@ pub struct ReconcilerParts {
     pub places: Places,
     pub engine_absence: EngineAbsence,
     pub metrics: Arc<Metrics>,
+    pub transport: Transport,
 }
 
 /// The way to the thread.
@@ -387,6 +390,7 @@ impl ReconcilerThread {
             wall_ms: wall_ms(),
             links: lock(&self.links).clone(),
             unfit: self.unfit(),
+            level: self.level(),
             replayed: self.view.replayed,
             engine: self.parts.engine.is_connected(),
             room: false,
@@ -397,6 +401,16 @@ impl ReconcilerThread {
         seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
+    }
+
+    /// The feature level to tell, if every other node knows levels. A voter hears from each living
+    /// node; the other nodes wait until one of the voters has told its level.
+    fn level(&self) -> Option<u32> {
+        let (state, own) = (&self.view.state, self.parts.node);
+        let votes = state.nodes.get(&own).is_some_and(|node| node.voter);
+        let others = state.nodes.keys().copied().filter(|node| *node != own && state.alive(*node));
+        let known = state.knows_levels() || votes && self.parts.transport.know_levels(others);
+        known.then(level::own)
     }
 
     /// Why this node is not to be primary: its watchdog is required and cannot be used.

@@ -12,8 +12,9 @@ use crate::clock::wall_ms;
 use crate::error::AgentError;
 use crate::identity::{Identity, LogMark, number_of};
 use crate::lease;
+use crate::level;
 use crate::member::{log_path, suspects_path};
-use crate::messages::{Call, CallReply, Proposal, random_u64};
+use crate::messages::{Call, CallReply, random_u64};
 use crate::own_state;
 use crate::raft::Machine;
 use crate::raft::store::RaftStore;
@@ -161,8 +162,8 @@ fn all_known(store: &RaftStore) -> Result<State, AgentError> {
     let mut machine = Machine::restore(store.newest_snapshot())?;
     let after = store.newest_snapshot().get_metadata().index;
     for entry in store.log().filter(|entry| entry.index > after) {
-        if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
-            machine.apply(&proposal);
+        if let Ok(proposal) = level::read_entry(&entry.data) {
+            machine.apply(&proposal)?;
         }
     }
     Ok(machine.state)
@@ -191,6 +192,7 @@ pub fn read_backup(text: &str) -> Result<State, Problem> {
     if sum_of(&backup.state) != backup.sum {
         return bad("its sum is wrong".into());
     }
+    level::check_state(backup.state.as_bytes()).map_err(|error| AgentError::from(error).problem())?;
     match serde_json::from_str::<State>(&backup.state) {
         Ok(state) if state.cluster.is_some() => match state.check() {
             Ok(()) => Ok(state),

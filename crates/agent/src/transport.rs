@@ -19,6 +19,7 @@
 mod lane;
 mod twins;
 
+use crate::level;
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{lock, read, spawn, write};
 use lane::Lane;
@@ -133,6 +134,8 @@ pub trait Inbound: Send + Sync + 'static {
     /// Why nothing is taken of a node that says that it is `node` of this cluster, or of an earlier
     /// era of it: the node has left the cluster.
     fn gone(&self, cluster: u64, node: NodeId) -> Option<Problem>;
+    /// Why a node with a build of this feature level cannot run in the cluster.
+    fn too_old(&self, node: NodeId, level: u32) -> Option<Problem>;
 }
 
 /// The sending side towards all peers. Clones share it.
@@ -151,6 +154,8 @@ struct TransportShared {
     address: RwLock<Option<SocketAddr>>,
     /// Which process speaks as each of the other nodes.
     holders: Holders,
+    /// Feature level that the process of each other node has told.
+    levels: Mutex<BTreeMap<NodeId, u32>>,
     /// When the log told last of a host that does not speak the protocol.
     told: Mutex<BTreeMap<IpAddr, Instant>>,
 }
@@ -182,6 +187,8 @@ pub struct Known {
     pub recorded: Vec<String>,
     /// The node has left the cluster.
     pub gone: Option<Problem>,
+    /// The cluster uses a higher feature level than this build has.
+    pub too_old: Option<Problem>,
 }
 
 struct PeerLanes {
@@ -204,6 +211,7 @@ impl Transport {
                 run: random_u64(),
                 address: RwLock::new(None),
                 holders: Holders::default(),
+                levels: Mutex::default(),
                 told: Mutex::default(),
             }),
         }
@@ -291,10 +299,20 @@ impl Transport {
                 Ok(CallReply::Error(problem)) if problem.code == Code::NodeRemoved => {
                     known.gone = Some(problem);
                 }
+                Ok(CallReply::Error(problem)) if problem.code == Code::BuildTooOld => {
+                    known.too_old = Some(problem);
+                }
                 _ => {}
             }
         }
         known
+    }
+
+    /// Whether each of these nodes runs a build that knows feature levels.
+    #[must_use]
+    pub fn know_levels(&self, mut nodes: impl Iterator<Item = NodeId>) -> bool {
+        let levels = lock(&self.shared.levels);
+        nodes.all(|node| levels.get(&node).is_some_and(|level| *level > 0))
     }
 
     /// Nodes of the cluster send heartbeats this often.
@@ -424,12 +442,14 @@ pub fn call(
     timeout: Duration,
 ) -> Result<CallReply, TransportError> {
     let (cluster, node) = identity.unwrap_or((0, NodeId(0)));
-    let greeting = Greeting { cluster, node, lane: LaneKind::Call, run: 0, address: None };
+    let level = level::own();
+    let greeting = Greeting { cluster, node, lane: LaneKind::Call, run: 0, address: None, level };
     call_with(address, &greeting, question, timeout)
 }
 
 fn greeting_of((cluster, node): (u64, NodeId), lane: LaneKind, shared: &TransportShared) -> Greeting {
-    Greeting { cluster, node, lane, run: shared.run, address: *read(&shared.address) }
+    let (run, address) = (shared.run, *read(&shared.address));
+    Greeting { cluster, node, lane, run, address, level: level::own() }
 }
 
 fn call_with(
@@ -555,6 +575,9 @@ fn serve(
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
     };
+    if greeting.lane != LaneKind::Call {
+        lock(&shared.levels).insert(greeting.node, greeting.level);
+    }
     loop {
         let (kind, body) = read_frame(wire)?;
         if greeting.lane != LaneKind::Call && !shared.holders.speaks(greeting.node, greeting.run) {
@@ -572,6 +595,9 @@ fn serve(
                         gone.clone().map_or_else(CallReply::other_cluster, CallReply::Error)
                     }
                     _ if stranger && !question.is_for_strangers() => CallReply::other_cluster(),
+                    Call::AmI if inbound.too_old(greeting.node, greeting.level).is_some() => inbound
+                        .too_old(greeting.node, greeting.level)
+                        .map_or_else(CallReply::other_cluster, CallReply::Error),
                     Call::AmI => {
                         let other = shared.holders.other(greeting.node, greeting.run, &address, recorded);
                         if let Some(holder) = &other {
@@ -699,6 +725,9 @@ mod tests {
         fn twin(&self, _: NodeId, _: &str, _: &str) {}
         fn twin_in_place(&self, _: NodeId, _: &str) {}
         fn gone(&self, _: u64, _: NodeId) -> Option<Problem> {
+            None
+        }
+        fn too_old(&self, _: NodeId, _: u32) -> Option<Problem> {
             None
         }
     }

@@ -125,6 +125,7 @@ pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> Clu
         this_node: state.node_name(connections.this_node),
         lease_ms: state.settings.lease_ms,
         heartbeat_ms: state.settings.heartbeat_ms,
+        level: state.level,
         as_of_ms: connections.age_ms,
         joining_ms: None,
         maintenance: maintenance(state, &Scope::Cluster),
@@ -153,6 +154,7 @@ pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<N
             log_lag_ms: live.log_lag(node.id).map(|lag| lag.ms),
             log_lag_entries: live.log_lag(node.id).map_or(0, |lag| lag.entries),
             maintenance: maintenance(state, &Scope::Node { node: node.id }),
+            level: node.level,
             cordon: node.cordon.map(|cordon| CordonView {
                 since_ms: cordon.at_ms,
                 drain: cordon.drain,
@@ -675,6 +677,7 @@ mod tests {
             nonce: 0,
             links: Links::default(),
             maintenance: None,
+            level: 0,
             cordon: None,
         }
     }

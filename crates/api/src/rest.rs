@@ -165,6 +165,9 @@ pub struct ClusterView {
     pub this_node: String,
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
+    /// Feature level that the cluster uses. It rises when the build of every node has it.
+    #[serde(default)]
+    pub level: u32,
     /// Age of this answer: 0 if a majority of the voters confirmed it just now, else the
     /// milliseconds since the asked node knew that it was the present one; nothing if that is
     /// unknown.
@@ -208,6 +211,9 @@ pub struct NodeView {
     /// Entries of that log that the node lacks; 0 while `log_lag_ms` is `None`.
     #[serde(default)]
     pub log_lag_entries: u64,
+    /// Feature level of the build that the node runs, as it told.
+    #[serde(default)]
+    pub level: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -100,6 +100,8 @@ pub struct Observed {
     pub links: Option<Links>,
     /// Why this node is not to be primary, if it is not; `None` while that is not known.
     pub unfit: Option<Option<String>>,
+    /// The feature level of its build; `None` while other nodes may not know levels.
+    pub level: Option<u32>,
     /// The lease is valid, and long enough to start something.
     pub lease_valid: bool,
     /// The engine answers. `replicas` counts only then.
@@ -248,6 +250,9 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
     }
     if let Some(links) = observed.links.as_ref().filter(|links| me.links != **links) {
         actions.push(Action::Propose(Command::NodeLinks { node, links: links.clone() }));
+    }
+    if let Some(level) = observed.level.filter(|level| me.level != *level) {
+        actions.push(Action::Propose(Command::NodeLevel { node, level }));
     }
     if let Some(unfit) = observed.unfit.as_ref().filter(|unfit| state.unfit.get(&node) != unfit.as_ref()) {
         actions.push(Action::Propose(Command::NodeFitness { node, unfit: unfit.clone() }));

@@ -122,7 +122,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    for Advice { severity, subject, what, remedy } in state.fencing_advice() {
+    for Advice { severity, subject, what, remedy } in
+        state.fencing_advice().into_iter().chain(state.level_advice())
+    {
         add(severity, subject, what, remedy);
     }
     for (node, left) in &observations.left {

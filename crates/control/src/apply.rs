@@ -71,6 +71,9 @@ impl State {
                 "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS`",
             );
         }
+        if let Some(refusal) = self.lacks_level(command.level()) {
+            return Outcome::Refused(refusal);
+        }
         match command {
             Command::InitCluster { id, name, settings } => self.init(at_ms, id, name, settings),
             Command::AuditBegun { asked } => self.audit_begun(asked),
@@ -78,9 +81,12 @@ impl State {
             Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
-            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace } => {
-                self.admit_node(at_ms, Newcomer { name, agent_addr, engine_addr, witness, nonce, replace })
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level } => {
+                let new = Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level };
+                self.admit_node(at_ms, new)
             }
+            Command::NodeLevel { node, level } => self.node_level(at_ms, node, level),
+            Command::RaiseLevel { level } => self.raise_level(at_ms, level),
             Command::RemoveNode { node, lost } => self.remove_node(at_ms, node, &lost),
             Command::ReplaceNode { node, by } => self.replace_node(at_ms, node, by),
             Command::SetVote { node, votes } => self.set_vote(at_ms, node, votes),
@@ -290,6 +296,8 @@ impl State {
             replaces: None,
             voters_seen: self.voters_version,
             nonce,
+            // A node that is added with the first entries says its level afterwards.
+            level: self.level,
             links: Links::default(),
             maintenance: None,
             cordon: None,
@@ -609,6 +617,7 @@ impl State {
                 return fail(what);
             }
         }
+        self.check_levels()?;
         if let Err(what) = self.check_fences() {
             return Err(what.into());
         }

@@ -1,4 +1,8 @@
 //! The commands that change the replicated state, as entries of the control plane's log.
+//!
+//! Nodes of two builds may apply the same entry, and have to get the same state. So a new command, a
+//! new field and a changed effect need a feature level. `level.rs` has the rules, and
+//! `tests/shape.rs` fails for a part without a level.
 
 use crate::audit::{Asked, AuditResult};
 use crate::maintenance::Scope;
@@ -55,6 +59,16 @@ pub enum Command {
         node: NodeId,
         links: Links,
     },
+    /// The feature level of the build that a node runs, as it says of itself; see `level.rs`.
+    NodeLevel {
+        node: NodeId,
+        level: u32,
+    },
+    /// Proposed by the leader: every node has this feature level, and the cluster uses it from now
+    /// on.
+    RaiseLevel {
+        level: u32,
+    },
     /// Whether a node may be primary, as it says of itself, and why not.
     NodeFitness {
         node: NodeId,
@@ -82,6 +96,9 @@ pub enum Command {
         /// The node of this name is dead, and this one takes its place; see `replacement.rs`.
         #[serde(default)]
         replace: bool,
+        /// Feature level of its build.
+        #[serde(default)]
+        level: u32,
     },
     /// Proposed by the leader: a node that joins has answered at its address with all entries in
     /// its log, and votes from now on.

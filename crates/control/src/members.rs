@@ -8,6 +8,7 @@
 //! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
+use crate::level::build_too_old;
 use crate::state::{Links, NODES_MAX, Node, Outcome, State, refused};
 use crate::votes::voters_wanted;
 use mainstay_ha::valid_name;
@@ -38,6 +39,8 @@ pub struct Newcomer {
     pub nonce: u64,
     /// The node of this name is dead, and this one takes its place; see `replacement.rs`.
     pub replace: bool,
+    /// Feature level of its build; see `level.rs`.
+    pub level: u32,
 }
 
 fn bad(what: &str, text: &str, why: &str) -> Problem {
@@ -211,6 +214,9 @@ impl State {
         if !valid_name(&new.name) {
             return refuse(Code::BadName, format!("'{}' is not a valid name", new.name), NAME_REMEDY);
         }
+        if new.level < self.level {
+            return Err(build_too_old(&new.name, new.level, self.level));
+        }
         let addresses = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
         let Addresses { agent, engine } = addresses;
         let repeated = self.nodes.values().find(|node| node.name == new.name && node.nonce == new.nonce);
@@ -305,13 +311,14 @@ impl State {
             return Outcome::Refused(refusal);
         }
         let replaces = if new.replace { self.replaceable(&new.name).ok() } else { None };
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce, .. } = new;
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, level, .. } = new;
         let is_repeated = |node: &&mut Node| node.name == name && node.nonce == nonce;
         if let Some(node) = self.nodes.values_mut().find(is_repeated) {
             // An earlier attempt may have stated other addresses. The addresses of a voter are in
             // use.
             if node.candidate {
                 (node.agent_addr, node.engine_addr, node.witness) = (agent_addr, engine_addr, witness);
+                node.level = level;
             }
             return Outcome::NodeAdded { node: node.id, generation: node.generation };
         }
@@ -330,6 +337,7 @@ impl State {
             replaces,
             voters_seen: self.voters_version,
             nonce,
+            level,
             links: Links::default(),
             maintenance: None,
             cordon: None,
@@ -480,12 +488,13 @@ mod tests {
             witness: false,
             nonce: 7,
             replace: false,
+            level: 0,
         }
     }
 
     fn admit(state: &mut State, new: &Newcomer) -> Outcome {
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce, replace } = new.clone();
-        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace })
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level } = new.clone();
+        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level })
     }
 
     #[test]

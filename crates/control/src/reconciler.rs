@@ -109,6 +109,8 @@ pub struct NodeSeen {
     pub links: Option<Links>,
     /// Why this node is not to be primary, if it is not; `None` while that is not known.
     pub unfit: Option<Option<String>>,
+    /// The feature level of its build; `None` while other nodes may not know levels.
+    pub level: Option<u32>,
     /// The state is no older than any that an earlier process on this node has seen. Everything
     /// that was in the node's log when this process began has been applied or replaced.
     pub replayed: bool,
@@ -595,6 +597,7 @@ impl Reconciler {
             wall_ms: seen.wall_ms,
             links: seen.links.clone(),
             unfit: seen.unfit.clone(),
+            level: seen.level,
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
             room: seen.room,

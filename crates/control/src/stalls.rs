@@ -328,6 +328,7 @@ mod tests {
                 nonce: 0,
                 links: Links::default(),
                 maintenance: None,
+                level: 0,
                 cordon: None,
             };
             state.nodes.insert(node.id, node);

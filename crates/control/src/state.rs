@@ -49,6 +49,9 @@ pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
 pub struct State {
     /// `None` before [`Command::InitCluster`].
     pub cluster: Option<Cluster>,
+    /// Feature level that the cluster uses; see `level.rs`.
+    #[serde(default, skip_serializing_if = "is_level_0")]
+    pub level: u32,
     pub settings: Settings,
     /// Settings of resources that have no choice of their own; see `settings.rs`.
     #[serde(default, skip_serializing_if = "Choices::is_empty")]
@@ -102,6 +105,11 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_level_0(level: &u32) -> bool {
+    *level == 0
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// How long a node may act after the heartbeat that a majority acknowledged was sent.
@@ -144,6 +152,9 @@ pub struct Node {
     pub voters_seen: u64,
     /// Random number of the request that added the node, to recognise its repetition.
     pub nonce: u64,
+    /// Feature level of its build, as it told; see `level.rs`.
+    #[serde(default, skip_serializing_if = "is_level_0")]
+    pub level: u32,
     #[serde(default)]
     pub links: Links,
     /// See `maintenance.rs`.

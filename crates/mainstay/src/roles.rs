@@ -108,17 +108,17 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
     };
     mainstay_agent::run(options).map_err(|error| {
         let known = error.problem().code;
-        let is_lost = known == Code::StateLost || known == Code::NodeRemoved;
+        let stays = [Code::StateLost, Code::NodeRemoved, Code::BuildTooOld].contains(&known);
         let remedy = match error {
             AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.problem().remedy,
             _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
             AgentError::Transport(_) => {
                 "Give --listen an address of this machine and a port that no other program has.".to_owned()
             }
-            _ if is_lost => error.problem().remedy,
+            _ if stays => error.problem().remedy,
             _ => REMEDY.to_owned(),
         };
-        let code = if is_lost { known } else { Code::AgentEnded };
+        let code = if stays { known } else { Code::AgentEnded };
         Failure::new(code, chain(&error), remedy)
     })
 }

@@ -134,6 +134,7 @@ codes! {
     BenchSize "bench-size", exit: exit::USAGE;
     BenchSystem "bench-system";
     BenchTarget "bench-target";
+    BuildTooOld "build-too-old", page: Some("docs/upgrade.md#feature-levels");
     Busy "busy";
     Changed "changed";
     Clone "clone", page: Some("docs/snapshots.md#clone-files-to-try-something-on");
@@ -154,6 +155,7 @@ codes! {
     EngineTimeout "engine-timeout";
     EngineUnreachable "engine-unreachable", status: 503;
     Exists "exists", page: Some("docs/snapshots.md");
+    FeatureLevel "feature-level", page: Some("docs/upgrade.md#feature-levels");
     Forbidden "forbidden", status: 403, page: Some("docs/access.md");
     Guard "guard";
     HasNotJoined "has-not-joined";

@@ -3,6 +3,7 @@
 use crate::consensus::WALL_MS;
 use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
+use mainstay_control::level::LEVEL;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Placement, Probe, Process, ServiceSpec, Vip};
@@ -32,6 +33,10 @@ pub fn initial_state(shape: &Shape) -> State {
             apply(&mut state, Command::VotersSeen { node: NodeId(seen_by), voters_version: u64::from(n) });
         }
     }
+    for n in 1..=shape.nodes {
+        apply(&mut state, Command::NodeLevel { node: NodeId(n), level: LEVEL });
+    }
+    apply(&mut state, Command::RaiseLevel { level: LEVEL });
     // The limit of each node is one of the cluster.
     let max_rate = shape.resources.first().map_or(0, |resource| resource.background.max_rate);
     if max_rate > 0 {

@@ -25,6 +25,8 @@ impl Agent {
             wall_ms: self.wall_ms,
             links: None,
             unfit: None,
+            // All nodes of the simulator have one build, whose level the first state has.
+            level: None,
             replayed: self.log.applied >= self.log.found,
             engine: self.connected,
             room: self.room,

@@ -56,6 +56,8 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::VotersSeen { .. }
         | Command::NodeLinks { .. }
         | Command::NodeFitness { .. }
+        | Command::NodeLevel { .. }
+        | Command::RaiseLevel { .. }
         | Command::Fenced { .. }
         | Command::ConfirmOff { .. }
         | Command::RetryService { .. }
@@ -88,6 +90,7 @@ pub fn is_operators(command: &Command) -> bool {
 pub fn without_events(state: &State) -> State {
     State {
         cluster: state.cluster.clone(),
+        level: state.level,
         settings: state.settings,
         choices: state.choices.clone(),
         maintenance: state.maintenance.clone(),

@@ -67,6 +67,8 @@ impl World {
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
             | Command::NodeFitness { .. }
+            | Command::NodeLevel { .. }
+            | Command::RaiseLevel { .. }
             | Command::Fenced { .. }
             | Command::ConfirmOff { .. }
             | Command::RetryService { .. }

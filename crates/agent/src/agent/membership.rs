@@ -11,6 +11,7 @@ use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT, removed};
 use crate::clock::wall_ms;
 use crate::error::{AgentError, OTHER_RELEASE, settle};
 use crate::identity::{Identity, LogMark, number_of, write_durable};
+use crate::level;
 use crate::member::{Member, has_joined, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, random_u64};
 use crate::own_state::recorded;
@@ -118,6 +119,11 @@ impl Agent {
                 _ => {}
             }
         }
+        // Both change nothing on a level of 0.
+        let level = level::own();
+        for command in [Command::NodeLevel { node, level }, Command::RaiseLevel { level }] {
+            state.apply(Entry { at_ms: wall_ms(), command });
+        }
         let proof = Proof::begin(self, nonce);
         drop(self.show_engine(addresses.engine)?);
         prove(addresses.agent, None, nonce, ("the agent", FIRST_REMEDY))?;
@@ -203,6 +209,7 @@ impl Agent {
                 witness: request.witness,
                 nonce,
                 replace: request.replace,
+                level: level::own(),
             });
             let error = match self.ask_to_join(&request.peer, &question, ask_until) {
                 Ok(ticket) => return Ok((ticket, nonce)),
@@ -424,6 +431,9 @@ impl Agent {
             if let Some(problem) = words.gone {
                 return Err(removed::note(&self.options.state_dir, identity, &problem));
             }
+            if let Some(problem) = words.too_old {
+                return Err(AgentError::TooOld(problem));
+            }
             let Some(other) = words.twin else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(AgentError::Twin {
@@ -531,10 +541,11 @@ impl Agent {
     /// (R29).
     pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, Problem> {
         let member = self.member()?;
-        let JoinRequest { node, agent_address, engine_address, witness, nonce, replace } = request;
+        let JoinRequest { node, agent_address, engine_address, witness, nonce, replace, level } = request;
         let (agent_addr, engine_addr) = (agent_address, engine_address);
-        let new = Newcomer { name: node, agent_addr, engine_addr, witness, nonce, replace };
-        if let Some(refused) = member.log.view().state.cannot_admit(&new) {
+        let new = Newcomer { name: node, agent_addr, engine_addr, witness, nonce, replace, level };
+        let state = member.log.view().state;
+        if let Some(refused) = state.cannot_admit(&new) {
             return Err(refused);
         }
         let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
@@ -545,7 +556,9 @@ impl Agent {
         }
         let Newcomer { name, witness, nonce, replace, .. } = new;
         let (agent_addr, engine_addr) = (agent.to_string(), engine.to_string());
-        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace };
+        // Nodes that know no levels would not keep it.
+        let level = if state.knows_levels() { level } else { 0 };
+        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level };
         // A request that was taken back while its addresses were looked at is not recorded
         // afterwards.
         let withdrawn = lock(&self.withdrawn);

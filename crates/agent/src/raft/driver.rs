@@ -22,11 +22,12 @@ use super::wire;
 use super::{ConsensusLog, ProposeError, View};
 use crate::clock;
 use crate::error::AgentError;
+use crate::level;
 use crate::messages::{LogLag, Proposal, ProposalId};
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
 use mainstay_control::state::{Command, Entry as StateEntry, Outcome};
-use mainstay_types::{NodeId, Time};
+use mainstay_types::{NodeId, Problem, Time};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
@@ -430,13 +431,16 @@ impl Driver {
                     tracing::debug!(from, %error, "the Raft core refused a message");
                 }
             }
+            // A proposer whose state is newer sends the proposal again.
             Input::Forwarded(proposal) => {
-                if self.raw.raft.state == StateRole::Leader {
+                if self.raw.raft.state == StateRole::Leader && self.lacks_level(&proposal).is_none() {
                     self.append(&proposal);
                 }
             }
             Input::Propose { proposal, reply, deadline } => {
-                if self.waiting.len() < WAITING_MAX {
+                if let Some(refusal) = self.lacks_level(&proposal) {
+                    self.answers.push((reply, Outcome::Refused(refusal)));
+                } else if self.waiting.len() < WAITING_MAX {
                     self.submit(&proposal);
                     let repeat_at = Instant::now() + REPEAT_AFTER;
                     let waiting = Waiting { proposal, reply, deadline, repeat_at };
@@ -447,6 +451,11 @@ impl Driver {
             Input::Stop => {}
         }
         Ok(())
+    }
+
+    /// The refusal of a proposal that an older build could not read. It must not get into the log.
+    fn lacks_level(&self, proposal: &Proposal) -> Option<Problem> {
+        self.machine.state.lacks_level(proposal.entry.command.level())
     }
 
     /// This node leads, or has heard its leader, just now.
@@ -562,9 +571,9 @@ impl Driver {
     fn apply_proposal(&mut self, entry: &Entry) -> Result<(), RaftStoreError> {
         // An entry that this version cannot read must stop the node: without that entry its state
         // would be another one.
-        let proposal: Proposal = serde_json::from_slice(&entry.data)
-            .map_err(|error| RaftStoreError::Entry { index: entry.index, what: error.to_string() })?;
-        let outcome = self.machine.apply(&proposal);
+        let proposal = level::read_entry(&entry.data)
+            .map_err(|what| RaftStoreError::Entry { index: entry.index, what })?;
+        let outcome = self.machine.apply(&proposal)?;
         self.state_changed = true;
         if let Some(waiting) = self.waiting.remove(&proposal.id) {
             self.answers.push((waiting.reply, outcome));

@@ -1,6 +1,7 @@
 //! The replicated state machine: the cluster state, and the outcomes of the last proposals by id.
 
 use super::store::RaftStoreError;
+use crate::level;
 use crate::messages::{Proposal, ProposalId};
 use mainstay_control::State;
 use mainstay_control::state::Outcome;
@@ -32,6 +33,7 @@ impl Machine {
         if index == 0 {
             return Ok(Self::default());
         }
+        level::check_machine(&snapshot.data)?;
         serde_json::from_slice(&snapshot.data)
             .map_err(|error| RaftStoreError::Entry { index, what: error.to_string() })
     }
@@ -43,16 +45,20 @@ impl Machine {
     }
 
     /// Applies a proposal, once.
-    pub fn apply(&mut self, proposal: &Proposal) -> Outcome {
+    ///
+    /// # Errors
+    /// When the cluster uses a higher feature level from this entry on than this build has.
+    pub fn apply(&mut self, proposal: &Proposal) -> Result<Outcome, RaftStoreError> {
         if let Some(outcome) = self.remembered(proposal.id) {
-            return outcome.clone();
+            return Ok(outcome.clone());
         }
         let outcome = self.state.apply(proposal.entry.clone());
         self.recent.push_back((proposal.id, outcome.clone()));
         if self.recent.len() > REMEMBERED_MAX {
             self.recent.pop_front();
         }
-        outcome
+        level::check(self.state.level)?;
+        Ok(outcome)
     }
 
     /// The outcome of a proposal that was applied not long ago.

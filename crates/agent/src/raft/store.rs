@@ -70,6 +70,8 @@ pub enum RaftStoreError {
     },
     #[error("entry {index} of the control plane's log cannot be read by this version: {what}")]
     Entry { index: u64, what: String },
+    #[error("the build of this node has feature level {own}, and its cluster uses feature level {cluster}")]
+    TooOld { own: u32, cluster: u32 },
     #[error("the Raft core cannot go on: {source}")]
     Core {
         #[source]

@@ -4,6 +4,7 @@
 
 use mainstay_agent::AgentOptions;
 use mainstay_agent::identity::{Identity, LogMark};
+use mainstay_agent::level::TEST_LEVEL;
 use mainstay_agent::own_state::mark;
 use mainstay_api::engine::{
     DeviceStatus, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request, RequestLine,
@@ -46,7 +47,8 @@ fn agent_process() {
         journals: mainstay_pool::journals::Journals::default(),
         hooks: None,
     };
-    panic!("the agent ended: {:?}", mainstay_agent::run(options));
+    let error = mainstay_agent::run(options).unwrap_err();
+    panic!("the agent ended: {error:?}: {}", error.problem());
 }
 
 /// Another port of the address at which other agents find an agent.
@@ -71,6 +73,8 @@ pub struct TestNode {
     agent: Option<Child>,
     engine: Option<FakeEngine>,
     refuse_create: Arc<AtomicBool>,
+    /// Feature level that its build pretends to have.
+    level: Option<u32>,
 }
 
 impl TestNode {
@@ -85,7 +89,13 @@ impl TestNode {
             agent: None,
             engine: None,
             refuse_create: Arc::default(),
+            level: None,
         }
+    }
+
+    /// Installs a build of this feature level. The agent that runs stays.
+    pub fn install(&mut self, level: u32) {
+        self.level = Some(level);
     }
 
     pub fn address(&self) -> String {
@@ -116,12 +126,17 @@ impl TestNode {
     }
 
     fn spawn_agent(&self) -> Child {
-        Command::new(std::env::current_exe().unwrap())
+        self.agent_command().spawn().unwrap()
+    }
+
+    fn agent_command(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "support::agent_process", "--nocapture"])
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
+            .envs(self.level.map(|level| (TEST_LEVEL, level.to_string())))
+            .stdout(Stdio::null());
+        command
     }
 
     pub fn start_agent(&mut self) {
@@ -222,6 +237,20 @@ impl TestNode {
         }
         self.agent = Some(child);
         true
+    }
+
+    /// Starts the agent, which ends within this time. Returns what it said.
+    pub fn agent_ends(&mut self, time: Duration) -> String {
+        let mut child = self.agent_command().stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + time;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                child.kill().unwrap();
+                panic!("the agent runs");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
     }
 
     pub fn pool_is_empty(&self) -> bool {

@@ -61,7 +61,7 @@ impl Lab {
         }
     }
 
-    fn admission(&self, name: &str, replace: bool) -> Command {
+    pub(crate) fn admission(&self, name: &str, replace: bool) -> Command {
         let n = self.state.last_node + 1;
         Command::AdmitNode {
             name: name.into(),
@@ -70,6 +70,7 @@ impl Lab {
             witness: false,
             nonce: n.into(),
             replace,
+            level: self.state.level,
         }
     }
 

@@ -88,6 +88,7 @@ mod tests {
             pool_free_bytes: None,
             log_lag_ms: None,
             log_lag_entries: 0,
+            level: 1,
             maintenance: None,
             cordon: None,
         };
@@ -100,6 +101,7 @@ mod tests {
                 this_node: "w".into(),
                 lease_ms: 2000,
                 heartbeat_ms: 100,
+                level: 1,
                 as_of_ms: Some(0),
                 joining_ms: None,
                 maintenance: None,

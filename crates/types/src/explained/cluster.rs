@@ -42,10 +42,18 @@ pub const CHAPTER: Chapter = chapter! {
         "this is no whole backup of a cluster"
         "The file was not written by `mainstay cluster backup FILE`, is cut off, or is of a newer release."
         "Take another copy of the file.";
+    BuildTooOld
+        "the build of this node has feature level 1, and the cluster uses feature level 2"
+        "The cluster uses functions that this build does not know, so it could not follow the record of the cluster."
+        "Install the release of the other nodes on this one, and start its agent anew. Its state is kept.";
     ClusterExists
         "the node is a member of a cluster"
         "`cluster init` makes a new cluster, and this node has one."
         "To add another node, run `mainstay cluster join --peer ADDRESS --as NODE` on that node.";
+    FeatureLevel
+        "this needs feature level 2, and the cluster has feature level 1: n3 has an older build"
+        "A new function waits until every node knows it. The message names the nodes that do not."
+        "Upgrade these nodes with `mainstay node upgrade`, or remove those that do not come back. The level then rises by itself.";
     HasNotJoined
         "n4 has not joined yet"
         "The node is listed, and has not received the cluster's record yet."

@@ -3,6 +3,7 @@
 use super::reach::is_caught_up;
 use super::{Driver, StateEntry, node_of};
 use crate::clock;
+use crate::level;
 use crate::messages::{LogLag, Proposal, ProposalId};
 use crate::threads::lock;
 use mainstay_control::handover::Decision;
@@ -113,7 +114,8 @@ impl Driver {
     }
 
     /// Makes a node that joins a member when it has answered at its address with all entries in its
-    /// log (R29). Gives and takes votes, so that the right number of members has one.
+    /// log (R29). Gives and takes votes, so that the right number of members has one. Raises the
+    /// feature level when every node has it.
     fn seat(&mut self) {
         let state = &self.machine.state;
         let own = self.node;
@@ -134,7 +136,12 @@ impl Driver {
                 .is_some_and(|since| since.elapsed() >= Duration::from_millis(DEAD_VOTER_MS))
         };
         let seat = state.next_seat(proven).map(|node| Command::SeatNode { node });
-        let command = seat.or_else(|| next_vote(state, own, long_dead, |node| proven(&node)));
+        let vote = || next_vote(state, own, long_dead, |node| proven(&node));
+        let raise = || {
+            let level = state.next_level().filter(|level| *level <= level::own())?;
+            Some(Command::RaiseLevel { level })
+        };
+        let command = seat.or_else(vote).or_else(raise);
         if let Some(command) = command {
             self.seated = Some(Instant::now());
             let entry = StateEntry { at_ms: clock::wall_ms(), command };

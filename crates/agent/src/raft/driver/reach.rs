@@ -129,6 +129,7 @@ mod tests {
                     nonce: id,
                     links: mainstay_control::state::Links::default(),
                     maintenance: None,
+                    level: 0,
                     cordon: None,
                 };
                 state.nodes.insert(node.id, node);
