@@ -156,6 +156,8 @@ pub struct Consensus {
     checkpoints: Vec<(u64, State)>,
     /// Place of the leader in `members`.
     leader: Option<usize>,
+    /// A removed one of two voters that has not yet confirmed that the other one decides alone.
+    lingering: Option<usize>,
     check_at_us: u64,
     /// Time at which a member tries to follow a leader that is missed, in microseconds.
     election_at_us: Option<u64>,
@@ -215,6 +217,7 @@ impl Consensus {
             state,
             log: Vec::new(),
             leader: None,
+            lingering: None,
             check_at_us: 0,
             election_at_us: None,
             travelling: Vec::new(),
@@ -417,9 +420,14 @@ impl Consensus {
             && (a == b || links.running(to) && links.reachable(from, to) && links.reachable(to, from))
     }
 
-    /// Whether the member votes. The log's own members follow the state a little later; the model
-    /// takes both for one.
+    /// Whether the member counts for a majority. The log's own members follow the state a little
+    /// later. The model takes both for one, but for a removed one of two voters.
     fn votes(&self, place: usize) -> bool {
+        self.lingering == Some(place) || self.may_lead(place)
+    }
+
+    /// Whether the member votes by the state.
+    fn may_lead(&self, place: usize) -> bool {
         let known = self.state.nodes.get(&self.members[place].node);
         known.is_some_and(|node| node.voter) || self.state.nodes.is_empty()
     }
@@ -440,6 +448,9 @@ impl Consensus {
             // The others do not wait until it knows.
             let until = if self.random.coin() { 0 } else { self.committed() + 1 };
             self.members[place].gone = Some(until);
+            if self.state.voters().len() == 1 {
+                self.lingering = Some(place);
+            }
             if self.leader == Some(place) {
                 self.leader = None;
                 self.members[place].corrected_at_us.get_or_insert(at_us);

@@ -50,6 +50,17 @@ pub fn has_joined(view: &View, node: NodeId) -> bool {
     known.is_some_and(|known| !known.voter || view.voters.contains(&node))
 }
 
+/// Agents of all other nodes. A removed node is one of them for as long as it is a member of the
+/// log: it may have to confirm that it is taken out.
+fn peers_of(view: &View, own: NodeId) -> BTreeMap<NodeId, String> {
+    let nodes = view.state.nodes.values().map(|node| (node.id, &node.agent_addr));
+    let parts = |node: &NodeId| view.voters.contains(node) || view.learners.contains(node);
+    let parting = view.state.removed.iter().filter(|(node, _)| parts(node));
+    let parting = parting.map(|(node, removed)| (*node, &removed.agent_addr));
+    let others = nodes.chain(parting).filter(|(node, address)| *node != own && !address.is_empty());
+    others.map(|(node, address)| (node, address.clone())).collect()
+}
+
 pub struct Member {
     pub identity: Identity,
     pub log: RaftHandle,
@@ -150,13 +161,7 @@ impl Member {
         let (destination_sender, destinations_changed) = watch::channel(0);
         let destinations = Mutex::new(None);
         log.subscribe(Box::new(move |view: &View| {
-            let addresses: BTreeMap<NodeId, String> = view
-                .state
-                .nodes
-                .values()
-                .filter(|node| node.id != own)
-                .map(|node| (node.id, node.agent_addr.clone()))
-                .collect();
+            let addresses = peers_of(view, own);
             peers.set_heartbeat(view.state.settings.heartbeat_ms);
             peers.set_peers(if view.state.cluster.is_none() { &first_members } else { &addresses });
             event_sender.send_if_modified(|last| {

@@ -23,6 +23,8 @@ use mainstay_api::rest::{BACKUP_FORMAT, ClusterBackup};
 use mainstay_control::State;
 use mainstay_control::era::Anew;
 use mainstay_types::{Code, NodeId, Problem};
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChange, ConfChangeType, EntryType};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -121,7 +123,10 @@ pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
         ));
     };
     let era = state.cluster.as_ref().map_or(0, |cluster| cluster.era);
-    let others = others_of(&state, own);
+    let mut others = others_of(&state, own);
+    if others.is_empty() {
+        others = parting(&store, &state, own);
+    }
     if others.is_empty() {
         return Err(Problem::new(
             Code::LastNode,
@@ -147,6 +152,27 @@ pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
     store.begin_anew(u64::from(own.0), data).map_err(|error| problem(&error.into()))?;
     outcome.done = true;
     Ok(outcome)
+}
+
+/// Names of removed nodes that are voters of the log still. One of two that is lost before it has
+/// confirmed its removal leaves the other one without a majority.
+fn parting(store: &RaftStore, state: &State, own: NodeId) -> Vec<String> {
+    let metadata = store.newest_snapshot().get_metadata();
+    let mut voters: BTreeSet<u64> = metadata.get_conf_state().voters.iter().copied().collect();
+    let committed = metadata.index + 1..=store.hard_state().commit;
+    for entry in store.log().filter(|entry| committed.contains(&entry.index)) {
+        let mut change = ConfChange::default();
+        let is_change = entry.get_entry_type() == EntryType::EntryConfChange;
+        if !is_change || change.merge_from_bytes(&entry.data).is_err() {
+            continue;
+        }
+        match change.get_change_type() {
+            ConfChangeType::AddNode => voters.insert(change.node_id),
+            ConfChangeType::RemoveNode | ConfChangeType::AddLearnerNode => voters.remove(&change.node_id),
+        };
+    }
+    let nodes = voters.into_iter().filter_map(|id| u32::try_from(id).ok().map(NodeId));
+    nodes.filter(|node| *node != own).map(|node| state.node_name(node)).collect()
 }
 
 fn not_a_member(state_dir: &Path) -> Problem {

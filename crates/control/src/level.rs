@@ -8,7 +8,7 @@
 //! | level | what it brought |
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
-//! | 1 | levels |
+//! | 1 | levels; a living node that is one of two voters can be removed |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -34,6 +34,9 @@ use mainstay_types::{Code, NodeId, Problem, Severity};
 
 /// Feature level of this build.
 pub const LEVEL: u32 = 1;
+
+/// Level from which a living node that is one of two voters can be removed.
+pub(crate) const ONE_OF_TWO_GOES: u32 = 1;
 
 impl Command {
     /// The level that the cluster needs before this may be proposed. Every command is named here,

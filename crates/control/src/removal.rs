@@ -16,7 +16,8 @@
 //! - a living whole member of the in-sync set remains for every resource, unless the operator has
 //!   given the resource up by name (R11);
 //! - the primary of a resource is not removed, so nothing that writes is removed (R8);
-//! - the voters that live are a majority of the voters that remain;
+//! - the voters that live are a majority of the voters that remain. Of two voters a living one can
+//!   go: it confirms the entry that removes it, and the change of the log's members;
 //! - voters change one at a time, and only when every living node counts by the last change. So any
 //!   two majorities in use intersect (R10);
 //! - the number of a removed node is never used again. So a node with this number is refused for
@@ -31,6 +32,7 @@
 //! [`Command::RemoveNode`]: crate::state::Command::RemoveNode
 //! [`Command::ReplaceNode`]: crate::state::Command::ReplaceNode
 
+use crate::level::ONE_OF_TWO_GOES;
 use crate::members::settling;
 use crate::state::{Node, Outcome, REMOVED_MAX, Resource, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -44,6 +46,22 @@ pub struct Removed {
     pub name: String,
     /// Wall clock, for display.
     pub at_ms: u64,
+    /// Where its agent was: it stays a member of the log until it has confirmed its removal. Empty
+    /// if the cluster had feature level 0.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub agent_addr: String,
+}
+
+/// The refusal of a dead node that is one of two voters.
+fn both_confirm(node: &Node) -> Problem {
+    Problem::new(
+        Code::VoteNeeded,
+        format!("{} is dead and one of two voters, and both have to confirm a removal", node.name),
+        format!(
+            "bring {} back, and remove it then; if it is lost for good, see the page on nodes about `mainstay cluster recover`",
+            node.name
+        ),
+    )
 }
 
 impl State {
@@ -184,8 +202,11 @@ impl State {
         let remain: Vec<&Node> =
             self.nodes.values().filter(|other| other.voter && other.id != node.id).collect();
         if node.voter && remain.len() == 1 {
-            let message = format!("{} is one of two voters, and neither can be removed", node.name);
-            return Some(Problem::new(Code::VoteNeeded, message, "let another node join first"));
+            // A build of a lower level refuses this entry.
+            let behind = self.lacks_level(ONE_OF_TWO_GOES);
+            if behind.is_some() || !self.alive(node.id) {
+                return behind.or_else(|| Some(both_confirm(node)));
+            }
         }
         let alive = remain.iter().filter(|other| self.alive(other.id)).count();
         if !node.voter || alive * 2 > remain.len() || planted(Bug::RemovalBreaksMajority) {
@@ -227,6 +248,8 @@ impl State {
     pub(crate) fn forget_node(&mut self, at_ms: u64, id: NodeId, text: &str) {
         let Some(node) = self.nodes.get(&id) else { return };
         let (name, is_voter) = (node.name.clone(), node.voter);
+        let has_level = self.level >= ONE_OF_TWO_GOES;
+        let agent_addr = if has_level { node.agent_addr.clone() } else { String::new() };
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {
             self.forget_on(at_ms, resource, id);
         }
@@ -243,7 +266,7 @@ impl State {
         if is_voter {
             self.voters_version += 1;
         }
-        self.removed.insert(id, Removed { name: name.clone(), at_ms });
+        self.removed.insert(id, Removed { name: name.clone(), at_ms, agent_addr });
         while self.removed.len() > REMOVED_MAX {
             self.removed.pop_first();
         }

@@ -10,7 +10,7 @@ impl Consensus {
         let votes = (0..self.members.len())
             .filter(|other| self.votes(*other))
             .filter(|other| self.members[*other].holds <= holds && self.talk(place, *other, links));
-        self.votes(place) && self.is_majority(votes.count())
+        self.may_lead(place) && self.is_majority(votes.count())
     }
 
     /// Returns the place of a member other than `but` that a majority would elect, if there is one.
@@ -62,6 +62,8 @@ impl Consensus {
         self.check_at_us = at_us + CHECK_US;
         if let Some(leader) = self.leader.filter(|leader| self.has_majority(*leader, links)) {
             self.election_at_us = None;
+            // It reached a majority, so the removed one of two voters has confirmed.
+            self.lingering = None;
             self.hand_over(at_us, leader, links);
             return;
         }

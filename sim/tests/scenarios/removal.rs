@@ -70,6 +70,50 @@ fn a_living_node_that_does_not_learn_of_its_removal_keeps_no_lease() {
 }
 
 #[test]
+fn a_living_one_of_two_voters_is_removed_and_the_other_decides_alone() {
+    for led_by_the_removed in [false, true] {
+        let mut sim = Scenario::new(Shape::small(2, 2, false), 1);
+        let p = sim.primary().unwrap();
+        let s = 3 - p;
+        sim.make_leader(if led_by_the_removed { s } else { p });
+        sim.remove_node(s);
+        sim.until("the other one leads", 5_000, |world| {
+            world.node_of(mainstay_sim::plan::Target::Leader) == Some(NodeId(p))
+        });
+        sim.run_ms(2_000);
+        sim.power_cut(s);
+        sim.expect_iss_within_ms(&[p], 5_000);
+        sim.write(7);
+        sim.run_ms(6_000);
+        assert_eq!((sim.leader(), sim.primary()), (Some(p), Some(p)), "it needs no other node");
+        sim.power_on(s);
+        sim.expect_no_lease_for_ms(s, 6_000);
+        sim.write(8);
+        sim.settle();
+    }
+}
+
+/// Both have to confirm a removal. One that loses its power before that does so when it is back.
+#[test]
+fn a_removed_one_of_two_voters_that_loses_its_power_at_once_confirms_when_it_returns() {
+    let mut sim = Scenario::new(Shape::small(2, 2, false), 1);
+    let p = sim.primary().unwrap();
+    let s = 3 - p;
+    sim.remove_node(s);
+    sim.power_cut(s);
+    sim.run_ms(6_000);
+    sim.power_on(s);
+    sim.until("the other one leads", 10_000, |world| {
+        world.node_of(mainstay_sim::plan::Target::Leader) == Some(NodeId(p))
+    });
+    sim.expect_no_lease_for_ms(s, 6_000);
+    sim.power_cut(s);
+    sim.expect_iss_within_ms(&[p], 10_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
 fn the_devices_of_a_client_on_a_removed_node_move_back_to_the_primary() {
     let mut sim = Scenario::new(Shape::small(4, 3, false), 1);
     let [p, ..] = sim.cast();

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 /// How long a change of members waits until all living nodes have taken notice of the last one.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
+/// How long one of two voters may take to confirm that it is no member any more.
+const PART_WITHIN: Duration = Duration::from_secs(10);
 /// How long a node has to answer at an address.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
@@ -91,9 +93,35 @@ pub(super) async fn remove(
         let node = find_node(&view, &name)?;
         let lost: Result<BTreeSet<ResourceId>, Problem> =
             request.lost.iter().map(|name| Ok(super::find_resource(&view, name)?.id)).collect();
-        propose(&agent, &Command::RemoveNode { node, lost: lost? }, format!("node {name} is removed"))
+        let is_one_of_two = view.voters.len() == 2 && view.voters.contains(&node);
+        let removal = Command::RemoveNode { node, lost: lost? };
+        let accepted = propose(&agent, &removal, format!("node {name} is removed"))?;
+        if is_one_of_two {
+            return confirmed_by_both(&agent, node, &name, accepted);
+        }
+        Ok(accepted)
     })
     .await
+}
+
+/// Waits until the remaining one of two voters decides alone: the removed one has to confirm that.
+fn confirmed_by_both(
+    agent: &Arc<Agent>,
+    node: NodeId,
+    name: &str,
+    accepted: Accepted,
+) -> Result<Accepted, Problem> {
+    let member = agent.member()?;
+    let is_out = |view: &View| !view.voters.contains(&node) && !view.learners.contains(&node);
+    // A node that is asked to remove itself ends before it learns of that.
+    if node == member.identity.node || agent.wait_for(&member, PART_WITHIN, is_out) {
+        return Ok(accepted);
+    }
+    let message = format!(
+        "node {name} is removed, and has not confirmed yet that the other node decides alone: leave its agent running until it ends \
+         by itself"
+    );
+    Ok(Accepted { message, ..accepted })
 }
 
 pub(super) async fn replace(

@@ -1,9 +1,10 @@
 //! Nodes that leave, are replaced and return, a lost majority, and a backup.
 
-use super::{PATIENCE, create, eventually, join_as, resource, support::TestNode, three_nodes};
+use super::{PATIENCE, create, eventually, init, join_as, resource, support::TestNode, three_nodes};
 use mainstay_agent::{own_state, recovery};
 use mainstay_api::rest::{
     Accepted, ClusterBackup, ClusterJoin, ClusterView, NodeAddress, NodeRemove, NodeStatus, NodeView,
+    ResourceCreate, ResourceView,
 };
 use mainstay_types::Code;
 use std::time::Duration;
@@ -78,7 +79,6 @@ fn a_living_leader_that_is_removed_ends_and_a_node_that_was_cut_off_is_told_when
     assert_eq!(remove(&nodes[0], "n3"), Err(Code::UnknownNode));
     assert!(!nodes[2].agent_lives_for(PATIENCE) && is_told(&nodes[2]));
     assert_eq!(view(&nodes[0]).leader.as_deref(), Some("n1"));
-    assert_eq!(remove(&nodes[1], "n1"), Err(Code::VoteNeeded), "one of two voters");
     // The address of a removed node is free, and so is its name.
     let mut again = TestNode::new(31, 3);
     again.start();
@@ -93,6 +93,52 @@ fn a_living_leader_that_is_removed_ends_and_a_node_that_was_cut_off_is_told_when
     assert_eq!(voters(&nodes[1]), ["n2", "n3"]);
     nodes.iter_mut().for_each(TestNode::kill);
     again.kill();
+}
+
+/// Makes a resource, which is a decision.
+fn create_on(node: &TestNode, name: &str) {
+    let request = ResourceCreate {
+        name: "db".into(),
+        volumes: vec![64 << 20],
+        journal_bytes: Some(16 << 20),
+        replicas: vec![name.into()],
+        replica_count: None,
+        preferred: Vec::new(),
+        settings: Default::default(),
+        from: None,
+    };
+    let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
+}
+
+/// The leader goes once, and the other node once.
+#[test]
+fn a_cluster_of_two_becomes_a_cluster_of_one_and_of_two_again() {
+    for (net, gone) in [(35, 1), (36, 0)] {
+        let mut nodes = vec![TestNode::new(net, 1), TestNode::new(net, 2)];
+        nodes.iter_mut().for_each(TestNode::start);
+        init(&nodes[0]);
+        let join = join_as(&nodes[0], "n2", &nodes[1].address(), None);
+        let _: ClusterView = nodes[1].client().post("/v1/cluster/join", &join).unwrap();
+        eventually("two voters", || voters(&nodes[0]) == ["n1", "n2"]);
+        let (name, stays) = (format!("n{}", gone + 1), 1 - gone);
+        eventually("the removal", || remove(&nodes[stays], &name).is_ok());
+        // From the answer on the other machine may be switched off.
+        nodes[gone].kill();
+        let alone = format!("n{}", stays + 1);
+        eventually("a leader alone", || view(&nodes[stays]).leader.as_ref() == Some(&alone));
+        assert_eq!(voters(&nodes[stays]), std::slice::from_ref(&alone));
+        create_on(&nodes[stays], &alone);
+        assert!(nodes[stays].lease_left_ms() > 0);
+        assert!(!nodes[gone].agent_lives_for(PATIENCE), "the removed node runs");
+        assert!(is_told(&nodes[gone]));
+        let mut third = TestNode::new(net, 3);
+        third.start();
+        let join = join_as(&nodes[stays], &name, &third.address(), None);
+        let _: ClusterView = third.client().post("/v1/cluster/join", &join).unwrap();
+        eventually("two voters again", || voters(&nodes[stays]).len() == 2);
+        nodes.iter_mut().for_each(TestNode::kill);
+        third.kill();
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ pub const CHAPTER: Chapter = chapter! {
         "No member has this name."
         "`mainstay node list` shows the names.";
     VoteNeeded
-        "n3 is one of two voters, and neither can be removed"
-        "Without the vote of this node, the living nodes would be no majority."
-        "Bring the dead node back that the message names, or remove that one first. Of two voters, let another node join first.";
+        "without n3 only 1 of 2 votes would live, which is no majority: n2 is dead"
+        "Without the vote of this node, the living nodes would be no majority. Or the node is dead and one of two voters."
+        "Bring the dead node back that the message names, or remove that one first.";
 };
