@@ -25,6 +25,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
     ("mainstay-probe", &["mainstay-ha"]),
+    ("mainstay-trust", &["mainstay-types"]),
     ("mainstay-devices", &["mainstay-types", "mainstay-codec", "mainstay-silence", "mainstay-api"]),
     ("mainstay-router", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     (
