@@ -55,7 +55,8 @@ start_mainstay() { # DISK DISK
     start_member n2 127.0.0.2 "$2"
     # Everything is slow here, and leases are not what this looks at.
     mainstay cluster init --name vm --as n1 --address 127.0.0.1 --lease-ms 20000 --heartbeat-ms 2000 || fail "no cluster"
-    mainstay --socket /run/n2/agent.sock cluster join --peer 127.0.0.1:7400 --as n2 --address 127.0.0.2 || fail "no second node"
+    token=$(mainstay --json cluster token create n2 | sed -n 's/.*"token": *"\(mst_join_[^"]*\)".*/\1/p')
+    mainstay --socket /run/n2/agent.sock cluster join --peer 127.0.0.1:7400 --as n2 --address 127.0.0.2 --token "$token" || fail "no second node"
     mainstay resource create db --size "${MIB}MiB" --journal 16MiB --replicas n1,n2 --preferred n1 --wait-s 120 || fail "no resource"
     wait_for 60 serves
 }

@@ -1043,6 +1043,7 @@ fn a_node_that_no_member_has_found_at_its_addresses_does_not_vote() {
         nonce: 4,
         replace: false,
         level: state.level,
+        by: None,
     };
     assert!(state.apply(Entry { at_ms: 0, command: admit }).is_ok());
     assert_eq!(state.next_seat(|node| *node == NodeId(4)), Some(NodeId(4)));

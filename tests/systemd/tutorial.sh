@@ -122,7 +122,12 @@ block 2 n1
 line=$(sed -n 's/^ *\(mainstay cluster join .*\)$/\1/p' "$work/said" | head -n 1)
 [ -n "$line" ] || fail "init does not print the line for the next node"
 for node in n2 n3; do
-    echo "$node# $line"
+    if [ "$node" = n3 ]; then
+        in_node n1 mainstay cluster token create n3 >"$work/said"
+        line=$(sed -n 's/^ *\(mainstay cluster join .*\)$/\1/p' "$work/said" | head -n 1)
+        commands=$((commands + 1))
+    fi
+    echo "$node# ${line%%--token*}--token ..."
     in_node "$node" bash -c "$line"
     commands=$((commands + 1))
 done

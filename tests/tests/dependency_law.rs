@@ -52,6 +52,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-api",
             "mainstay-pool",
             "mainstay-devices",
+            "mainstay-trust",
         ],
     ),
     (

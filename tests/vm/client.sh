@@ -23,7 +23,8 @@ start_client() {
     supervise_client &
     mainstay agent --run-dir $run --state-dir $state --listen 127.0.0.2:7400 --cgroup-root /sys/fs/cgroup/n2 2>>/tmp/client-agent.log &
     wait_for 30 test -S $run/agent.sock
-    mainstay --socket $run/agent.sock cluster join --peer 127.0.0.1 --as n2 --address 127.0.0.2 || fail "n2 cannot join"
+    token=$(mainstay --json cluster token create n2 | sed -n 's/.*"token": *"\(mst_join_[^"]*\)".*/\1/p')
+    mainstay --socket $run/agent.sock cluster join --peer 127.0.0.1 --as n2 --address 127.0.0.2 --token "$token" || fail "n2 cannot join"
 }
 
 # The client has a device, and a primary that answers.

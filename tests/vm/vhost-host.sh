@@ -98,7 +98,8 @@ case "$disk_of" in
     client)
         node=n2
         start n2 127.0.0.2
-        "$mainstay" --socket "$work/n2/run/agent.sock" cluster join --peer 127.0.0.1 --as n2 --address 127.0.0.2
+        token=$("$mainstay" --json cluster token create n2 | sed -n 's/.*"token": *"\(mst_join_[^"]*\)".*/\1/p')
+        "$mainstay" --socket "$work/n2/run/agent.sock" cluster join --peer 127.0.0.1 --as n2 --address 127.0.0.2 --token "$token"
         "$mainstay" resource attach db n2 --wait 5m
         ;;
     *) fail "whose disk: primary or client, not $disk_of" ;;

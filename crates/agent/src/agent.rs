@@ -1,5 +1,7 @@
 //! The agent as a whole: it serves the API from the start, and becomes a member when told to.
 
+mod address_proof;
+pub(crate) mod certificates;
 mod membership;
 pub mod removed;
 mod successor;
@@ -11,11 +13,12 @@ use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::identity::Identity;
-use crate::member::{EngineInputs, Member, fatal_channel};
+use crate::member::{EngineInputs, Member, fatal_channel, log_path};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
 use crate::metrics::Metrics;
 use crate::own_state;
 use crate::programs;
+use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
 use crate::reconciler_thread::Input;
@@ -24,7 +27,8 @@ use crate::service::lacks::{Lack, lacks};
 use crate::service::logs;
 use crate::service::place;
 use crate::threads::{lock, read, spawn, write};
-use crate::transport::{Inbound, Notices, Transport, call};
+use crate::transport::{Inbound, Notices, Proofs, Transport};
+use crate::trust::{OwnTrust, recorded_trust};
 use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
@@ -35,6 +39,7 @@ use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::Command;
 use mainstay_devices::supervisor;
 use mainstay_ha::{ServiceSpec, valid_name};
+use mainstay_trust::{Expect, Peer, Trust};
 use mainstay_types::{Code, NodeId, NodeStatus, Problem, Severity};
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,6 +79,8 @@ pub struct Agent {
     pub callers: Callers,
     engine_inputs: EngineInputs,
     transport: Transport,
+    /// Keys and certificates of this node.
+    trust: Mutex<OwnTrust>,
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
@@ -112,6 +119,30 @@ fn with_age(mut lacks: BTreeMap<String, Vec<Lack>>, age: Duration) -> BTreeMap<S
     lacks
 }
 
+/// What an agent shows and believes when it starts.
+fn first_proofs(
+    trust: &OwnTrust,
+    identity: Option<&Identity>,
+    state_dir: &Path,
+) -> Result<Proofs, AgentError> {
+    let cluster = identity.map(|identity| identity.cluster);
+    let mut proofs = certificates::proofs_of(trust, cluster)?;
+    let Some(cluster) = cluster else {
+        proofs.trust = Arc::new(Trust::default());
+        return Ok(proofs);
+    };
+    if trust.membership.is_none() {
+        let path = state_dir.join(crate::trust::FILE);
+        let what = "has no certificate of this node".to_owned();
+        return Err(AgentError::TrustLost { path, what });
+    }
+    let known = own_state::recorded(&RaftStore::open(&log_path(state_dir))?)?;
+    if known.cluster.is_some() {
+        proofs.trust = Arc::new(recorded_trust(cluster, &known.identities));
+    }
+    Ok(proofs)
+}
+
 /// A started agent.
 pub struct Started {
     pub agent: Arc<Agent>,
@@ -139,6 +170,10 @@ impl Agent {
         let listen = options.listen.clone().unwrap_or_else(|| format!("0.0.0.0:{AGENT_PORT}"));
         let callers = Callers::new(options.groups.clone());
         let (lacks_wake, lacks_woken) = sync_channel(1);
+        let identity = own_state::load(&options.state_dir)?;
+        let trust = OwnTrust::load(&options.state_dir, identity.is_some())?;
+        let transport = Transport::new();
+        transport.set_proofs(first_proofs(&trust, identity.as_ref(), &options.state_dir)?);
         let agent = Arc::new(Self {
             options,
             listens: listen.clone(),
@@ -146,7 +181,8 @@ impl Agent {
             metrics: Arc::default(),
             callers,
             engine_inputs,
-            transport: Transport::new(),
+            transport,
+            trust: Mutex::new(trust),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
             lacks_wake,
@@ -158,7 +194,6 @@ impl Agent {
             twins: Mutex::default(),
             fatal,
         });
-        let identity = own_state::load(&agent.options.state_dir)?;
         agent.watch_lacks(lacks_woken);
         let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {
@@ -166,6 +201,7 @@ impl Agent {
             agent.refuse_elsewhere(&identity)?;
             agent.start_member(identity)?;
         }
+        agent.watch_certificate();
         Ok(Started { agent, address, fatal: fatal_receiver })
     }
 
@@ -202,7 +238,7 @@ impl Agent {
             Problem::new(
                 Code::NotAMember,
                 "this node is not a member of a cluster",
-                "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
+                "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on it.",
             )
         })
     }
@@ -281,7 +317,7 @@ impl Agent {
             let of_holders = [Call::Engine(Request::Status), Call::Pool].into_iter().filter(|_| holds);
             for question in of_holders.chain([Call::Waits]) {
                 asked += 1;
-                let (sender, identity) = (sender.clone(), member.transport.identity());
+                let (sender, transport) = (sender.clone(), member.transport.clone());
                 let (id, address) = (node.id, node.agent_addr.clone());
                 if id == member.identity.node {
                     // Its own disk may hang, so this node has no more time than others.
@@ -292,13 +328,13 @@ impl Agent {
                         continue;
                     }
                     spawn("agent-ask", move || {
-                        let reply = own.call(question);
+                        let reply = own.answer(question);
                         own.own_questions.fetch_sub(1, Ordering::Relaxed);
                         drop(sender.send((id, Some(reply))));
                     });
                 } else {
                     spawn("agent-ask", move || {
-                        let reply = call(&address, identity, &question, ASK_TIMEOUT).ok();
+                        let reply = transport.call(&address, Expect::Node(id), &question, ASK_TIMEOUT).ok();
                         drop(sender.send((id, reply)));
                     });
                 }
@@ -342,14 +378,14 @@ impl Agent {
         let asked = nodes.iter().filter_map(|node| view.state.nodes.get(node));
         for node in asked.filter(|node| node.status == NodeStatus::Alive) {
             let question = Call::Lacks(Box::new(spec.clone()));
-            let (sender, identity, own) = (sender.clone(), member.transport.identity(), self.clone());
+            let (sender, transport, own) = (sender.clone(), member.transport.clone(), self.clone());
             let (id, address, is_own) = (node.id, node.agent_addr.clone(), node.id == member.identity.node);
             // Users may be looked up over a network, so not even this node answers at once.
             spawn("agent-ask", move || {
                 let reply = if is_own {
-                    Some(own.call(question))
+                    Some(own.answer(question))
                 } else {
-                    call(&address, identity, &question, ASK_TIMEOUT).ok()
+                    transport.call(&address, Expect::Node(id), &question, ASK_TIMEOUT).ok()
                 };
                 drop(sender.send((id, reply)));
             });
@@ -437,7 +473,7 @@ impl Agent {
         if node == member.identity.node {
             let (answer, answers) = sync_channel(1);
             let own = self.clone();
-            spawn("agent-ask", move || drop(answer.send(own.call(question))));
+            spawn("agent-ask", move || drop(answer.send(own.answer(question))));
             return answers.recv_timeout(timeout).map_err(|_| {
                 Problem::new(Code::Unreachable, format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
             });
@@ -450,7 +486,9 @@ impl Agent {
                 "See `mainstay node list`.",
             ));
         };
-        call(&address, member.transport.identity(), &question, timeout)
+        member
+            .transport
+            .call(&address, Expect::Node(node), &question, timeout)
             .map_err(|error| AgentError::from(error).problem())
     }
 
@@ -567,15 +605,34 @@ impl Inbound for Agent {
         }
     }
 
-    fn call(&self, question: Call) -> CallReply {
+    fn call(&self, peer: &Peer, question: Call) -> CallReply {
+        match (question, peer) {
+            (Call::Join(request), Peer::Newcomer { key }) => {
+                self.admit(request, key).map_or_else(CallReply::Error, CallReply::Joined)
+            }
+            (Call::Renew, Peer::Member { subject, key } | Peer::Expired { subject, key, .. }) => {
+                self.renew_for(*subject, key).map_or_else(CallReply::Error, CallReply::Renewed)
+            }
+            (question, _) => self.answer(question),
+        }
+    }
+}
+
+impl Agent {
+    /// Answers a question for which it does not matter who asks.
+    fn answer(&self, question: Call) -> CallReply {
         match question {
-            Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
+            Call::Join(_) | Call::Renew => CallReply::Error(Problem::new(
+                Code::NotAllowed,
+                "this is no question of such a node",
+                "A member of a cluster does not join one.",
+            )),
             Call::WhoJoins => match *lock(&self.nonce) {
                 Some(nonce) => CallReply::Joins { nonce },
                 None => CallReply::Error(Problem::new(
                     Code::JoinsNothing,
                     "this node is not about to become a member",
-                    "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.",
+                    "Run `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on it again.",
                 )),
             },
             Call::Withdraw { nonce } => {
@@ -646,9 +703,7 @@ impl Inbound for Agent {
             }
         }
     }
-}
 
-impl Agent {
     /// The agent and the engine of this node.
     #[must_use]
     pub fn programs(&self) -> ProgramsView {

@@ -39,6 +39,8 @@ pub enum AgentError {
         "the file {path} of this node's state {what}, so this node cannot go on as the member that it was"
     )]
     Lost { path: PathBuf, what: String },
+    #[error("the file {path} of this node's keys {what}, so no other node would talk to this one")]
+    TrustLost { path: PathBuf, what: String },
     #[error("{0}")]
     Removed(String),
     /// Told by a member.
@@ -54,7 +56,13 @@ pub const OTHER_RELEASE: &str =
 
 /// Remedy of a node that was removed from its cluster.
 pub const REJOIN_REMEDY: &str = "A restart does not help. The files of the node are kept. To join again as a new member: stop agent and engine, move the \
-     state directory away with `mv`, start both, and run `mainstay cluster join --peer ADDRESS --as NODE`. docs/nodes.md has each step.";
+     state directory away with `mv`, start both, and run `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN`. docs/nodes.md has each step.";
+
+/// Remedy of a node without its keys.
+const TRUST_REMEDY: &str = "A restart does not help. Put the file back from a copy of this state directory. If there is none, run `mainstay node remove NODE` on a \
+     member, move the state directory of this node away, and join it anew by a token. docs/identities.md has each step.";
+/// Remedy when the other end is not the member that was sought.
+pub const UNPROVEN_REMEDY: &str = "Check the address, and that the token comes from this cluster. If the message speaks of time, compare the clocks of the two machines.";
 
 impl AgentError {
     #[must_use]
@@ -73,6 +81,8 @@ impl AgentError {
                  release already, make the node anew: docs/lost-state.md has each step.",
             ),
             Self::Store(_) => (Code::AgentStore, "Look at the disk of the state directory."),
+            Self::TrustLost { .. } => (Code::CertificateLost, TRUST_REMEDY),
+            Self::Transport(TransportError::Unproven { .. }) => (Code::PeerUnproven, UNPROVEN_REMEDY),
             Self::Transport(_) => (Code::AgentTransport, "Check the address and the network."),
             Self::NoCgroup => (Code::AgentCgroup, ""),
             Self::Removed(_) => (Code::NodeRemoved, REJOIN_REMEDY),
@@ -101,7 +111,7 @@ fn lost(message: String, path: &Path) -> Problem {
         format!(
             "A restart does not help. Do not put an older copy of the file in its place: the node could vote twice. Keep the state \
              directory, and make the node anew: stop its agent and its engine, run `mv {state_dir} {state_dir}.lost`, start both, and \
-             join in its own place with `mainstay cluster join --peer ADDRESS --as NODE --replace`. docs/lost-state.md has each step."
+             join in its own place with `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN --replace`. docs/lost-state.md has each step."
         ),
     )
 }

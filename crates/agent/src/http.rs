@@ -10,6 +10,7 @@ mod existing;
 mod fencing;
 mod force;
 mod history;
+mod identities;
 mod nodes;
 mod placement;
 mod resources;
@@ -119,6 +120,10 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/cluster/settings", get(settings::of_cluster))
         .change(Admin, Method::PATCH, "/v1/cluster/settings", patch(settings::change_of_cluster))
         .ask(Admin, "/v1/cluster/backup", get(nodes::backup))
+        .ask(Read, "/v1/cluster/certificates", get(identities::certificates))
+        .ask(Read, "/v1/cluster/tokens", get(identities::tokens))
+        .change(Admin, Method::POST, "/v1/cluster/tokens", post(identities::create_token))
+        .change(Admin, Method::DELETE, "/v1/cluster/tokens/{id}", delete(identities::revoke_token))
         .ask(Read, "/v1/nodes", get(all_nodes))
         .ask(Read, "/v1/nodes/{name}/removal", get(nodes::removal))
         .change(Admin, Method::POST, "/v1/nodes/{name}/removal", post(nodes::remove))
@@ -333,7 +338,7 @@ async fn status(AppState(agent): App) -> ApiResult<StatusView> {
                 services: Vec::new(),
                 advice: vec![match agent.joins_by() {
                     Some(peer) => format!("This node is asking {peer} to join its cluster: wait for the end of that."),
-                    None => "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on this node.".to_owned(),
+                    None => "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on this node.".to_owned(),
                 }],
             });
         };

@@ -38,6 +38,7 @@ pub mod service;
 mod sys;
 pub mod threads;
 pub mod transport;
+mod trust;
 pub mod views;
 mod volumes;
 pub mod watch;

@@ -1,6 +1,7 @@
 //! Threads of a node that is a member of a cluster: log, lease, reconciler.
 
 use crate::AgentOptions;
+use crate::agent::certificates::follow;
 use crate::engine_absence::EngineAbsence;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
@@ -26,6 +27,7 @@ use crate::watch::Watch;
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -160,8 +162,13 @@ impl Member {
         let (event_sender, last_event) = watch::channel(0);
         let (destination_sender, destinations_changed) = watch::channel(0);
         let destinations = Mutex::new(None);
+        let (cluster, believed) = (identity.cluster, AtomicU64::new(0));
         log.subscribe(Box::new(move |view: &View| {
             let addresses = peers_of(view, own);
+            // Whom this node believes, before it connects to anybody.
+            if believed.swap(view.state.revision, Ordering::Relaxed) != view.state.revision {
+                follow(&peers, cluster, &view.state);
+            }
             peers.set_heartbeat(view.state.settings.heartbeat_ms);
             peers.set_peers(if view.state.cluster.is_none() { &first_members } else { &addresses });
             event_sender.send_if_modified(|last| {

@@ -1,5 +1,6 @@
 //! Messages between agents. The encoding is JSON, except for the Raft core's own messages.
 
+use crate::clock::wall_ms;
 use crate::service::lacks::Lack;
 use crate::service::logs;
 use mainstay_api::engine;
@@ -8,7 +9,8 @@ use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::stalls::Hindrance;
 use mainstay_control::state::Entry;
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Code, NodeId, Problem, ResourceId};
+use mainstay_trust::Zeroizing;
+use mainstay_types::{Code, HexBytes, NodeId, Problem, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,6 +101,27 @@ pub struct JoinRequest {
     /// Feature level of the joiner's build.
     #[serde(default)]
     pub level: u32,
+    /// The whole token.
+    pub token: Secret,
+}
+
+/// A text that is shown nowhere, and wiped from memory.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Secret(pub Zeroizing<String>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// A certificate of a node, and those of the authorities that the cluster has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Certified {
+    pub certificate: HexBytes,
+    pub until_ms: u64,
+    /// The authority that gave the certificate is the first.
+    pub authorities: Vec<HexBytes>,
 }
 
 /// Data that a joiner needs to become a member.
@@ -112,6 +135,9 @@ pub struct JoinTicket {
     pub era: u64,
     /// Agents of the members: the joiner has to answer them before it has their state.
     pub members: BTreeMap<NodeId, String>,
+    pub certified: Certified,
+    /// Key with which the authority's key is sealed in the record. Secret; not shown.
+    pub seal: HexBytes,
 }
 
 impl Call {
@@ -171,6 +197,8 @@ pub enum Call {
     Waits,
     /// An answer that takes several packets of full size.
     Large,
+    /// Asks for a new certificate for the node and the key that have proven themselves.
+    Renew,
 }
 
 /// A voter that gets no entries of the control plane's log.
@@ -263,10 +291,23 @@ pub enum CallReply {
     },
     Log(logs::Piece),
     Lacks(Vec<Lack>),
+    /// The answer to [`Call::Renew`].
+    Renewed(Certified),
     Error(Problem),
 }
 
 impl CallReply {
+    /// The answer to a node whose certificate ended at this time, in seconds since 1970.
+    #[must_use]
+    pub fn expired(until_s: u64) -> Self {
+        let age_s = (wall_ms() / 1000).saturating_sub(until_s);
+        Self::Error(Problem::new(
+            Code::CertificateRefused,
+            format!("the certificate of this node ended {age_s} s ago by the clock of the asked node"),
+            "The node renews it by itself within a minute. If it does not, compare the clocks of the two machines.",
+        ))
+    }
+
     /// The answer to a node of another cluster.
     #[must_use]
     pub fn other_cluster() -> Self {

@@ -10,8 +10,9 @@
 use crate::clock::boot_now;
 use crate::messages::{Call, CallReply};
 use crate::threads::{lock, spawn};
-use crate::transport::{Transport, call};
+use crate::transport::Transport;
 use mainstay_control::State;
+use mainstay_trust::Expect;
 use mainstay_types::{NodeId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -67,21 +68,22 @@ impl Reach {
             let is_due = known.asked.get(&node).is_none_or(|at| at.elapsed() >= EVERY);
             if is_due && known.being_asked.insert(node) {
                 known.asked.insert(node, Instant::now());
-                let (this, identity) = (self.clone(), transport.identity());
-                spawn("agent-reach", move || this.ask(node, &address, identity));
+                let (this, transport) = (self.clone(), transport.clone());
+                spawn("agent-reach", move || this.ask(node, &address, &transport));
             }
         }
     }
 
-    fn ask(&self, node: NodeId, address: &str, identity: Option<(u64, NodeId)>) {
+    fn ask(&self, node: NodeId, address: &str, transport: &Transport) {
+        let call = |question: Call| transport.call(address, Expect::Node(node), &question, PATIENCE);
         let began = boot_now();
         let is_lost = || {
             let asked = Instant::now();
-            let reply = call(address, identity, &Call::Large, PATIENCE);
+            let reply = call(Call::Large);
             reply.is_err() && asked.elapsed() >= PATIENCE
         };
-        let answers = || call(address, identity, &Call::AmI, PATIENCE).is_ok();
-        if let Ok(CallReply::Waits(waits)) = call(address, identity, &Call::Waits, PATIENCE) {
+        let answers = || call(Call::AmI).is_ok();
+        if let Ok(CallReply::Waits(waits)) = call(Call::Waits) {
             lock(&self.0).disks.insert(node, (waits.disk_ms, boot_now()));
         }
         let is_lost = is_lost() && answers() && is_lost() && answers();

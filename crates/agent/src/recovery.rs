@@ -8,6 +8,7 @@
 //!   have committed them.
 //! - Nothing is removed. A node that is a member of a cluster does not take a backup in.
 
+use crate::agent::certificates::{Founded, first_number, found, problem_of, proofs_of};
 use crate::clock::wall_ms;
 use crate::error::AgentError;
 use crate::identity::{Identity, LogMark, number_of};
@@ -18,10 +19,13 @@ use crate::messages::{Call, CallReply, random_u64};
 use crate::own_state;
 use crate::raft::Machine;
 use crate::raft::store::RaftStore;
-use crate::transport::call;
+use crate::transport::{Proofs, Transport};
+use crate::trust::{OwnTrust, recorded_trust};
 use mainstay_api::rest::{BACKUP_FORMAT, ClusterBackup};
 use mainstay_control::State;
 use mainstay_control::era::Anew;
+use mainstay_control::state::Node;
+use mainstay_trust::Expect;
 use mainstay_types::{Code, NodeId, Problem};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, EntryType};
@@ -29,6 +33,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long another node has to show that it lives.
@@ -71,14 +76,13 @@ fn problem(error: &AgentError) -> Problem {
 }
 
 /// Refuses while another node of the cluster answers.
-fn refuse_living(state: &State, identity: (u64, NodeId)) -> Result<(), Problem> {
+fn refuse_living(state: &State, identity: (u64, NodeId), transport: &Transport) -> Result<(), Problem> {
     let others = state.nodes.values().filter(|node| node.id != identity.1);
     let answers: Vec<(String, String)> = std::thread::scope(|scope| {
         let asked: Vec<_> = others
             .map(|node| {
                 scope.spawn(move || {
-                    let reply = call(&node.agent_addr, Some(identity), &Call::Who, ANSWER_WITHIN);
-                    matches!(reply, Ok(CallReply::Is { .. }))
+                    is_living(state, node, identity, transport)
                         .then(|| (node.name.clone(), node.agent_addr.clone()))
                 })
             })
@@ -94,6 +98,34 @@ fn refuse_living(state: &State, identity: (u64, NodeId)) -> Result<(), Problem> 
              first; it joins again afterwards."
         ),
     ))
+}
+
+/// Whether a member answers at the address of `node`. A machine that has no certificate yet, because
+/// it is to become a member by a backup, hears from a member that it is none.
+fn is_living(state: &State, node: &Node, identity: (u64, NodeId), transport: &Transport) -> bool {
+    let authority = state.identities.issuing().map(|authority| authority.fingerprint);
+    let is_member = transport.proofs().is_some_and(|proofs| proofs.trust.cluster.is_some());
+    let (expect, own) = match authority {
+        Some(authority) if !is_member => (Expect::Authority(authority), None),
+        _ => (Expect::Renewal, Some(identity)),
+    };
+    let answer = transport.call_as(own, &node.agent_addr, expect, &Call::Who, ANSWER_WITHIN);
+    match answer.map(|answer| answer.reply) {
+        Ok(CallReply::Is { .. }) => true,
+        Ok(CallReply::Error(problem)) => {
+            problem.code == Code::CertificateRefused || !is_member && problem.code == Code::OtherCluster
+        }
+        _ => false,
+    }
+}
+
+/// A transport for questions alone.
+fn questions(own: &OwnTrust, cluster: Option<u64>, state: &State) -> Result<Transport, AgentError> {
+    let transport = Transport::new();
+    let proofs = proofs_of(own, None)?;
+    let trust = cluster.map(|cluster| recorded_trust(cluster, &state.identities)).unwrap_or_default();
+    transport.set_proofs(Proofs { trust: Arc::new(trust), ..proofs });
+    Ok(transport)
 }
 
 fn others_of(state: &State, own: NodeId) -> Vec<String> {
@@ -134,7 +166,9 @@ pub fn recover(state_dir: &Path, dead: &[String]) -> Result<Outcome, Problem> {
             "Start the agent, and look at `mainstay status`.",
         ));
     }
-    refuse_living(&state, (number_of(identity.cluster, era), own))?;
+    let keys = OwnTrust::load(state_dir, true).map_err(|error| problem(&error))?;
+    let transport = questions(&keys, Some(identity.cluster), &state).map_err(|error| problem(&error))?;
+    refuse_living(&state, (number_of(identity.cluster, era), own), &transport)?;
     let named: BTreeSet<&String> = dead.iter().collect();
     let lacking = state.begin_anew(wall_ms(), own, random_u64(), Anew::MajorityLost);
     let mut outcome = Outcome { cluster: identity.cluster_name, node, refused: others, lacking, done: false };
@@ -261,11 +295,18 @@ pub fn restore(state_dir: &Path, text: &str, name: &str) -> Result<Outcome, Prob
     };
     let own = node.id;
     let Some(cluster) = state.cluster.clone() else { return Err(not_a_member(state_dir)) };
-    refuse_living(&state, (number_of(cluster.id, cluster.era), own))?;
+    let mut keys = OwnTrust::load(state_dir, false).map_err(|error| problem(&error))?;
+    let transport = questions(&keys, None, &state).map_err(|error| problem(&error))?;
+    refuse_living(&state, (number_of(cluster.id, cluster.era), own), &transport)?;
     let refused = others_of(&state, own);
     let era = random_u64();
     let lacking = state.begin_anew(wall_ms(), own, era, Anew::Restored);
     fs::create_dir_all(state_dir).map_err(failed(state_dir))?;
+    // No backup contains the key of the authority, so the cluster gets another one.
+    let number = state.identities.authorities.keys().last().map_or(first_number(), |last| last + 1);
+    let Founded { authority, membership, given } =
+        found(cluster.id, number, own, &keys.key.public()).map_err(|error| problem_of(&error))?;
+    state.found_anew(wall_ms(), own, authority, given);
     let identity = Identity {
         cluster: cluster.id,
         cluster_name: cluster.name.clone(),
@@ -282,6 +323,8 @@ pub fn restore(state_dir: &Path, text: &str, name: &str) -> Result<Outcome, Prob
         let mut store = RaftStore::open(&log_path(state_dir))?;
         store.bootstrap(u64::from(own.0), Machine::new(state).encode()?)?;
         drop(store);
+        keys.membership = Some(membership);
+        keys.save()?;
         identity.save(state_dir).map_err(|source| AgentError::File { path: state_dir.to_path_buf(), source })
     };
     write().map_err(|error| problem(&error))?;

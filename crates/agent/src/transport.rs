@@ -8,23 +8,30 @@
 //!   nor a slow disk delays a heartbeat (R10).
 //! - [`FRAME_BYTES_MAX`] bounds what arrives, and memory grows only with bytes that have arrived
 //!   (R25).
+//! - Every connection is TLS 1.3, and both ends have proven themselves before anything is said (see
+//!   `tls.rs`, R23). A lane is open to the node whose certificate the sender shows, and to no other.
 //! - A connection starts with a greeting that names the protocol version, the cluster and the
 //!   sender. Messages of another cluster are refused, and told once a minute and sender.
 //!
 //! The sender dials a connection, which carries messages in one direction. So two agents never have
 //! to choose between two connections. Questions that want an answer use a connection of their own
-//! ([`call`]). Everything goes through [`Wire`], where TLS takes its place. Until then the network
-//! between the agents has to be trusted.
+//! ([`Transport::call`]). Everything goes through [`Wire`].
 
+mod admission;
 mod lane;
+mod question;
+mod tls;
 mod twins;
 
 use crate::level;
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{lock, read, spawn, write};
+use admission::{match_greeting, refuse_question};
 use lane::Lane;
 use mainstay_control::members::{AGENT_PORT, canonical};
-use mainstay_types::{Code, NodeId, Problem};
+use mainstay_trust::{Expect, Peer};
+use mainstay_types::{NodeId, Problem};
+pub use question::local_address;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -35,6 +42,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
+pub use tls::Proofs;
+use tls::{OneUnproven, TlsWire, Unproven};
 use twins::{Holder, Holders};
 pub use twins::{Notices, silence_of};
 
@@ -52,6 +61,8 @@ const PROOF_INBOUND_MAX: usize = 16;
 /// that time.
 const TELL_PAUSE: Duration = Duration::from_secs(60);
 const TOLD_MAX: usize = 64;
+/// Time in which a node that is no member has to say something.
+const STRANGER_SILENCE: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often a listener that lasts for a while looks whether it is to end.
@@ -75,6 +86,12 @@ pub enum TransportError {
         #[source]
         source: io::Error,
     },
+    #[error("the agent at {address} cannot be believed: {source}")]
+    Unproven {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("{address} is not an address: give an IP address, or a name, with or without a port")]
     Address { address: String },
 }
@@ -86,8 +103,13 @@ trait Wire: Read + Write + Send {
     /// # Errors
     /// When the connection is broken.
     fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Whether bytes that were taken have not been sent. They go before anything else.
+    fn is_held(&self) -> bool;
 }
 
+/// Tests of lanes need no peer that proves itself.
+#[cfg(test)]
 impl Wire for TcpStream {
     fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -97,6 +119,10 @@ impl Wire for TcpStream {
             }
             written => written,
         }
+    }
+
+    fn is_held(&self) -> bool {
+        false
     }
 }
 
@@ -124,8 +150,8 @@ pub trait Inbound: Send + Sync + 'static {
     fn raft(&self, from: NodeId, message: Vec<u8>);
     fn lease(&self, from: NodeId, message: LeaseMessage);
     fn propose(&self, from: NodeId, proposal: Proposal);
-    /// May wait; runs on the thread of the caller's own connection.
-    fn call(&self, call: Call) -> CallReply;
+    /// May wait; runs on the thread of the caller's own connection. `peer` has proven itself.
+    fn call(&self, peer: &Peer, call: Call) -> CallReply;
     /// A second process speaks as `node` while the first one, at `holder`, is heard. Its connection
     /// is refused.
     fn twin(&self, node: NodeId, holder: &str, other: &str);
@@ -158,9 +184,16 @@ struct TransportShared {
     levels: Mutex<BTreeMap<NodeId, u32>>,
     /// When the log told last of a host that does not speak the protocol.
     told: Mutex<BTreeMap<IpAddr, Instant>>,
+    /// `None` before this agent has a key.
+    proofs: RwLock<Option<Proofs>>,
+    unproven: Unproven,
 }
 
 impl TransportShared {
+    fn proofs(&self) -> Option<Proofs> {
+        read(&self.proofs).clone()
+    }
+
     /// Where a node is recorded, if this node has its state.
     fn recorded(&self, node: NodeId) -> Option<String> {
         read(&self.peers).get(&node).map(|lanes| lanes.address.clone())
@@ -213,6 +246,8 @@ impl Transport {
                 holders: Holders::default(),
                 levels: Mutex::default(),
                 told: Mutex::default(),
+                proofs: RwLock::new(None),
+                unproven: Unproven::default(),
             }),
         }
     }
@@ -274,38 +309,22 @@ impl Transport {
         self.set_peers(&BTreeMap::new());
     }
 
-    /// Asks these agents what they know of the node that this process is to be.
+    /// Sets what this agent shows and believes from now on. Open connections stay.
+    pub fn set_proofs(&self, proofs: Proofs) {
+        *write(&self.shared.proofs) = Some(proofs);
+    }
+
+    /// Changes what this agent shows and believes. Open connections stay.
+    pub fn change_proofs(&self, change: impl FnOnce(&mut Proofs)) {
+        if let Some(proofs) = write(&self.shared.proofs).as_mut() {
+            change(proofs);
+        }
+    }
+
+    /// What this agent shows and believes.
     #[must_use]
-    pub fn ask_about(&self, identity: (u64, NodeId), agents: &[String]) -> Known {
-        let (sender, answers) = sync_channel(agents.len());
-        for address in agents {
-            let (sender, address, shared) = (sender.clone(), address.clone(), self.shared.clone());
-            spawn("agent-twin", move || {
-                let greeting = greeting_of(identity, LaneKind::Call, &shared);
-                let reply = call_with(&address, &greeting, &Call::AmI, CONNECT_TIMEOUT);
-                drop(sender.send(reply));
-            });
-        }
-        drop(sender);
-        let mut known = Known::default();
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
-        while let Ok(reply) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            match reply {
-                Ok(CallReply::Other { address: Some(address), .. }) => {
-                    known.twin = Some(address);
-                    return known;
-                }
-                Ok(CallReply::Other { recorded, .. }) => known.recorded.extend(recorded),
-                Ok(CallReply::Error(problem)) if problem.code == Code::NodeRemoved => {
-                    known.gone = Some(problem);
-                }
-                Ok(CallReply::Error(problem)) if problem.code == Code::BuildTooOld => {
-                    known.too_old = Some(problem);
-                }
-                _ => {}
-            }
-        }
-        known
+    pub fn proofs(&self) -> Option<Proofs> {
+        self.shared.proofs()
     }
 
     /// Whether each of these nodes runs a build that knows feature levels.
@@ -361,8 +380,8 @@ impl Transport {
                 let connected = Arc::new(AtomicBool::new(false));
                 PeerLanes {
                     address: address.clone(),
-                    lease: self.start_lane(LaneKind::Lease, address, &connected),
-                    log: self.start_lane(LaneKind::Log, address, &Arc::default()),
+                    lease: self.start_lane(LaneKind::Lease, (node, address), &connected),
+                    log: self.start_lane(LaneKind::Log, (node, address), &Arc::default()),
                     connected,
                 }
             });
@@ -402,10 +421,10 @@ impl Transport {
         lane.send(frame)
     }
 
-    fn start_lane(&self, lane: LaneKind, address: &str, connected: &Arc<AtomicBool>) -> Lane {
+    fn start_lane(&self, lane: LaneKind, to: (NodeId, &str), connected: &Arc<AtomicBool>) -> Lane {
         let shared = self.shared.clone();
-        let address = address.to_owned();
-        Lane::start(connected.clone(), move || open_lane(lane, &address, &shared))
+        let (node, address) = (to.0, to.1.to_owned());
+        Lane::start(connected.clone(), move || open_lane(lane, (node, &address), &shared))
     }
 }
 
@@ -430,57 +449,9 @@ impl Drop for Listening {
     }
 }
 
-/// Asks the agent at `address` and waits for its answer. `identity` is `None` before this agent is
-/// a member; only a request to join is answered then.
-///
-/// # Errors
-/// When no agent answers there within `timeout`.
-pub fn call(
-    address: &str,
-    identity: Option<(u64, NodeId)>,
-    question: &Call,
-    timeout: Duration,
-) -> Result<CallReply, TransportError> {
-    let (cluster, node) = identity.unwrap_or((0, NodeId(0)));
-    let level = level::own();
-    let greeting = Greeting { cluster, node, lane: LaneKind::Call, run: 0, address: None, level };
-    call_with(address, &greeting, question, timeout)
-}
-
 fn greeting_of((cluster, node): (u64, NodeId), lane: LaneKind, shared: &TransportShared) -> Greeting {
     let (run, address) = (shared.run, *read(&shared.address));
     Greeting { cluster, node, lane, run, address, level: level::own() }
-}
-
-fn call_with(
-    address: &str,
-    greeting: &Greeting,
-    question: &Call,
-    timeout: Duration,
-) -> Result<CallReply, TransportError> {
-    let exchange = || -> io::Result<CallReply> {
-        let mut stream = dial(address)?;
-        stream.set_read_timeout(Some(timeout))?;
-        write_json(&mut stream, Kind::Greeting, greeting)?;
-        write_json(&mut stream, Kind::Call, question)?;
-        let (kind, body) = read_frame(&mut stream)?;
-        if kind != Kind::Reply {
-            return Err(invalid("an answer was expected"));
-        }
-        parse(&body)
-    };
-    exchange().map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
-}
-
-/// The address of this node that the agent at `address` sees.
-///
-/// # Errors
-/// When no agent answers there.
-pub fn local_address(address: &str) -> Result<IpAddr, TransportError> {
-    dial(address)
-        .and_then(|stream| stream.local_addr())
-        .map(|local| local.ip().to_canonical())
-        .map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
 }
 
 /// `address` with `port` added when it names none.
@@ -518,26 +489,51 @@ fn serve_on_a_thread(
     inbound: &Arc<dyn Inbound>,
     (open, max): (&Arc<AtomicUsize>, usize),
 ) {
+    let Some(unproven) = shared.unproven.take(from.ip()) else { return };
     if open.load(Ordering::Relaxed) >= max || tune(&stream).is_err() {
         return;
     }
     open.fetch_add(1, Ordering::Relaxed);
     let (shared, inbound, open) = (shared.clone(), inbound.clone(), open.clone());
     spawn("agent-inbound", move || {
-        let mut wire: Box<dyn Wire> = Box::new(stream);
-        if let Err(error) = serve(&mut *wire, from, &shared, &*inbound)
+        if let Err(error) = prove(stream, from, unproven, &shared, &*inbound)
             && error.kind() == io::ErrorKind::InvalidData
             && shared.is_news(from.ip(), Instant::now())
         {
-            tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
+            tracing::warn!(%from, %error, "closed a connection whose other end is not believed");
         }
         open.fetch_sub(1, Ordering::Relaxed);
     });
 }
 
+/// Has the other end of a new connection prove itself, and serves it.
+fn prove(
+    stream: TcpStream,
+    from: SocketAddr,
+    unproven: OneUnproven,
+    shared: &TransportShared,
+    inbound: &dyn Inbound,
+) -> io::Result<()> {
+    let Some(proofs) = shared.proofs() else { return Err(io::ErrorKind::ConnectionRefused.into()) };
+    let (mut wire, peer) = TlsWire::accept(stream, &proofs)?;
+    // Whoever is no member keeps a place of those who have proven nothing, and not for long.
+    let _unproven = match peer {
+        Peer::Member { .. } => {
+            drop(unproven);
+            None
+        }
+        Peer::Expired { .. } | Peer::Left { .. } | Peer::Newcomer { .. } => {
+            wire.set_read_timeout(Some(STRANGER_SILENCE))?;
+            Some(unproven)
+        }
+    };
+    serve(&mut wire, from, &peer, shared, inbound)
+}
+
 fn serve(
     wire: &mut dyn Wire,
     from: SocketAddr,
+    peer: &Peer,
     shared: &TransportShared,
     inbound: &dyn Inbound,
 ) -> io::Result<()> {
@@ -546,6 +542,7 @@ fn serve(
         return Err(invalid("a greeting was expected"));
     }
     let greeting: Greeting = parse(&body)?;
+    match_greeting(peer, &greeting)?;
     let own = read(&shared.identity).map(|(cluster, _)| cluster);
     let stranger = own != Some(greeting.cluster);
     if own.is_none() && greeting.lane != LaneKind::Call {
@@ -598,6 +595,7 @@ fn serve(
                     Call::AmI if inbound.too_old(greeting.node, greeting.level).is_some() => inbound
                         .too_old(greeting.node, greeting.level)
                         .map_or_else(CallReply::other_cluster, CallReply::Error),
+                    question if let Some(refusal) = refuse_question(peer, &question) => refusal,
                     Call::AmI => {
                         let other = shared.holders.other(greeting.node, greeting.run, &address, recorded);
                         if let Some(holder) = &other {
@@ -605,7 +603,7 @@ fn serve(
                         }
                         CallReply::Other { address: other, recorded: recorded.map(str::to_owned) }
                     }
-                    question => inbound.call(question),
+                    question => inbound.call(peer, question),
                 };
                 write_json(wire, Kind::Reply, &reply)?;
             }
@@ -614,11 +612,28 @@ fn serve(
     }
 }
 
-fn open_lane(lane: LaneKind, address: &str, shared: &TransportShared) -> Option<Box<dyn Wire>> {
-    let identity = (*read(&shared.identity))?;
-    let mut stream = dial(address).ok()?;
-    write_json(&mut stream, Kind::Greeting, &greeting_of(identity, lane, shared)).ok()?;
-    Some(Box::new(stream))
+fn open_lane(
+    lane: LaneKind,
+    (node, address): (NodeId, &str),
+    shared: &TransportShared,
+) -> Option<Box<dyn Wire>> {
+    let (identity, proofs) = ((*read(&shared.identity))?, shared.proofs()?);
+    let stream = dial(address).ok()?;
+    let (mut wire, _) = TlsWire::connect(stream, &proofs, Expect::Node(node))
+        .inspect_err(|error| tell_of_peer(address, error, shared))
+        .ok()?;
+    write_json(&mut wire, Kind::Greeting, &greeting_of(identity, lane, shared)).ok()?;
+    Some(Box::new(wire))
+}
+
+/// Tells, now and then, why no lane to a peer opens.
+fn tell_of_peer(address: &str, error: &io::Error, shared: &TransportShared) {
+    let host = address.parse::<SocketAddr>().ok().map(|address| address.ip());
+    if error.kind() == io::ErrorKind::InvalidData
+        && host.is_some_and(|host| shared.is_news(host, Instant::now()))
+    {
+        tracing::warn!(address, %error, "a node is not believed");
+    }
 }
 
 fn dial(address: &str) -> io::Result<TcpStream> {
@@ -704,22 +719,13 @@ fn invalid(what: &'static str) -> io::Error {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_node_learns_its_address_from_a_connection_to_a_peer() {
-        let peer = TcpListener::bind("127.0.0.7:0").unwrap();
-        let address = peer.local_addr().unwrap().to_string();
-        assert_eq!(local_address(&address).unwrap(), IpAddr::from([127, 0, 0, 1]));
-        drop(peer);
-        assert!(matches!(local_address(&address), Err(TransportError::Unreachable { .. })));
-    }
-
     struct Mute;
 
     impl Inbound for Mute {
         fn raft(&self, _: NodeId, _: Vec<u8>) {}
         fn lease(&self, _: NodeId, _: LeaseMessage) {}
         fn propose(&self, _: NodeId, _: Proposal) {}
-        fn call(&self, _: Call) -> CallReply {
+        fn call(&self, _: &Peer, _: Call) -> CallReply {
             CallReply::Withdrawn
         }
         fn twin(&self, _: NodeId, _: &str, _: &str) {}
@@ -747,7 +753,10 @@ mod tests {
     #[test]
     fn a_listener_for_a_while_closes_connections_beyond_its_limit() {
         let free = TcpListener::bind("127.0.0.7:0").unwrap().local_addr().unwrap();
-        let _listening = Transport::new().listen_for_a_while(free, Arc::new(Mute)).unwrap();
+        let (transport, key) = (Transport::new(), mainstay_trust::Key::generate().unwrap());
+        let own = mainstay_trust::Credentials::newcomer(&key).unwrap();
+        transport.set_proofs(Proofs { own, trust: Arc::default() });
+        let _listening = transport.listen_for_a_while(free, Arc::new(Mute)).unwrap();
         let idle: Vec<TcpStream> =
             (0..PROOF_INBOUND_MAX).map(|_| TcpStream::connect(free).unwrap()).collect();
         let mut further = TcpStream::connect(free).unwrap();

@@ -2,6 +2,7 @@
 //! plane make a cluster, keep its state, elect, and fail over.
 
 mod access;
+mod identities;
 mod levels;
 mod nodes;
 mod support;
@@ -10,10 +11,12 @@ use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, DestinationsPage, EventsPage, NodePlace, NodeStatus,
-    ResourceCreate, ResourceView, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
+    ResourceCreate, ResourceView, ServiceApply, ServicePhase, ServiceView, Severity, StatusView, TokenCreate,
+    TokenMade,
 };
 use mainstay_client::Client;
-use mainstay_types::{Code, Role};
+use mainstay_trust::Token;
+use mainstay_types::{Code, Fingerprint, Role};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -52,13 +55,9 @@ fn three_nodes(net: u8) -> Vec<TestNode> {
     assert_eq!(view.leader.as_deref(), Some("n1"));
     for index in [1, 2] {
         let join = ClusterJoin {
-            peer: nodes[0].address(),
-            node: format!("n{}", index + 1),
             // The other node finds its own address.
             address: (index == 1).then(|| nodes[index].address()),
-            engine_address: None,
-            witness: false,
-            replace: false,
+            ..join_as(&nodes[0], &format!("n{}", index + 1), "", None)
         };
         let view: ClusterView = nodes[index].client().post("/v1/cluster/join", &join).unwrap();
         assert_eq!(view.nodes.len(), index + 1);
@@ -234,15 +233,12 @@ fn strangers_and_second_memberships_are_refused() {
     let code = |error: mainstay_client::ClientError| error.problem().code;
     let client = nodes[0].client();
     assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), Code::NotAMember);
-    let join = ClusterJoin {
-        peer: nodes[1].address(),
-        node: "n1".into(),
-        address: Some(nodes[0].address()),
-        engine_address: None,
-        witness: false,
-        replace: false,
-    };
-    assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), Code::NotAMember);
+    // The peer belongs to no cluster, so it cannot prove that it belongs to that of the token.
+    let join = join_as(&nodes[1], "n1", &nodes[0].address(), None);
+    assert_eq!(
+        code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()),
+        Code::PeerUnproven
+    );
     nodes.iter().for_each(|node| drop(init(node)));
     assert_eq!(
         code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()),
@@ -406,6 +402,13 @@ fn a_taken_port_costs_the_metrics_and_not_the_agent() {
     node.kill();
 }
 
+/// A token that `peer` makes for a node of this name; one of no cluster if it cannot.
+fn token_of(peer: &TestNode, name: &str) -> String {
+    let request = TokenCreate { node: name.into(), life_ms: 60_000 };
+    let made = peer.client().post::<_, TokenMade>("/v1/cluster/tokens", &request);
+    made.map_or_else(|_| Token::make(Fingerprint([7; 32])).unwrap().text().to_string(), |made| made.token)
+}
+
 fn join_as(peer: &TestNode, name: &str, address: &str, engine: Option<&str>) -> ClusterJoin {
     ClusterJoin {
         peer: peer.address(),
@@ -414,6 +417,7 @@ fn join_as(peer: &TestNode, name: &str, address: &str, engine: Option<&str>) -> 
         engine_address: engine.map(Into::into),
         witness: false,
         replace: false,
+        token: token_of(peer, name),
     }
 }
 
@@ -474,21 +478,28 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     }
 }
 
-/// Passes the first connection on to `peer`, and keeps the answer to itself. Closes all others.
-fn loses_answers(listener: TcpListener, peer: String) {
-    let mut is_first = true;
-    for stream in listener.incoming() {
+/// Passes the first connection on to `peer`, by which a node looks whom it asks. Passes the second
+/// one on until `is_done`, and keeps what comes then to itself. Closes all others.
+fn loses_answers(listener: TcpListener, peer: String, is_done: impl Fn() -> bool) {
+    for (number, stream) in listener.incoming().enumerate() {
         let Ok(mut stream) = stream else { continue };
-        if !std::mem::replace(&mut is_first, false) {
+        if number > 1 {
             continue;
         }
         let mut passed = TcpStream::connect(&peer).unwrap();
         let (mut asking, mut asked) = (stream.try_clone().unwrap(), passed.try_clone().unwrap());
-        std::thread::spawn(move || std::io::copy(&mut asking, &mut asked));
-        // The request has had its effect when there is an answer.
-        passed.read_exact(&mut [0]).unwrap();
-        stream.flush().unwrap();
-        stream.shutdown(std::net::Shutdown::Both).unwrap();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut asking, &mut asked);
+            asked.shutdown(std::net::Shutdown::Both)
+        });
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = passed.read(&mut bytes) {
+            if number == 1 && is_done() {
+                break;
+            }
+            stream.write_all(&bytes[..length]).unwrap();
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
@@ -503,15 +514,23 @@ fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() 
     let [first, second] = &nodes[..] else { panic!("two nodes") };
     init(first);
     let listener = TcpListener::bind("127.66.12.7:7400").unwrap();
-    let peer = first.address();
-    std::thread::spawn(move || loses_answers(listener, peer));
-    let lossy =
-        ClusterJoin { peer: "127.66.12.7:7400".into(), ..join_as(first, "n2", &second.address(), None) };
+    let (peer, client) = (first.address(), first.client());
+    let is_done = move || {
+        let view = client.get::<ClusterView>("/v1/cluster");
+        view.is_ok_and(|view| view.nodes.iter().any(|node| node.name == "n2"))
+    };
+    std::thread::spawn(move || loses_answers(listener, peer, is_done));
+    let token = token_of(first, "n2");
+    let lossy = ClusterJoin {
+        peer: "127.66.12.7:7400".into(),
+        token: token.clone(),
+        ..join_as(first, "n2", &second.address(), None)
+    };
     let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &lossy).unwrap_err();
     assert_eq!(error.problem().code, Code::AgentTransport, "{error}");
     let view: ClusterView = first.client().get("/v1/cluster").unwrap();
     assert!(view.nodes.iter().any(|node| node.name == "n2" && node.candidate), "{view:?}");
-    let join = join_as(first, "n2", &second.address(), None);
+    let join = ClusterJoin { token, ..join_as(first, "n2", &second.address(), None) };
     for repeated in [false, true] {
         let view: ClusterView = second.client().post("/v1/cluster/join", &join).unwrap();
         assert_eq!((view.nodes.len(), view.nodes.iter().all(|node| node.voter)), (2, true), "{repeated}");

@@ -14,6 +14,10 @@
 //! | `GET /v1/cluster/settings` | | `Vec<SettingView>` |
 //! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `GET /v1/cluster/backup` | | [`ClusterBackup`] |
+//! | `GET /v1/cluster/certificates` | | [`CertificatesView`] |
+//! | `GET /v1/cluster/tokens` | | `Vec<TokenView>` |
+//! | `POST /v1/cluster/tokens` | [`TokenCreate`] | [`TokenMade`] |
+//! | `DELETE /v1/cluster/tokens/{id}` | | [`Accepted`] |
 //! | `GET /v1/nodes` | | `Vec<NodeView>` |
 //! | `POST /v1/nodes/{name}/confirm-off` | | [`Accepted`] |
 //! | `GET /v1/nodes/{name}/removal` | | [`NodeRemoval`] |
@@ -127,8 +131,7 @@ pub struct ClusterInit {
     pub heartbeat_ms: Option<u64>,
 }
 
-/// Makes the asked agent a member of an existing cluster. Joining is not authenticated yet: the
-/// agents' network has to be trusted.
+/// Makes the asked agent a member of an existing cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClusterJoin {
     /// Address of the agent of any member.
@@ -146,6 +149,85 @@ pub struct ClusterJoin {
     /// The node of this name is dead, and this one takes its place.
     #[serde(default)]
     pub replace: bool,
+    /// The token that a member made for a node of this name. Secret.
+    pub token: String,
+}
+
+/// Longest life of a token, in milliseconds, and the one that a request has without a choice.
+const fn token_life_ms() -> u64 {
+    24 * 60 * 60 * 1000
+}
+
+/// Makes a token by which one machine may join under this name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TokenCreate {
+    /// Name of the node that is to join.
+    pub node: String,
+    /// Time for which it is good, at most 24 h.
+    #[serde(default = "token_life_ms")]
+    pub life_ms: u64,
+}
+
+/// A token that was made. It is shown in this answer and never again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TokenMade {
+    /// Public half, 16 hexadecimal digits.
+    pub id: String,
+    pub node: String,
+    /// The whole token. Secret.
+    pub token: String,
+    /// End, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// Address of the agent that made it.
+    pub peer: String,
+}
+
+/// State of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenStatus {
+    Open,
+    Used,
+    Revoked,
+    Ended,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TokenView {
+    /// Public half, 16 hexadecimal digits.
+    pub id: String,
+    pub node: String,
+    pub status: TokenStatus,
+    /// Wall clock, in milliseconds since 1970.
+    pub made_ms: u64,
+    pub until_ms: u64,
+}
+
+/// Certificates of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CertificatesView {
+    pub authorities: Vec<AuthorityView>,
+    pub nodes: Vec<CertificateView>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AuthorityView {
+    pub number: u32,
+    /// New certificates come from this authority.
+    pub issues: bool,
+    /// SHA-256 of its certificate.
+    pub fingerprint: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CertificateView {
+    pub node: String,
+    /// SHA-256 of the node's key.
+    pub key: String,
+    /// End of the certificate, in milliseconds since 1970. `None`: the node has none yet.
+    pub until_ms: Option<u64>,
+    /// Number of the authority that gave it.
+    pub authority: Option<u32>,
 }
 
 /// Age of an answer of an earlier release, which names none.

@@ -82,7 +82,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             Severity::Critical,
             "cluster".into(),
             "this node belongs to no cluster".into(),
-            "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE`".into(),
+            "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN`".into(),
         );
         return list;
     }
@@ -153,7 +153,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         let (what, remedy) = if voters.len() < 3 {
             (
                 format!("has {} voter(s): no failover is possible when one is lost", voters.len()),
-                "add nodes until there are three; one may be a witness without data (`mainstay cluster join --peer ADDRESS --as NODE --witness`)"
+                "add nodes until there are three; one may be a witness without data (`mainstay cluster join --peer ADDRESS --as NODE --token TOKEN --witness`)"
                     .into(),
             )
         } else {

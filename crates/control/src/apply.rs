@@ -4,6 +4,7 @@ use crate::actions::Unusable;
 use crate::facts::Fact;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
+use crate::identities::{Certificate, NewToken};
 use crate::members::{Newcomer, settling};
 use crate::origin::SnapshotOf;
 use crate::scrubs::Scrubs;
@@ -81,12 +82,20 @@ impl State {
             Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
-            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level } => {
-                let new = Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level };
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level, by } => {
+                let new = Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level, by };
                 self.admit_node(at_ms, new)
             }
             Command::NodeLevel { node, level } => self.node_level(at_ms, node, level),
             Command::RaiseLevel { level } => self.raise_level(at_ms, level),
+            Command::SetAuthority { authority } => self.set_authority(authority),
+            Command::GiveCertificate { node, key, fingerprint, authority, until_ms } => {
+                self.give_certificate(node, key, Certificate { fingerprint, authority, until_ms })
+            }
+            Command::CreateToken { id, hash, node, until_ms } => {
+                self.create_token(at_ms, id, NewToken { hash, node, until_ms })
+            }
+            Command::RevokeToken { id } => self.revoke_token(at_ms, id),
             Command::RemoveNode { node, lost } => self.remove_node(at_ms, node, &lost),
             Command::ReplaceNode { node, by } => self.replace_node(at_ms, node, by),
             Command::SetVote { node, votes } => self.set_vote(at_ms, node, votes),
@@ -216,7 +225,7 @@ impl State {
                 return refused(
                     Code::ClusterExists,
                     "the node is a member of a cluster",
-                    "use `mainstay cluster join --peer ADDRESS --as NODE`",
+                    "use `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN`",
                 );
             }
             None => {}

@@ -1,18 +1,20 @@
 //! The commands that change the replicated state, as entries of the control plane's log.
 //!
-//! Nodes of two builds may apply the same entry, and have to get the same state. So a new command, a
-//! new field and a changed effect need a feature level. `level.rs` has the rules, and
+//! Nodes of two builds may apply the same entry, and have to get the same state. So a new command,
+//! a new field and a changed effect need a feature level. `level.rs` has the rules, and
 //! `tests/shape.rs` fails for a part without a level.
 
 use crate::audit::{Asked, AuditResult};
+use crate::identities::{Admission, Authority};
 use crate::maintenance::Scope;
 use crate::origin::SnapshotOf;
 use crate::state::{Links, ResourceSpec, Settings};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Choices, Code, ConfigVersion, Epoch, Incarnation, Index, Instance, IssChange, Member, NodeId, Position,
-    ResourceId, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn, VolumeId,
+    Choices, Code, ConfigVersion, Epoch, Fingerprint, Incarnation, Index, Instance, IssChange, Member,
+    NodeId, Position, ResourceId, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn,
+    VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -20,7 +22,8 @@ use std::collections::BTreeSet;
 /// One entry of the control plane's log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Wall clock of the proposer in milliseconds since 1970, for display only.
+    /// Wall clock of the proposer in milliseconds since 1970. It is for display, and ends the life of
+    /// tokens.
     pub at_ms: u64,
     pub command: Command,
 }
@@ -99,6 +102,34 @@ pub enum Command {
         /// Feature level of its build.
         #[serde(default)]
         level: u32,
+        /// Token and key of the node. A cluster that has an authority lets no node in without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Admission>,
+    },
+    /// The cluster's authority; see `identities.rs`. Repeated it changes nothing.
+    SetAuthority {
+        authority: Authority,
+    },
+    /// The authority has given a node a certificate. `fingerprint` is that of the certificate,
+    /// `key` that of the node's key, which never changes.
+    GiveCertificate {
+        node: NodeId,
+        key: Fingerprint,
+        fingerprint: Fingerprint,
+        authority: u32,
+        /// End of the certificate, in milliseconds since 1970.
+        until_ms: u64,
+    },
+    /// Lets one node with this name join until `until_ms`, in milliseconds since 1970, by the
+    /// proposers' clocks.
+    CreateToken {
+        id: u64,
+        hash: Fingerprint,
+        node: String,
+        until_ms: u64,
+    },
+    RevokeToken {
+        id: u64,
     },
     /// Proposed by the leader: a node that joins has answered at its address with all entries in
     /// its log, and votes from now on.

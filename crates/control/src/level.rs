@@ -1,9 +1,9 @@
 //! Feature levels: what every node of a cluster understands.
 //!
 //! A build has one level, [`LEVEL`]. Each node tells the level of its build
-//! ([`Command::NodeLevel`]), and the cluster has a level of its own, [`State::level`]. New functions
-//! wait for the level of the cluster, so nodes of two builds can run side by side for as long as
-//! the operator likes.
+//! ([`Command::NodeLevel`]), and the cluster has a level of its own, [`State::level`]. New
+//! functions wait for the level of the cluster, so nodes of two builds can run side by side for as
+//! long as the operator likes.
 //!
 //! | level | what it brought |
 //! |---|---|
@@ -108,7 +108,13 @@ impl Command {
             // Without these two no level would ever rise. An agent proposes the first of them only
             // when every living node has said to it that it knows levels.
             | Self::NodeLevel { .. }
-            | Self::RaiseLevel { .. } => 0,
+            | Self::RaiseLevel { .. }
+            // A build that does not know these has no certificate, so it does not reach a cluster
+            // that has an authority.
+            | Self::SetAuthority { .. }
+            | Self::GiveCertificate { .. }
+            | Self::CreateToken { .. }
+            | Self::RevokeToken { .. } => 0,
         }
     }
 }

@@ -7,7 +7,8 @@
 //! - [`handover::Handover`] decides when the log's leader hands the lead to another voter.
 //! - [`actions::plan`] tells a node what to do next, and [`reconciler::Reconciler`] when and in
 //!   which order.
-//! - [`level`] says which functions all nodes know, so that builds of two releases can run together.
+//! - [`level`] says which functions all nodes know, so that builds of two releases can run
+//!   together.
 //! - [`constraints::decide`] says where services run that are tied to one another, and
 //!   [`explain::explain`] why a service runs where it does.
 //! - [`advice::advice`] says in words what is wrong and what to do about it.
@@ -34,6 +35,7 @@ mod grow;
 pub mod handover;
 mod history;
 pub mod hooks;
+pub mod identities;
 mod in_sync_set;
 pub mod labels;
 pub mod lease;

@@ -8,6 +8,7 @@
 //! - a node that cannot prove itself is withdrawn, and nothing is left of it.
 
 use crate::apply::NAME_REMEDY;
+use crate::identities::Admission;
 use crate::level::build_too_old;
 use crate::state::{Links, NODES_MAX, Node, Outcome, State, refused};
 use crate::votes::voters_wanted;
@@ -41,6 +42,8 @@ pub struct Newcomer {
     pub replace: bool,
     /// Feature level of its build; see `level.rs`.
     pub level: u32,
+    /// See `identities.rs`.
+    pub by: Option<Admission>,
 }
 
 fn bad(what: &str, text: &str, why: &str) -> Problem {
@@ -205,8 +208,8 @@ fn is_loopback(text: &str) -> bool {
 impl State {
     /// Why a node with this request cannot join, if that is known from the record.
     #[must_use]
-    pub fn cannot_admit(&self, new: &Newcomer) -> Option<Problem> {
-        self.check_newcomer(new).err()
+    pub fn cannot_admit(&self, at_ms: u64, new: &Newcomer) -> Option<Problem> {
+        self.check_newcomer(new).and_then(|()| self.check_admission(at_ms, new)).err()
     }
 
     fn check_newcomer(&self, new: &Newcomer) -> Result<(), Problem> {
@@ -307,11 +310,11 @@ impl State {
     /// Adds a node that receives the log and does not vote yet. Repeated with the same nonce it
     /// answers the same node.
     pub(crate) fn admit_node(&mut self, at_ms: u64, new: Newcomer) -> Outcome {
-        if let Err(refusal) = self.check_newcomer(&new) {
+        if let Some(refusal) = self.cannot_admit(at_ms, &new) {
             return Outcome::Refused(refusal);
         }
         let replaces = if new.replace { self.replaceable(&new.name).ok() } else { None };
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce, level, .. } = new;
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, level, by, .. } = new;
         let is_repeated = |node: &&mut Node| node.name == name && node.nonce == nonce;
         if let Some(node) = self.nodes.values_mut().find(is_repeated) {
             // An earlier attempt may have stated other addresses. The addresses of a voter are in
@@ -343,6 +346,9 @@ impl State {
             cordon: None,
         };
         self.nodes.insert(id, node);
+        if let Some(by) = by {
+            self.identities.admit(id, nonce, by);
+        }
         self.note(
             at_ms,
             Severity::Info,
@@ -412,6 +418,7 @@ impl State {
         }
         let (id, name) = (node.id, node.name.clone());
         self.nodes.remove(&id);
+        self.identities.withdraw(id, nonce);
         self.note(
             at_ms,
             Severity::Warning,
@@ -489,12 +496,13 @@ mod tests {
             nonce: 7,
             replace: false,
             level: 0,
+            by: None,
         }
     }
 
     fn admit(state: &mut State, new: &Newcomer) -> Outcome {
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level } = new.clone();
-        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level })
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce, replace, level, by } = new.clone();
+        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level, by })
     }
 
     #[test]
@@ -619,16 +627,16 @@ mod tests {
         assert_eq!(mapped.agent.to_string(), "10.0.0.1:7400");
         let state = alone("10.0.0.1:7400", "10.0.0.1:7401");
         let loopback = newcomer("b", "[::ffff:127.0.0.1]:7400", "[::ffff:127.0.0.1]:7401");
-        assert_eq!(state.cannot_admit(&loopback).map(|refusal| refusal.code), Some(Code::BadAddress));
+        assert_eq!(state.cannot_admit(0, &loopback).map(|refusal| refusal.code), Some(Code::BadAddress));
         let taken = newcomer("b", "[::ffff:10.0.0.1]:7400", "10.0.0.2:7401");
-        assert_eq!(state.cannot_admit(&taken).map(|refusal| refusal.code), Some(Code::AddressTaken));
+        assert_eq!(state.cannot_admit(0, &taken).map(|refusal| refusal.code), Some(Code::AddressTaken));
     }
 
     #[test]
     fn a_newcomer_states_no_address_of_a_member_and_none_that_others_cannot_reach() {
         let state = alone("10.0.0.1:7400", "10.0.0.1:7401");
         let code = |state: &State, agent: &str, engine: &str| {
-            state.cannot_admit(&newcomer("b", agent, engine)).map(|refusal| refusal.code)
+            state.cannot_admit(0, &newcomer("b", agent, engine)).map(|refusal| refusal.code)
         };
         assert_eq!(code(&state, "10.0.0.2:7400", "10.0.0.2:7401"), None);
         for (agent, engine) in [

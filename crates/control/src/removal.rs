@@ -263,6 +263,7 @@ impl State {
         self.nodes.remove(&id);
         self.unfit.remove(&id);
         self.fences.remove(&id);
+        self.identities.forget(id);
         if is_voter {
             self.voters_version += 1;
         }

@@ -6,13 +6,15 @@
 //! - epochs and versions never decrease; a promotion raises the epoch by exactly one (R5);
 //! - a change that names a version applies to exactly that version, or the answer is
 //!   [`Outcome::Conflict`];
-//! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
+//! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display, and ends the
+//!   life of tokens (`identities.rs`).
 
 use crate::audit::AuditLog;
 pub use crate::command::{Command, Entry};
 use crate::cordon::Cordon;
 use crate::facts::Fact;
 use crate::fencing::Fence;
+use crate::identities::Identities;
 use crate::maintenance::Maintenance;
 use crate::orders::{Restart, Stopped};
 use crate::origin::Origin;
@@ -85,6 +87,9 @@ pub struct State {
     /// Changes that were asked for; see `audit.rs`.
     #[serde(default, skip_serializing_if = "AuditLog::is_empty")]
     pub audit: AuditLog,
+    /// See `identities.rs`.
+    #[serde(default, skip_serializing_if = "Identities::is_empty")]
+    pub identities: Identities,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! Everything that commands and the replicated state consist of, each part with the feature level
 //! that brought it, in `shape.txt`.
 //!
-//! A part that is not in the list has no level. Two builds would disagree about it, and the nodes of
-//! one cluster would get different states. `MAINSTAY_BLESS=1` adds new parts with the level of this
-//! build. Think first: did a release of this level exist already? Then raise
+//! A part that is not in the list has no level. Two builds would disagree about it, and the nodes
+//! of one cluster would get different states. `MAINSTAY_BLESS=1` adds new parts with the level of
+//! this build. Think first: did a release of this level exist already? Then raise
 //! [`mainstay_control::level::LEVEL`], and let nothing use the part before the cluster has it.
 
 #![allow(clippy::disallowed_methods, reason = "the test reads the sources; the core does no I/O")]
@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Where the types are that commands and the state consist of.
+/// Directories with the types that commands and the state consist of.
 const SOURCES: [&str; 3] = ["src", "../ha/src", "../types/src"];
-/// What an entry of the log is, and what a snapshot holds.
+/// Types of an entry of the log and of the state in a snapshot.
 const ROOTS: [&str; 2] = ["Entry", "State"];
 
 /// A type of the sources: each part, with the names of types that it mentions.

@@ -6,7 +6,9 @@ use super::{cgroup, disk, down, logs, machine, network, node, program, sys, tool
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::output::{Output, Progress};
 use mainstay_agent::service::place::{needed, resolve};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView};
+use mainstay_api::rest::{
+    ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView, TokenCreate, TokenMade,
+};
 use mainstay_client::Client;
 use mainstay_types::size;
 use std::path::Path;
@@ -223,7 +225,21 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
         progress.show(&format!("making {name} a member"));
         within(&format!("the membership of {name}"), || {
             let address = format!("{}:{AGENT_PORT}", member.address);
-            let joined: Result<ClusterView, _> = if first.is_none() {
+            let joined: Result<ClusterView, _> = if let Some(first) = &first {
+                let life_ms = u64::try_from(STEP_WITHIN.as_millis() * 2).unwrap_or(u64::MAX);
+                let wanted = TokenCreate { node: name.clone(), life_ms };
+                let made: TokenMade = first.post("/v1/cluster/tokens", &wanted)?;
+                let request = ClusterJoin {
+                    peer: format!("{}:{AGENT_PORT}", lab.nodes[0].address),
+                    node: name.clone(),
+                    address: Some(address),
+                    engine_address: None,
+                    witness: member.witness,
+                    replace: false,
+                    token: made.token,
+                };
+                client.post("/v1/cluster/join", &request)
+            } else {
                 let request = ClusterInit {
                     name: lab.name.clone(),
                     node: name.clone(),
@@ -233,17 +249,6 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
                     heartbeat_ms: None,
                 };
                 client.post("/v1/cluster/init", &request)
-            } else {
-                let peer = format!("{}:{AGENT_PORT}", lab.nodes[0].address);
-                let request = ClusterJoin {
-                    peer,
-                    node: name.clone(),
-                    address: Some(address),
-                    engine_address: None,
-                    witness: member.witness,
-                    replace: false,
-                };
-                client.post("/v1/cluster/join", &request)
             };
             // A request whose answer got lost may have been carried out all the same.
             let member_now =

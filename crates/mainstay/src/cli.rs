@@ -206,7 +206,16 @@ pub enum ClusterCommand {
         /// another one, or has a new disk. The old one is refused from then on.
         #[arg(long)]
         replace: bool,
+        /// Token that `cluster token create NODE` made on a member. With `-` it is read from
+        /// standard input.
+        #[arg(long)]
+        token: String,
     },
+    /// Make, list and revoke tokens by which machines may join.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Show the certificates of the cluster and of its nodes, with their ends.
+    Certificates,
     /// Write the record of the cluster to a file: members, resources, services and settings, but no
     /// data of volumes.
     Backup {
@@ -254,6 +263,27 @@ pub enum ClusterCommand {
     Maintenance {
         #[command(flatten)]
         set: MaintenanceArgs,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Make a token by which one machine may join under a name, once. It is shown once.
+    Create {
+        /// Name of the node that is to join.
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Time for which the token is good, at most 24h.
+        #[arg(long, default_value = "24h", value_name = "TIME", value_parser = duration::parse_with_unit)]
+        ttl: u64,
+    },
+    /// List tokens by their public halves. Those that ended more than a day ago are left out.
+    List,
+    /// Make a token useless that no node has used.
+    Revoke {
+        /// Public half of the token, as `cluster token list` shows it.
+        #[arg(value_name = "ID")]
+        id: String,
     },
 }
 

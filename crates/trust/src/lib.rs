@@ -5,7 +5,7 @@
 //!   cluster and a node of it, and is for the key that the record has of that node. Names and
 //!   addresses decide nothing.
 //! - A certificate that has ended gives a known member access to one thing: a new certificate. One
-//!   that is not valid yet gives none.
+//!   that is not valid yet gives none. A node that has left may learn that.
 //! - Only TLS 1.3, and both ends prove their keys. There is no other way in and no fall-back.
 //! - The key of the authority leaves a process only sealed, and tokens are recorded as hashes. Keys
 //!   and secrets are wiped from memory and shown nowhere.

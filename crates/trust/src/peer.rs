@@ -56,6 +56,12 @@ pub enum Peer {
         key: PublicKey,
         until_s: u64,
     },
+    /// Has a certificate of this cluster, and the record has no such node: it has left. It may learn
+    /// that, and nothing else.
+    Left {
+        subject: Subject,
+        key: PublicKey,
+    },
     /// Has a key and belongs to no cluster yet.
     Newcomer {
         key: PublicKey,
@@ -107,14 +113,18 @@ impl Trust {
     /// Judges a node that connects to this one.
     ///
     /// # Errors
-    /// When it is neither a member nor a newcomer.
+    /// When it is neither a member, nor was one, nor is a newcomer.
     pub fn judge_client(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<Peer, Refusal> {
         if let Some(key) = newcomer_in(shown) {
             return Ok(Peer::Newcomer { key });
         }
         let cluster = self.cluster.ok_or(Refusal::OtherAuthority)?;
         let proven = prove(shown, &self.authorities, Part::Client, now)?;
-        self.judge_member(proven, cluster, now)
+        let (subject, key) = (proven.subject, proven.key);
+        match self.judge_member(proven, cluster, now) {
+            Err(Refusal::NoMember { .. }) => Ok(Peer::Left { subject, key }),
+            verdict => verdict,
+        }
     }
 
     /// Judges the node at the other end of a connection that this node opened.

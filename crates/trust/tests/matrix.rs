@@ -137,6 +137,10 @@ fn member_of(node: &Node) -> Option<Peer> {
     Some(Peer::Member { subject: Subject { cluster: CLUSTER, node: node.id }, key: node.key.public() })
 }
 
+fn left(node: &Node) -> Option<Peer> {
+    Some(Peer::Left { subject: Subject { cluster: CLUSTER, node: node.id }, key: node.key.public() })
+}
+
 #[test]
 fn two_members_meet_whatever_their_addresses() {
     let authority = Authority::make(CLUSTER, 1, NOW_MS).unwrap();
@@ -166,8 +170,9 @@ fn another_node_another_key_and_a_node_that_left_are_refused_by_both_ends() {
     let met = meet(&end(&both, thief), Expect::Node(A), &end(&both, a));
     assert_eq!((met.by_server.refusal(), met.is_open), (Some(Refusal::OtherKey { node: B }), false));
     let alone = trust(&[&authority], &[a]);
+    // A node that has left may ask why nobody talks to it.
     let met = meet(&end(&both, b), Expect::Node(A), &end(&alone, a));
-    assert_eq!((met.by_server.refusal(), met.is_open), (Some(Refusal::NoMember { node: B }), false));
+    assert_eq!((met.by_server.peer(), met.is_open), (left(b), true));
     let met = meet(&end(&alone, a), Expect::Node(B), &end(&both, b));
     assert_eq!((met.by_client.refusal(), met.is_open), (Some(Refusal::NoMember { node: B }), false));
 }
@@ -219,7 +224,7 @@ fn an_expired_certificate_of_a_known_member_reaches_renewal_only() {
     }
     // The record does not know the node, or there is none yet.
     let met = meet(&end(&both, b), Expect::Member, &end(&trust(&[&authority], &[a]), a));
-    assert_eq!((met.by_server.refusal(), met.is_open), (Some(Refusal::NoMember { node: B }), false));
+    assert_eq!((met.by_server.peer(), met.is_open), (left(b), true));
     let no_record = Arc::new(Trust { members: None, ..(*both).clone() });
     let met = meet(&end(&both, b), Expect::Member, &end(&no_record, a));
     assert_eq!((met.by_server.refusal(), met.is_open), (Some(Refusal::Expired { by_s: 3600 }), false));
@@ -280,7 +285,7 @@ fn a_clock_that_is_a_year_off_shuts_its_own_node_out_and_opens_nothing() {
     let alone = trust(&[&authority], &[a]);
     for at_ms in [ahead, behind] {
         let met = meet(&end(&both, b), Expect::Member, &End { trust: alone.clone(), node: a, at_ms });
-        assert!(met.by_server.refusal().is_some() && !met.is_open);
+        assert!(!matches!(met.by_server.peer(), Some(Peer::Member { .. } | Peer::Expired { .. })));
     }
 }
 

@@ -104,6 +104,7 @@ codes! {
     Attached "attached", page: Some("docs/attach.md#before-you-attach");
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     AuditUnwritten "audit-unwritten", status: 503, exit: exit::UNREACHABLE, page: Some("docs/access.md#the-audit-log");
+    AuthorityExists "authority-exists", page: Some("docs/identities.md");
     BadAddress "bad-address", page: Some("docs/cluster.md#addresses");
     BadBackup "bad-backup", page: Some("docs/nodes.md#backup-of-the-record");
     BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md#configuration");
@@ -121,6 +122,8 @@ codes! {
     BadServiceFile "bad-service-file", page: Some("docs/service-file.md");
     BadSettings "bad-settings", page: Some("docs/settings.md#all-settings");
     BadSize "bad-size", page: Some("docs/volumes.md#limits");
+    BadToken "bad-token", exit: exit::USAGE, page: Some("docs/identities.md#tokens");
+    BadTokenLife "bad-token-life", exit: exit::USAGE, page: Some("docs/identities.md#tokens");
     BadWait "bad-wait", page: Some("docs/attach.md");
     BeingCloned "being-cloned", page: Some("docs/snapshots.md#a-resource-made-from-a-snapshot");
     BeingDeleted "being-deleted", page: Some("docs/services.md#moves-and-deletion");
@@ -136,6 +139,8 @@ codes! {
     BenchTarget "bench-target";
     BuildTooOld "build-too-old", page: Some("docs/upgrade.md#feature-levels");
     Busy "busy";
+    CertificateLost "certificate-lost", exit: exit::STATE_LOST, page: Some("docs/identities.md#files");
+    CertificateRefused "certificate-refused", page: Some("docs/identities.md#certificates");
     Changed "changed";
     Clone "clone", page: Some("docs/snapshots.md#clone-files-to-try-something-on");
     ClusterExists "cluster-exists";
@@ -273,6 +278,7 @@ codes! {
     Output "output";
     PathInUse "path-in-use", page: Some("docs/services.md#the-mount");
     PeerAnswer "peer-answer";
+    PeerUnproven "peer-unproven", page: Some("docs/identities.md");
     PoolFiles "pool-files", page: Some("docs/replica-directories.md#what-to-do-first");
     PoolTooSmall "pool-too-small", page: Some("docs/volumes.md#space");
     Recover "recover", page: Some("docs/replica-directories.md#what-to-do-first");
@@ -298,6 +304,7 @@ codes! {
     SilencerEnded "silencer-ended";
     Size "size";
     StateLost "state-lost", exit: exit::STATE_LOST, page: Some("docs/lost-state.md");
+    TokenRefused "token-refused", page: Some("docs/identities.md#tokens");
     TooFewNodes "too-few-nodes";
     TooFewReplicas "too-few-replicas", page: Some("docs/replicas.md#replicas-come-and-go");
     TooMany "too-many", page: Some("docs/snapshots.md#limits");
@@ -305,11 +312,13 @@ codes! {
     TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md#limits");
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
+    TooManyTokens "too-many-tokens", page: Some("docs/identities.md#tokens");
     UnknownNode "unknown-node", status: 404;
     UnknownProcess "unknown-process", page: Some("docs/services.md#daily-verbs");
     UnknownResource "unknown-resource", status: 404;
     UnknownService "unknown-service", status: 404;
     UnknownSnapshot "unknown-snapshot", page: Some("docs/snapshots.md");
+    UnknownToken "unknown-token", page: Some("docs/identities.md#tokens");
     UnknownVolume "unknown-volume", page: Some("docs/volumes.md");
     Unreachable "unreachable";
     UsersUnknown "users-unknown";
@@ -425,6 +434,8 @@ mod tests {
                     "bad-configuration",
                     "bad-directory",
                     "bad-router",
+                    "bad-token",
+                    "bad-token-life",
                     "bench-size",
                     "lab-cut",
                     "lab-disk-small",
@@ -449,7 +460,7 @@ mod tests {
                     "wait-over",
                 ],
             ),
-            (exit::STATE_LOST, &["node-removed", "state-lost"]),
+            (exit::STATE_LOST, &["certificate-lost", "node-removed", "state-lost"]),
         ] {
             assert_eq!(of(&|code| code.exit() == exit), codes.iter().copied().collect(), "{exit}");
         }

@@ -39,14 +39,7 @@ impl FromStr for Fingerprint {
     type Err = NoFingerprint;
 
     fn from_str(text: &str) -> Result<Self, NoFingerprint> {
-        if text.len() != FINGERPRINT_BYTES * 2 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(NoFingerprint);
-        }
-        let mut bytes = [0; FINGERPRINT_BYTES];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).map_err(|_| NoFingerprint)?;
-        }
-        Ok(Self(bytes))
+        bytes_of(text).and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(NoFingerprint)
     }
 }
 
@@ -60,6 +53,38 @@ impl<'de> Deserialize<'de> for Fingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
+}
+
+/// Bytes that are written as hexadecimal digits: a certificate, or something sealed.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct HexBytes(pub Vec<u8>);
+
+impl fmt::Debug for HexBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for HexBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&digits)
+    }
+}
+
+impl<'de> Deserialize<'de> for HexBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        let bytes =
+            bytes_of(&digits).ok_or_else(|| serde::de::Error::custom("hexadecimal digits are expected"))?;
+        Ok(Self(bytes))
+    }
+}
+
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let is_whole = digits.len().is_multiple_of(2) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_whole.then_some(())?;
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
 }
 
 #[cfg(test)]
@@ -77,6 +102,15 @@ mod tests {
             ["", &text[1..], &format!("{text}0"), &text.replace('8', "g"), &"é".repeat(32), &"+f".repeat(32)]
         {
             assert_eq!(bad.parse::<Fingerprint>(), Err(NoFingerprint), "{bad}");
+        }
+    }
+    #[test]
+    fn bytes_are_read_as_they_were_written() {
+        let bytes = HexBytes((0..=255).collect());
+        let json = serde_json::to_string(&bytes).unwrap();
+        assert_eq!((json.len(), serde_json::from_str::<HexBytes>(&json).unwrap()), (514, bytes));
+        for bad in ["\"0\"", "\"0g\"", "\"é\"", "\"+1\"", "7"] {
+            assert!(serde_json::from_str::<HexBytes>(bad).is_err(), "{bad}");
         }
     }
 }

@@ -50,6 +50,10 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AuditEnded { .. }
         | Command::MaintenanceCounted { .. }
         | Command::AdmitNode { .. }
+        | Command::SetAuthority { .. }
+        | Command::GiveCertificate { .. }
+        | Command::CreateToken { .. }
+        | Command::RevokeToken { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
         | Command::SetVote { .. }
@@ -107,6 +111,7 @@ pub fn without_events(state: &State) -> State {
         fences: state.fences.clone(),
         removed: state.removed.clone(),
         audit: state.audit.clone(),
+        identities: state.identities.clone(),
     }
 }
 

@@ -58,6 +58,10 @@ impl World {
             | Command::AuditBegun { .. }
             | Command::AuditEnded { .. }
             | Command::AdmitNode { .. }
+            | Command::SetAuthority { .. }
+            | Command::GiveCertificate { .. }
+            | Command::CreateToken { .. }
+            | Command::RevokeToken { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }
             | Command::RemoveNode { .. }

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, LIMIT};
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::{NodeStatus, NodeView};
+use mainstay_api::rest::{NodeStatus, NodeView, TokenMade};
 use mainstay_tests::lab::Lab;
 use mainstay_tests::wait_for;
 
@@ -62,7 +62,9 @@ fn replaced(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     let (binary, peer) = (lab.binary().to_string_lossy().into_owned(), lab.address(&primary)?);
-    let join = [&*binary, "cluster", "join", "--peer", &peer, "--as", lost, "--replace"];
+    let made: TokenMade = lab.cli_json(&["cluster", "token", "create", lost])?;
+    let join =
+        [&*binary, "cluster", "join", "--peer", &peer, "--as", lost, "--replace", "--token", &made.token];
     wait_for("the new node", LIMIT, || lab.exec(SPARE, &join).map(drop))?;
     lab.wait_in_sync(RESOURCE, LIMIT)?;
     let address = lab.address(SPARE)?;

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, DB, LIMIT};
 use crate::failover::lose_primary;
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::NodeStatus;
+use mainstay_api::rest::{NodeStatus, TokenMade};
 use mainstay_tests::lab::CLIENT;
 use mainstay_tests::ledger::{Note, longest_gap_us};
 use mainstay_tests::metrics::Scrape;
@@ -188,7 +188,9 @@ fn a_second_witness_joins_a_running_cluster(cluster: &Cluster) -> Result<()> {
         ensure!(std::fs::exists(&socket)?, "{socket} is not there");
         Ok(())
     })?;
-    let join = ["cluster", "join", "--peer", &lab.address(HOLDERS[0])?, "--as", NAME, "--witness"];
+    let made: TokenMade = lab.cli_json(&["cluster", "token", "create", NAME])?;
+    let peer = lab.address(HOLDERS[0])?;
+    let join = ["cluster", "join", "--peer", &peer, "--as", NAME, "--witness", "--token", &made.token];
     let joined = command::output(
         &mut lab.command(&[&["--socket", &socket][..], &join].concat()),
         Duration::from_secs(60),

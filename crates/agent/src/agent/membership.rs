@@ -1,32 +1,40 @@
 //! How this node becomes a member of a cluster, and lets others become one (R29).
 //!
 //! Guarantees
+//! - A node joins by a token. It sends nothing to a peer that does not prove, by the authority that
+//!   the token names, that it belongs to the cluster.
 //! - A node is let in only after a member has found it at each address that it states. It votes
 //!   only after it has received the state of the cluster there.
 //! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
 //! - An agent does not start as a node if another machine is heard as that node. Nor does it start
 //!   as a node that is recorded at an address where the agent does not find itself.
 
+use super::address_proof::{Looked, Proof, prove};
+use super::certificates::{Founded, first_number, found, problem_of, proofs_of};
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT, removed};
 use crate::clock::wall_ms;
 use crate::error::{AgentError, OTHER_RELEASE, settle};
 use crate::identity::{Identity, LogMark, number_of, write_durable};
 use crate::level;
 use crate::member::{Member, has_joined, log_path, suspects_path};
-use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, random_u64};
+use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Secret, random_u64};
 use crate::own_state::recorded;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
 use crate::service::vip::own_addresses;
 use crate::threads::{lock, read, write};
-use crate::transport::{Listening, TransportError, call, local_address, silence_of};
+use crate::transport::{Listening, Proofs, TransportError, local_address, silence_of};
+use crate::trust::Membership;
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView};
 use mainstay_control::State;
+use mainstay_control::identities::Admission;
 use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical, is_recorded_here};
 use mainstay_control::state::{Command, Entry, Outcome, Settings};
+use mainstay_trust::peer::authority_in;
+use mainstay_trust::{CertificateDer, Expect, Peer, PublicKey, SealKey, Token, Trust, Zeroizing};
 use mainstay_types::Problem;
-use mainstay_types::{Code, NodeId};
+use mainstay_types::{Code, HexBytes, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
@@ -52,8 +60,6 @@ const _: () = assert!(
 const WITHDRAWN_MAX: usize = 256;
 /// How long a member may take to see that a joiner is where it says.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
-/// How often a joiner is looked for at its address.
-const PROOF_ATTEMPTS: usize = 3;
 /// How long an agent waits for another process with its identity to end, beyond the silence after
 /// which one whose power was cut does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
@@ -119,14 +125,21 @@ impl Agent {
                 _ => {}
             }
         }
-        // Both change nothing on a level of 0.
+        // Those of levels change nothing on a level of 0.
         let level = level::own();
-        for command in [Command::NodeLevel { node, level }, Command::RaiseLevel { level }] {
-            state.apply(Entry { at_ms: wall_ms(), command });
+        let levels = [Command::NodeLevel { node, level }, Command::RaiseLevel { level }];
+        let key = lock(&self.trust).key.public();
+        let Founded { authority, membership, given } =
+            found(cluster, first_number(), node, &key).map_err(|error| problem_of(&error))?;
+        for command in levels.into_iter().chain([Command::SetAuthority { authority }, given]) {
+            if let Outcome::Refused(refused) = state.apply(Entry { at_ms: wall_ms(), command }) {
+                return Err(refused);
+            }
         }
         let proof = Proof::begin(self, nonce);
         drop(self.show_engine(addresses.engine)?);
-        prove(addresses.agent, None, nonce, ("the agent", FIRST_REMEDY))?;
+        let looked = Looked { expect: Expect::Newcomer(key.fingerprint()), nonce };
+        prove(&self.transport, addresses.agent, looked, ("the agent", FIRST_REMEDY))?;
         drop(proof);
         let identity = Identity {
             cluster,
@@ -145,6 +158,7 @@ impl Agent {
             let mut store = RaftStore::open(&log_path(&self.options.state_dir))?;
             store.bootstrap(u64::from(node.0), Machine::new(state).encode()?)?;
             drop(store);
+            self.keep_membership(membership, cluster)?;
             self.save_identity(&identity)?;
             self.start_member(identity)
         };
@@ -192,6 +206,11 @@ impl Agent {
         }
         self.refuse_members()?;
         refuse_late(asked_at)?;
+        let token = Token::read(&request.token).map_err(|bad| {
+            let remedy =
+                "Copy the whole token, or make a new one on a member: `mainstay cluster token create NODE`.";
+            Problem::new(Code::BadToken, format!("this is no token: {bad}"), remedy)
+        })?;
         let address = match &request.address {
             Some(address) => address.clone(),
             None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).problem())?,
@@ -199,6 +218,8 @@ impl Agent {
         let addresses = Addresses::read(&address, request.engine_address.as_deref())?;
         let engine = if request.witness { None } else { Some(self.show_engine(addresses.engine)?) };
         let ask_until = asked_at + ASK_WITHIN;
+        let peer = ClusterPeer { address: &request.peer, expect: Expect::Authority(token.authority()) };
+        self.meet_cluster(peer)?;
         let ask = || -> Result<(JoinTicket, u64), Problem> {
             let (nonce, is_new) = self.join_nonce().map_err(|error| error.problem())?;
             let _proof = Proof::begin(self, nonce);
@@ -210,8 +231,9 @@ impl Agent {
                 nonce,
                 replace: request.replace,
                 level: level::own(),
+                token: Secret(token.text()),
             });
-            let error = match self.ask_to_join(&request.peer, &question, ask_until) {
+            let error = match self.ask_to_join(peer, &question, ask_until) {
                 Ok(ticket) => return Ok((ticket, nonce)),
                 Err(error) => error,
             };
@@ -219,7 +241,7 @@ impl Agent {
             // number is then kept until it is known that nothing came of the request.
             let is_lost = error.code == Code::AgentTransport || error.code == Code::ResultUnknown;
             let nothing_came = if is_lost || !is_new {
-                matches!(self.withdraw(&request.peer, nonce), Withdrawal::Done)
+                matches!(self.withdraw(peer, nonce), Withdrawal::Done)
             } else {
                 true
             };
@@ -229,23 +251,39 @@ impl Agent {
         let asked = match ask() {
             // The node took the request back in an earlier attempt; a new request has another
             // number.
-            Err(error) if error.code == Code::JoinWithdrawn => ask(),
+            Err(error) if error.code == Code::JoinWithdrawn => {
+                self.meet_cluster(peer)?;
+                ask()
+            }
             asked => asked,
         };
         drop(engine);
         let (ticket, nonce) = asked?;
-        let JoinTicket { cluster, cluster_name, node, era, members } = ticket;
+        let JoinTicket { cluster, cluster_name, node, era, members, certified, seal } = ticket;
         let (name, first_members) = (request.node.clone(), members.clone());
         let log = LogMark::Awaited;
         let removed = None;
         let identity = Identity { cluster, cluster_name, node, name, first_members, log, era, removed };
         let begin = || -> Result<Arc<Member>, AgentError> {
             self.clear_leftovers()?;
+            let seal = Zeroizing::new(seal.0);
+            let seal = SealKey::read(&seal).map_err(|error| AgentError::Fatal(error.to_string()))?;
+            let membership = Membership {
+                certificate: CertificateDer::from(certified.certificate.0),
+                until_ms: certified.until_ms,
+                authorities: certified
+                    .authorities
+                    .into_iter()
+                    .map(|der| CertificateDer::from(der.0))
+                    .collect(),
+                seal,
+            };
+            self.keep_membership(membership, cluster)?;
             self.save_identity(&identity)?;
             self.start_member(identity.clone())
         };
         let member = begin().map_err(|error| {
-            let withdrawn = self.withdraw(&request.peer, nonce);
+            let withdrawn = self.withdraw(peer, nonce);
             self.forget_membership(matches!(withdrawn, Withdrawal::Done));
             error.problem()
         })?;
@@ -254,7 +292,7 @@ impl Agent {
         if self.wait_for(&member, left(deadline - WITHDRAW_WITHIN), is_member) {
             return Ok(self.cluster_view(&member));
         }
-        match self.withdraw(&request.peer, nonce) {
+        match self.withdraw(peer, nonce) {
             Withdrawal::Done => {
                 let unreachable = unreachable(&members);
                 self.forget_membership(true);
@@ -285,8 +323,7 @@ impl Agent {
             return None;
         }
         // A peer that does not answer now may be a member.
-        let own = member.transport.identity();
-        let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT);
+        let answer = member.transport.call(&request.peer, Expect::Member, &Call::AmI, ASK_TIMEOUT);
         (!matches!(answer, Ok(CallReply::Error(_)))).then_some(member)
     }
 
@@ -311,8 +348,7 @@ impl Agent {
         if !same {
             return None;
         }
-        let own = member.transport.identity();
-        let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT).ok()?;
+        let answer = member.transport.call(&request.peer, Expect::Member, &Call::AmI, ASK_TIMEOUT).ok()?;
         let joined = member.log.view().state.nodes.get(&identity.node).is_some_and(|node| !node.candidate);
         (joined && matches!(answer, CallReply::Other { .. })).then(|| self.cluster_view(&member))
     }
@@ -326,13 +362,58 @@ impl Agent {
         })
     }
 
-    fn ask_to_join(&self, peer: &str, question: &Call, deadline: Instant) -> Result<JoinTicket, Problem> {
+    /// Sees that the peer belongs to the cluster of the token, before anything is sent to it, and
+    /// believes the members of that cluster from now on.
+    fn meet_cluster(&self, peer: ClusterPeer<'_>) -> Result<(), Problem> {
+        let answer = self
+            .transport
+            .call_as(None, peer.address, peer.expect, &Call::WhoJoins, PROPOSE_TIMEOUT)
+            .map_err(|error| AgentError::from(error).problem())?;
+        let (Some(Peer::Member { subject, .. }), Expect::Authority(fingerprint)) = (answer.peer, peer.expect)
+        else {
+            return Err(Problem::new(Code::PeerAnswer, "the peer is no member of a cluster", OTHER_RELEASE));
+        };
+        let authorities = authority_in(&answer.chain, fingerprint).into_iter().collect();
+        let trust = Trust { cluster: Some(subject.cluster), authorities, members: None };
+        self.transport.change_proofs(|proofs| proofs.trust = Arc::new(trust));
+        Ok(())
+    }
+
+    /// Keeps the certificate of this node, and shows it from now on.
+    fn keep_membership(&self, membership: Membership, cluster: u64) -> Result<(), AgentError> {
+        let mut own = lock(&self.trust);
+        own.membership = Some(membership);
+        let proofs = proofs_of(&own, Some(cluster))?;
+        own.save()?;
+        self.transport.set_proofs(proofs);
+        Ok(())
+    }
+
+    /// Shows and believes what a node of no cluster does. The key stays.
+    fn forget_certificate(&self) -> Result<(), AgentError> {
+        let mut own = lock(&self.trust);
+        if own.membership.take().is_some() {
+            own.save()?;
+        }
+        let proofs = proofs_of(&own, None)?;
+        self.transport.set_proofs(Proofs { trust: Arc::default(), ..proofs });
+        Ok(())
+    }
+
+    fn ask_to_join(
+        &self,
+        peer: ClusterPeer<'_>,
+        question: &Call,
+        deadline: Instant,
+    ) -> Result<JoinTicket, Problem> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let patience = left.clamp(ASK_TIMEOUT, PROPOSE_TIMEOUT + PROOF_TIMEOUT);
-            let reply =
-                call(peer, None, question, patience).map_err(|error| AgentError::from(error).problem())?;
-            match reply {
+            let reply = self
+                .transport
+                .call_as(None, peer.address, peer.expect, question, patience)
+                .map_err(|error| AgentError::from(error).problem())?;
+            match reply.reply {
                 CallReply::Joined(ticket) => return Ok(ticket),
                 CallReply::Error(error)
                     if error.code == Code::MembershipSettling && Instant::now() < deadline =>
@@ -352,8 +433,10 @@ impl Agent {
     }
 
     /// Takes the request to join back.
-    fn withdraw(&self, peer: &str, nonce: u64) -> Withdrawal {
-        match call(peer, None, &Call::Withdraw { nonce }, WITHDRAW_WITHIN) {
+    fn withdraw(&self, peer: ClusterPeer<'_>, nonce: u64) -> Withdrawal {
+        let question = Call::Withdraw { nonce };
+        let answer = self.transport.call_as(None, peer.address, peer.expect, &question, WITHDRAW_WITHIN);
+        match answer.map(|answer| answer.reply) {
             Ok(CallReply::Withdrawn) => Withdrawal::Done,
             Ok(CallReply::Error(error)) if error.code == Code::AlreadyVotes => Withdrawal::Votes,
             _ => Withdrawal::Unknown,
@@ -370,6 +453,10 @@ impl Agent {
         }
         self.transport.clear_identity();
         let identity = Identity::remove(&self.options.state_dir);
+        // After the identity: a member without its certificate does not run.
+        if let Err(error) = self.forget_certificate() {
+            tracing::error!(%error, "cannot remove what a failed attempt to become a member has left");
+        }
         let nonce = if nothing_came { remove_file(&self.options.state_dir.join(JOIN_NONCE)) } else { Ok(()) };
         if let Err(error) = self.clear_leftovers() {
             tracing::error!(%error, "cannot remove what a failed attempt to become a member has left");
@@ -461,7 +548,8 @@ impl Agent {
         loop {
             // If the kernel does not tell, nothing is known against this machine.
             let is_here = own_addresses().map_or(true, |own| is_recorded_here(recorded, &own, &self.listens));
-            let reply = (!is_here).then(|| call(recorded, None, &Call::WhoJoins, ASK_TIMEOUT));
+            let ask = || self.transport.call_as(None, recorded, Expect::Member, &Call::WhoJoins, ASK_TIMEOUT);
+            let reply = (!is_here).then(|| ask().map(|answer| answer.reply));
             // The cluster may have recorded another address while this node was off.
             if reply.is_some() {
                 let words = self.transport.ask_about((number, identity.node), &agents);
@@ -539,26 +627,33 @@ impl Agent {
 
     /// A node wants to join. It is let in when it has been found at the addresses that it states
     /// (R29).
-    pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, Problem> {
+    pub(super) fn admit(&self, request: JoinRequest, key: &PublicKey) -> Result<JoinTicket, Problem> {
         let member = self.member()?;
-        let JoinRequest { node, agent_address, engine_address, witness, nonce, replace, level } = request;
+        let JoinRequest { node, agent_address, engine_address, witness, nonce, replace, level, token } =
+            request;
         let (agent_addr, engine_addr) = (agent_address, engine_address);
-        let new = Newcomer { name: node, agent_addr, engine_addr, witness, nonce, replace, level };
+        let token = Token::read(&token.0).map_err(|bad| {
+            let remedy = "Make a new one on a member: `mainstay cluster token create NODE`.";
+            Problem::new(Code::TokenRefused, format!("the node that joins gave no token: {bad}"), remedy)
+        })?;
+        let by = Some(Admission { token: token.id(), hash: token.hash(), key: key.fingerprint() });
+        let new = Newcomer { name: node, agent_addr, engine_addr, witness, nonce, replace, level, by };
         let state = member.log.view().state;
-        if let Some(refused) = state.cannot_admit(&new) {
+        if let Some(refused) = state.cannot_admit(wall_ms(), &new) {
             return Err(refused);
         }
         let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
-        let identity = member.transport.identity();
-        prove(agent, identity, nonce, ("the agent", JOINER_REMEDY))?;
+        let looked = Looked { expect: Expect::Newcomer(key.fingerprint()), nonce };
+        prove(&member.transport, agent, looked, ("the agent", JOINER_REMEDY))?;
         if !witness {
-            prove(engine, identity, nonce, ("the engine", JOINER_REMEDY))?;
+            prove(&member.transport, engine, looked, ("the engine", JOINER_REMEDY))?;
         }
-        let Newcomer { name, witness, nonce, replace, .. } = new;
+        let Newcomer { name, witness, nonce, replace, by, .. } = new;
         let (agent_addr, engine_addr) = (agent.to_string(), engine.to_string());
         // Nodes that know no levels would not keep it.
         let level = if state.knows_levels() { level } else { 0 };
-        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level };
+        let command =
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level, by };
         // A request that was taken back while its addresses were looked at is not recorded
         // afterwards.
         let withdrawn = lock(&self.withdrawn);
@@ -569,26 +664,26 @@ impl Agent {
                 "Run the command again.",
             ));
         }
-        match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
-            Outcome::NodeAdded { node, .. } => Ok(JoinTicket {
-                cluster: member.identity.cluster,
-                cluster_name: member.identity.cluster_name.clone(),
-                node,
-                era: member.log.view().state.cluster.as_ref().map_or(0, |cluster| cluster.era),
-                members: member
-                    .log
-                    .view()
-                    .state
-                    .nodes
-                    .values()
-                    .filter(|known| known.id != node)
-                    .map(|known| (known.id, known.agent_addr.clone()))
-                    .collect(),
-            }),
+        let node = match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
+            Outcome::NodeAdded { node, .. } => node,
             other => {
-                Err(Problem::new(Code::PeerAnswer, format!("the cluster answered {other:?}"), OTHER_RELEASE))
+                let message = format!("the cluster answered {other:?}");
+                return Err(Problem::new(Code::PeerAnswer, message, OTHER_RELEASE));
             }
-        }
+        };
+        let (_, certified, entry) = self.issue(&member, node, key)?;
+        member.log.submit(entry);
+        let view = member.log.view();
+        let others = view.state.nodes.values().filter(|known| known.id != node);
+        Ok(JoinTicket {
+            cluster: member.identity.cluster,
+            cluster_name: member.identity.cluster_name.clone(),
+            node,
+            era: view.state.cluster.as_ref().map_or(0, |cluster| cluster.era),
+            members: others.map(|known| (known.id, known.agent_addr.clone())).collect(),
+            certified,
+            seal: HexBytes(self.seal()?.bytes().to_vec()),
+        })
     }
 
     /// A node that wanted to join here takes that back.
@@ -667,22 +762,6 @@ fn unfinished() -> Problem {
     )
 }
 
-/// Answers [`Call::WhoJoins`] while a node becomes a member.
-struct Proof<'a>(&'a Agent);
-
-impl<'a> Proof<'a> {
-    fn begin(agent: &'a Agent, nonce: u64) -> Self {
-        *lock(&agent.nonce) = Some(nonce);
-        Self(agent)
-    }
-}
-
-impl Drop for Proof<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.nonce) = None;
-    }
-}
-
 /// Outcome of taking a request to join back.
 enum Withdrawal {
     Done,
@@ -691,34 +770,11 @@ enum Withdrawal {
     Unknown,
 }
 
-/// Sees that the node that joins with this nonce is found at an address that it states as that of
-/// `program`.
-fn prove(
-    address: SocketAddr,
-    identity: Option<(u64, NodeId)>,
-    nonce: u64,
-    (program, remedy): (&str, &str),
-) -> Result<(), Problem> {
-    let mut attempts = PROOF_ATTEMPTS;
-    loop {
-        attempts -= 1;
-        match call(&address.to_string(), identity, &Call::WhoJoins, ASK_TIMEOUT) {
-            Ok(CallReply::Joins { nonce: found }) if found == nonce => return Ok(()),
-            Ok(_) => {
-                let message =
-                    format!("another node answers at {address}, which was given as the address of {program}");
-                return Err(Problem::new(Code::AddressElsewhere, message, remedy));
-            }
-            Err(_) if attempts > 0 => {}
-            Err(error) => {
-                let why = chain(&error);
-                let message = format!(
-                    "{address}, which was given as the address of {program}, cannot be reached: {why}"
-                );
-                return Err(Problem::new(Code::AddressUnreachable, message, remedy));
-            }
-        }
-    }
+/// The member by which a node joins, and what it has to prove.
+#[derive(Clone, Copy)]
+struct ClusterPeer<'a> {
+    address: &'a str,
+    expect: Expect,
 }
 
 /// Which of these agents cannot be reached, in words.
@@ -729,15 +785,6 @@ fn unreachable(members: &BTreeMap<NodeId, String>) -> String {
         return "this node reaches all members, so check the network from them to this node".to_owned();
     }
     format!("it cannot reach the members at {}", lost.join(", "))
-}
-
-/// The innermost cause of an error, which says most.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }
 
 fn remove_file(path: &Path) -> io::Result<()> {

@@ -25,7 +25,7 @@ use std::time::Instant;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// Fields whose values may be secrets, or texts of any length: the audit log says that they are
 /// there.
-const LEFT_OUT: [&str; 5] = ["env", "environment", "password", "content", "state"];
+const LEFT_OUT: [&str; 6] = ["env", "environment", "password", "token", "content", "state"];
 /// Field with a service file, which may contain secrets in its environment. The log has the name of
 /// the service.
 const SERVICE_FILE: &str = "toml";
@@ -203,8 +203,7 @@ mod tests {
 
     #[test]
     fn values_that_may_be_secrets_are_left_out_at_any_depth() {
-        let body =
-            r#"{"name":"db","process":[{"env":{"PASSWORD":"hunter2"},"command":["a"]}],"password":"x"}"#;
+        let body = r#"{"name":"db","process":[{"env":{"PASSWORD":"hunter2"},"command":["a"]}],"password":"x","token":"hunter2"}"#;
         let text = without_secrets(&Bytes::from(body));
         assert!(!text.contains("hunter2") && !text.contains("\"x\""), "{text}");
         assert!(text.contains("\"command\":[\"a\"]") && text.contains(OMITTED), "{text}");

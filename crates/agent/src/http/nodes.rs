@@ -7,7 +7,6 @@ use crate::error::settle;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::recovery;
-use crate::transport::call;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
     Accepted, BACKUP_FORMAT, ClusterBackup, EngineSuccessor, NodeAddress, NodeRemoval, NodeRemove,
@@ -15,6 +14,7 @@ use mainstay_api::rest::{
 };
 use mainstay_control::members::Addresses;
 use mainstay_control::state::Command;
+use mainstay_trust::Expect;
 use mainstay_types::{Code, NodeId, Problem, ResourceId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const PART_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Proposes a change of members, and again while the last one settles.
-fn propose(agent: &Arc<Agent>, command: &Command, message: String) -> Result<Accepted, Problem> {
+pub(super) fn propose(agent: &Arc<Agent>, command: &Command, message: String) -> Result<Accepted, Problem> {
     let member = agent.member()?;
     let deadline = Instant::now() + SETTLE_WITHIN;
     loop {
@@ -150,7 +150,7 @@ pub(super) async fn set_address(
         let addresses = Addresses::read(&request.address, request.engine_address.as_deref())?;
         let (agent_addr, engine_addr) = (addresses.agent.to_string(), addresses.engine.to_string());
         if !request.unseen {
-            let reply = call(&agent_addr, member.transport.identity(), &Call::Who, ANSWER_WITHIN);
+            let reply = member.transport.call(&agent_addr, Expect::Node(node), &Call::Who, ANSWER_WITHIN);
             if !matches!(reply, Ok(CallReply::Is { node: found }) if found == node) {
                 return Err(Problem::new(
                     Code::AddressUnreachable,

@@ -87,12 +87,12 @@ impl LaneShared {
         // The thread holds the lock while it writes.
         let Ok(mut guard) = self.open.try_lock() else { return Sent::Nothing };
         let Some(open) = guard.as_mut() else { return Sent::Nothing };
-        if self.waiting.load(Ordering::SeqCst) > 0 || !open.rest.is_empty() {
+        if self.waiting.load(Ordering::SeqCst) > 0 || !open.rest.is_empty() || open.wire.is_held() {
             return Sent::Nothing;
         }
         match open.wire.write_now(frame) {
             Ok(0) => Sent::Nothing,
-            Ok(length) if length == frame.len() => Sent::Whole,
+            Ok(length) if length == frame.len() && !open.wire.is_held() => Sent::Whole,
             Ok(length) => {
                 open.rest = frame[length..].to_vec();
                 Sent::Part
@@ -135,7 +135,8 @@ impl LaneShared {
         let mut guard = lock(&self.open);
         let Some(open) = guard.as_mut() else { return false };
         let rest = std::mem::take(&mut open.rest);
-        if open.wire.write_all(&rest).and_then(|()| open.wire.write_all(frame)).is_err() {
+        let written = open.wire.write_all(&rest).and_then(|()| open.wire.write_all(frame));
+        if written.and_then(|()| open.wire.flush()).is_err() {
             self.close(&mut guard);
         }
         true

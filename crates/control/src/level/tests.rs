@@ -59,8 +59,8 @@ fn a_dead_node_and_one_that_joins_hold_the_level_back_and_a_removed_node_does_no
     lab.done(Command::NodeLevel { node: NodeId(4), level: 2 });
     lab.done(Command::RaiseLevel { level: 2 });
     let older = match lab.admission("e", false) {
-        Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, .. } => {
-            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level: 1 }
+        Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, by, .. } => {
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce, replace, level: 1, by }
         }
         other => other,
     };
@@ -153,6 +153,7 @@ proptest! {
                         nonce: n.into(),
                         replace: false,
                         level: build,
+                        by: None,
                     };
                     let outcome = lab.apply(command);
                     prop_assert_eq!(outcome.is_ok(), build >= lab.state.level, "{:?}", outcome);

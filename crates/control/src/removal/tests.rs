@@ -71,6 +71,7 @@ impl Lab {
             nonce: n.into(),
             replace,
             level: self.state.level,
+            by: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::{checked_name, nodes, placement, settings, upgrade};
+use super::{checked_name, identities, nodes, placement, settings, upgrade};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -22,14 +22,23 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             let made = client.post("/v1/cluster/init", &request)?;
             match for_one_machine(&made) {
                 Some(warning) => output::say(&format!("warning: {warning}")),
-                None => told.extend(next_node(&made)),
+                None => told.push(next_node(&made, client)),
             }
             made
         }
-        ClusterCommand::Join { peer, node, address, engine_address, witness, replace } => {
+        ClusterCommand::Join { peer, node, address, engine_address, witness, replace, token } => {
+            let token = identities::given_token(token)?;
             let _told = forming("joining");
-            let request = ClusterJoin { peer, node, address, engine_address, witness, replace };
+            let request = ClusterJoin { peer, node, address, engine_address, witness, replace, token };
             client.post("/v1/cluster/join", &request)?
+        }
+        ClusterCommand::Token(command) => {
+            identities::token(command, client, output)?;
+            return Ok(0);
+        }
+        ClusterCommand::Certificates => {
+            identities::certificates(client, output)?;
+            return Ok(0);
         }
         ClusterCommand::Backup { file } => {
             nodes::backup(&file, client, output)?;
@@ -65,13 +74,26 @@ fn forming(doing: &str) -> GoesOn {
     ))
 }
 
-/// The line that makes the next machine a node, as it can be pasted there.
-fn next_node(cluster: &ClusterView) -> Option<String> {
-    let own = cluster.nodes.iter().find(|node| node.name == cluster.this_node)?;
-    Some(format!(
-        "To add the next node, run on it:\n  mainstay cluster join --peer {} --as \"$(hostname -s)\"",
-        own.agent_address
-    ))
+/// The line that makes the next machine a node, as it can be pasted there, if the name of that node
+/// is clear; otherwise the command that makes such a line.
+fn next_node(cluster: &ClusterView, client: &Client) -> String {
+    let made = next_name(&cluster.this_node).map(|next| identities::make_token(client, &next, None));
+    match made {
+        Some(Ok(made)) => format!(
+            "To add the next node, {}, run on it within a day:\n  {}\nFor a node with another name, run here:\n  \
+             mainstay cluster token create NODE",
+            made.node,
+            identities::join_line(&made)
+        ),
+        _ => "To add the next node, run here:\n  mainstay cluster token create NODE".to_owned(),
+    }
+}
+
+/// The name after one that ends with a number.
+fn next_name(name: &str) -> Option<String> {
+    let stem = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let number: u32 = name[stem.len()..].parse().ok()?;
+    (!stem.is_empty() && !name[stem.len()..].starts_with('0')).then(|| format!("{stem}{}", number + 1))
 }
 
 /// Text for the operator if other machines cannot reach the node that made the cluster.
@@ -240,14 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_cluster_names_the_line_for_the_next_node() {
-        let mut view = answer();
-        view.nodes[0].agent_address = "192.0.2.11:7400".into();
-        let text = super::next_node(&view).unwrap();
-        assert!(
-            text.ends_with("\n  mainstay cluster join --peer 192.0.2.11:7400 --as \"$(hostname -s)\""),
-            "{text}"
-        );
+    fn the_name_of_the_next_node_follows_from_a_number_at_the_end() {
+        let next = |name: &str| super::next_name(name);
+        assert_eq!((next("n1").as_deref(), next("db-9").as_deref()), (Some("n2"), Some("db-10")));
+        assert_eq!((next("alpha"), next("7"), next("n07"), next("n")), (None, None, None, None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod cluster;
 pub mod events;
 pub mod history;
+mod identities;
 pub mod inspect;
 pub mod metrics;
 mod modes;

@@ -102,7 +102,7 @@ fn tell(outcome: &recovery::Outcome, output: Output) -> Outcome<()> {
         let mut lines = vec![format!("cluster {} {done} anew on {}", outcome.cluster, outcome.node)];
         if !outcome.refused.is_empty() {
             lines.push(format!(
-                "refused {will} from then on: {}. Each can join again as a new machine with `mainstay cluster join --peer ADDRESS --as NODE --replace`",
+                "refused {will} from then on: {}. Each can join again as a new machine with `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN --replace`",
                 outcome.refused.join(", ")
             ));
         }

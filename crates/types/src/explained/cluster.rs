@@ -34,6 +34,10 @@ pub const CHAPTER: Chapter = chapter! {
         "nothing is changed: the request cannot be written into the audit log"
         "Each change is written into the audit log of the cluster before it is made, and the nodes did not confirm that in time."
         "Look at `mainstay status`. When a majority of the nodes answers again, repeat the command.";
+    AuthorityExists
+        "the cluster has an authority already"
+        "A cluster makes its authority when it is made, and a second one was offered."
+        "Look at `mainstay cluster certificates`. If an agent of another release offered it, update that agent.";
     BadAddress
         "`0.0.0.0` cannot be the address of the agent, or the engine listens on another address"
         "Other nodes could not use the address, or the engine of this node does not listen there, or another program has the port."
@@ -42,14 +46,30 @@ pub const CHAPTER: Chapter = chapter! {
         "this is no whole backup of a cluster"
         "The file was not written by `mainstay cluster backup FILE`, is cut off, or is of a newer release."
         "Take another copy of the file.";
+    BadToken
+        "this is no token: its checksum is wrong, so a part of it is missing or was changed"
+        "The text after `--token` is not a token to join, or was cut when it was copied."
+        "Copy the whole token, from `mst_join_` to its end, or make a new one on a member: `mainstay cluster token create NODE`.";
+    BadTokenLife
+        "a token is good for at most 24 h, and for more than no time"
+        "The time that was asked for with `--ttl` is outside of these limits."
+        "Give a time of up to 24h with `--ttl`.";
     BuildTooOld
         "the build of this node has feature level 1, and the cluster uses feature level 2"
         "The cluster uses functions that this build does not know, so it could not follow the record of the cluster."
         "Install the release of the other nodes on this one, and start its agent anew. Its state is kept.";
+    CertificateLost
+        "this node is n2 of the cluster prod, and its key or certificate is missing"
+        "A file below `trust` in the state directory is missing or damaged, or the node became a member under a release without certificates. Without it no other node talks to this one."
+        "Put the files back from a copy of the same state directory. If there is none, remove the node on a member with `mainstay node remove NODE`, empty its state directory, and join it anew by a token.";
+    CertificateRefused
+        "the record has another key of node n2"
+        "A node asked for a certificate for a key that is not its own in the record, or its certificate has ended and it asked for something else than a new one."
+        "If the message speaks of time, set the clocks of both machines. Otherwise remove the node on a member, and join its machine anew by a token.";
     ClusterExists
         "the node is a member of a cluster"
         "`cluster init` makes a new cluster, and this node has one."
-        "To add another node, run `mainstay cluster join --peer ADDRESS --as NODE` on that node.";
+        "To add another node, run `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on that node.";
     FeatureLevel
         "this needs feature level 2, and the cluster has feature level 1: n3 has an older build"
         "A new function waits until every node knows it. The message names the nodes that do not."
@@ -85,7 +105,7 @@ pub const CHAPTER: Chapter = chapter! {
     JoinsNothing
         "this node is not about to become a member"
         "A member called the node back, and the node knew of no request to join: it was restarted meanwhile, or another machine has the address."
-        "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.";
+        "Run `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on it again.";
     LastNode
         "n1 is the only node of the cluster"
         "The last node cannot be removed, and needs no recovery: it has its own majority."
@@ -101,7 +121,7 @@ pub const CHAPTER: Chapter = chapter! {
     NoCluster
         "there is no cluster yet"
         "No cluster was made on this node, and it has joined none."
-        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` on the first node, or `mainstay cluster join --peer ADDRESS --as NODE` on a further one.";
+        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` on the first node, or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on a further one.";
     NoMajority
         "no majority of the voters can be reached"
         "More than half of the voters are dead or cut off from this node, so nothing can be decided."
@@ -129,7 +149,7 @@ pub const CHAPTER: Chapter = chapter! {
     NotAMember
         "this node is not a member of a cluster"
         "The node has joined no cluster, or `--state-dir` names another directory than that of the node."
-        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.";
+        "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on it.";
     OtherCluster
         "the asked node is not a member of the asker's cluster"
         "The address leads to a node of another cluster."
@@ -138,18 +158,34 @@ pub const CHAPTER: Chapter = chapter! {
         "the peer gave an answer to another question"
         "The two nodes run different releases."
         "Install the same release on all nodes, and try again.";
+    PeerUnproven
+        "the agent at 10.0.0.2:7400 cannot be believed: it comes from no authority of this cluster"
+        "The other end did not prove that it is the member that was sought: it belongs to another cluster or to none, its certificate has ended, or one of two clocks is wrong."
+        "Check the address, and that the token comes from this cluster. If the message speaks of time, set the clocks of both machines.";
     StateLost
         "the file /var/lib/mainstay/agent.redb of this node's state is missing"
         "The node cannot know what it has voted for. If it went on, it could vote twice."
         "Do not put an older copy in its place. Make the node anew: the page has each step.";
+    TokenRefused
+        "this token is for a node named n2, and not for n3"
+        "A token lets one node join, under one name, once, and until its end. This one was used, was revoked, has ended, or is for another name or another cluster."
+        "Make a new one on a member: `mainstay cluster token create NODE`.";
     TooManyNodes
         "a cluster has at most 64 nodes"
         "The cluster has as many nodes as it can hold."
         "Remove a node that is not needed, or make another cluster of the further nodes.";
+    TooManyTokens
+        "64 tokens are open already"
+        "So many tokens to join can be open at a time."
+        "Revoke some: `mainstay cluster token list` and `mainstay cluster token revoke ID`. Others end by themselves within 24 h.";
     UnknownNode
         "there is no node n9"
         "No member has this name."
         "`mainstay node list` shows the names.";
+    UnknownToken
+        "there is no token 00c0ffee00c0ffee"
+        "No token with this public half is known, or it ended more than a day ago."
+        "See `mainstay cluster token list`.";
     VoteNeeded
         "without n3 only 1 of 2 votes would live, which is no majority: n2 is dead"
         "Without the vote of this node, the living nodes would be no majority. Or the node is dead and one of two voters."

@@ -4,7 +4,7 @@ use super::Trouble;
 use crate::cluster::LIMIT;
 use anyhow::{Context, Result, ensure};
 use mainstay_api::rest::{
-    Accepted, EngineSuccessor, EventsPage, Health, NodeStatus, ServicePhase, StatusView,
+    Accepted, EngineSuccessor, EventsPage, Health, NodeStatus, ServicePhase, StatusView, TokenMade,
 };
 use mainstay_tests::command::{self, Finished};
 use mainstay_tests::lab::Lab;
@@ -124,8 +124,11 @@ fn join_with_wrong_addresses(lab: &Lab) -> Result<()> {
     let made = init("10.213.0.1")?;
     ensure!(made.code() == 0, "{made:?}");
     ensure!(init("10.213.0.1")?.code() == 0, "the same again is no failure");
+    let made = on(lab, "n1", &["--json", "cluster", "token", "create", "n2"])?;
+    let made: TokenMade = serde_json::from_str(&made.stdout)?;
     let join = |more: &[&str]| {
-        on(lab, "n2", &[&["cluster", "join", "--peer", "10.213.0.1", "--as", "n2"][..], more].concat())
+        let words = ["cluster", "join", "--peer", "10.213.0.1", "--as", "n2", "--token", &made.token];
+        on(lab, "n2", &[&words[..], more].concat())
     };
     let wrong: &[&[&str]] = &[
         &["--address", "127.0.0.1"],
