@@ -35,6 +35,12 @@ page_install() {
     elsewhere docs/install 5 "long tests/systemd/package.sh"
 }
 
+page_identities() {
+    play docs/identities 1 "s/n4/n8/" \
+        "4=mainstay cluster token revoke \"\$(mainstay --json cluster token create n9 | sed -n 's/.*\"id\": *\"\([^\"]*\)\".*/\1/p')\""
+    play docs/identities 2
+}
+
 page_maintenance() {
     resource db
     service db
@@ -61,7 +67,7 @@ page_replicas() {
     resource db
     in_sync db
     play docs/replicas 1 "3=mainstay resource move-replica db n1 --to n2" "4=mainstay resource move db --to n4" \
-        "5~a new node: tests/systemd/tutorial.sh"
+        "5=mainstay cluster token create n8" "6~a new witness: e2e tests of witnesses"
     play docs/replicas 2
     play docs/replicas 3
     on n1 "mainstay cluster set c-max-rate=default slow-factor=default slow-for=default" >/dev/null

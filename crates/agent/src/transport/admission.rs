@@ -46,7 +46,7 @@ mod tests {
     use mainstay_trust::{Key, Subject};
 
     fn greeting(node: u32, lane: LaneKind) -> Greeting {
-        Greeting { cluster: 7, node: NodeId(node), lane, run: 1, address: None }
+        Greeting { cluster: 7, node: NodeId(node), lane, run: 1, address: None, level: 1 }
     }
 
     #[test]
