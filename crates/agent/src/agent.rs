@@ -119,7 +119,7 @@ fn with_age(mut lacks: BTreeMap<String, Vec<Lack>>, age: Duration) -> BTreeMap<S
     lacks
 }
 
-/// What an agent shows and believes when it starts.
+/// Returns the proofs that an agent shows, and whom it believes, when it starts.
 fn first_proofs(
     trust: &OwnTrust,
     identity: Option<&Identity>,

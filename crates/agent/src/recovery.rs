@@ -100,8 +100,8 @@ fn refuse_living(state: &State, identity: (u64, NodeId), transport: &Transport) 
     ))
 }
 
-/// Whether a member answers at the address of `node`. A machine that has no certificate yet, because
-/// it is to become a member by a backup, hears from a member that it is none.
+/// Whether a member answers at the address of `node`. A machine that has no certificate yet,
+/// because it is to become a member by a backup, hears from a member that it is none.
 fn is_living(state: &State, node: &Node, identity: (u64, NodeId), transport: &Transport) -> bool {
     let authority = state.identities.issuing().map(|authority| authority.fingerprint);
     let is_member = transport.proofs().is_some_and(|proofs| proofs.trust.cluster.is_some());

@@ -321,7 +321,7 @@ impl Transport {
         }
     }
 
-    /// What this agent shows and believes.
+    /// Returns the proofs that this agent shows, and whom it believes.
     #[must_use]
     pub fn proofs(&self) -> Option<Proofs> {
         self.shared.proofs()

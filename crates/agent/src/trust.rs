@@ -4,8 +4,8 @@
 //! - The file is replaced as a whole and durably. It is made with mode 0600, before it has content.
 //! - A node that belongs to no cluster has a key and nothing else here. The key stays the same for
 //!   all attempts to join.
-//! - A member without its key, its certificate or the seal does not run: no other node would talk to
-//!   it.
+//! - A member without its key, its certificate or the seal does not run: no other node would talk
+//!   to it.
 
 use crate::error::AgentError;
 use mainstay_control::identities::Identities;
@@ -133,7 +133,7 @@ impl OwnTrust {
         }
     }
 
-    /// What this node believes before it has the record. `cluster`: number of its cluster.
+    /// Returns whom this node believes before it has the record. `cluster`: number of its cluster.
     #[must_use]
     pub fn first_trust(&self, cluster: Option<u64>) -> Trust {
         let authorities = self.membership.iter().flat_map(|member| member.authorities.clone()).collect();
@@ -143,7 +143,8 @@ impl OwnTrust {
     /// Takes a new certificate, and keeps it durably.
     ///
     /// # Errors
-    /// When the certificate is not for this node's key, or the disk fails. Nothing has changed then.
+    /// When the certificate is not for this node's key, or the disk fails. Nothing has changed
+    /// then.
     pub fn renew(
         &mut self,
         issued: Issued,
@@ -163,7 +164,7 @@ impl OwnTrust {
     }
 }
 
-/// What a node believes that has the record.
+/// Returns whom a node believes that has the record.
 #[must_use]
 pub fn recorded_trust(cluster: u64, known: &Identities) -> Trust {
     let der = |authority: &mainstay_control::identities::Authority| {

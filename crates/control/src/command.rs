@@ -22,8 +22,8 @@ use std::collections::BTreeSet;
 /// One entry of the control plane's log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Wall clock of the proposer in milliseconds since 1970. It is for display, and ends the life of
-    /// tokens.
+    /// Wall clock of the proposer in milliseconds since 1970. It is for display, and ends the life
+    /// of tokens.
     pub at_ms: u64,
     pub command: Command,
 }

@@ -12,10 +12,10 @@
 //!
 //! Guarantees, after every command:
 //! - a cluster with an authority lets a node in only by an open token for the node's name, before
-//!   the token's end, and each token lets one node in. A repetition of the same request with the same
-//!   key is answered as the first one;
-//! - a token is good for at most [`TOKEN_LIFE_MS`], and counts as ended for a proposer whose clock is
-//!   far behind its beginning: such a clock proves nothing;
+//!   the token's end, and each token lets one node in. A repetition of the same request with the
+//!   same key is answered as the first one;
+//! - a token is good for at most [`TOKEN_LIFE_MS`], and counts as ended for a proposer whose clock
+//!   is far behind its beginning: such a clock proves nothing;
 //! - the key of a node, once recorded, never changes. A node that leaves takes its key along;
 //! - neither a token's secret nor the authority's key is in the state: it holds a hash, and what is
 //!   sealed with a key that the state does not have.

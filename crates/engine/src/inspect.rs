@@ -99,8 +99,8 @@ pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, 
     Ok(view)
 }
 
-/// Fault of a journal's label, in words. A journal that no link of the directory leads to may lack a
-/// label.
+/// Fault of a journal's label, in words. A journal that no link of the directory leads to may lack
+/// a label.
 fn label_fault(journal: &File, superblock: &Superblock, is_linked: bool) -> Option<String> {
     let mut block = vec![0; JOURNAL_LABEL_BYTES];
     let label = match journal.read_exact_at(&mut block, superblock.journal_bytes) {

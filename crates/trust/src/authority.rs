@@ -18,7 +18,8 @@ use time::OffsetDateTime;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Life of a node's certificate.
 pub const LIFE_MS: u64 = 30 * DAY_MS;
-/// Time before its end at which a node's certificate is to be renewed: after two thirds of its life.
+/// Time before its end at which a node's certificate is to be renewed: after two thirds of its
+/// life.
 pub const RENEWAL_MS: u64 = LIFE_MS / 3;
 /// Clocks of nodes may differ by this much: a certificate is valid from this long before it was
 /// made.
@@ -37,8 +38,8 @@ pub struct Issued {
     pub until_ms: u64,
 }
 
-/// Whether a certificate that ends at `until_ms` is to be renewed at `now_ms`. A life that is longer
-/// than any that this release gives is one of a wrong clock.
+/// Whether a certificate that ends at `until_ms` is to be renewed at `now_ms`. A life that is
+/// longer than any that this release gives is one of a wrong clock.
 #[must_use]
 pub fn is_due(until_ms: u64, now_ms: u64) -> bool {
     let left_ms = until_ms.saturating_sub(now_ms);

@@ -1,4 +1,5 @@
-//! Identities of nodes: the authority of a cluster, certificates, tokens, and TLS between nodes (R23).
+//! Identities of nodes: the authority of a cluster, certificates, tokens, and TLS between nodes
+//! (R23).
 //!
 //! Guarantees
 //! - A peer is a member only if its certificate comes from an authority of the record, names this

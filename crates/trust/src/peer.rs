@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::collections::BTreeMap;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-/// What this node knows of its cluster, for judging peers.
+/// The members and authorities by which a node judges its peers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trust {
     /// `None` before this node belongs to a cluster: then only newcomers are let in.
@@ -56,8 +56,8 @@ pub enum Peer {
         key: PublicKey,
         until_s: u64,
     },
-    /// Has a certificate of this cluster, and the record has no such node: it has left. It may learn
-    /// that, and nothing else.
+    /// Has a certificate of this cluster, and the record has no such node: it has left. It may
+    /// learn that, and nothing else.
     Left {
         subject: Subject,
         key: PublicKey,

@@ -51,7 +51,7 @@ impl Credentials {
         Ok(Self { shown: Arc::new(shown) })
     }
 
-    /// Those of a node that belongs to no cluster.
+    /// Returns the credentials of a node that belongs to no cluster.
     ///
     /// # Errors
     /// When the kernel gives no randomness.

@@ -74,7 +74,7 @@ fn trust(authorities: &[&Authority], members: &[&Node]) -> Arc<Trust> {
     })
 }
 
-/// What each end makes of the other one.
+/// The verdicts of both ends about each other.
 struct Met {
     /// The verdict of the end that connects, about the one that accepts.
     by_client: Outcome,
@@ -379,7 +379,7 @@ fn an_authority_that_was_sealed_gives_certificates_that_count() {
     assert!(meet(&end(&both, a), Expect::Node(B), &end(&both, b)).is_open);
 }
 
-/// What the accepting end answers to these bytes, and whether it ends the connection.
+/// Returns the answer of the accepting end to these bytes, and whether it ends the connection.
 fn told(bytes: &[u8]) -> (Vec<u8>, bool) {
     let authority = Authority::make(CLUSTER, 1, NOW_MS).unwrap();
     let a = Node::member(&authority, CLUSTER, A, NOW_MS);

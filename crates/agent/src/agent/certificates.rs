@@ -1,10 +1,10 @@
 //! Certificates of the nodes and tokens to join: how an agent gives, gets and renews them (R23).
 //!
 //! Guarantees
-//! - A node's certificate is renewed after two thirds of its life, by any member that answers. If no
-//!   member answers, the node gives itself a new one: it has the authority's key, and the record,
-//!   not the certificate, says who is a member. So certificates that ended while all nodes were off
-//!   stop nobody.
+//! - A node's certificate is renewed after two thirds of its life, by any member that answers. If
+//!   no member answers, the node gives itself a new one: it has the authority's key, and the
+//!   record, not the certificate, says who is a member. So certificates that ended while all nodes
+//!   were off stop nobody.
 //! - A member gives a certificate only for a key that the record has of the asking node, and only
 //!   after a handshake has proven that key.
 //! - What a node believes follows the record: a node that is removed is believed no more.

@@ -1,4 +1,5 @@
-//! Rights of a peer that has proven itself: the lanes that it may open, and the questions that it may ask.
+//! Rights of a peer that has proven itself: the lanes that it may open, and the questions that it
+//! may ask.
 
 use super::invalid;
 use crate::messages::{Call, CallReply, Greeting, LaneKind};

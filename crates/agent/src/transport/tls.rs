@@ -1,7 +1,8 @@
 //! TLS 1.3 on the connections between agents (R23).
 //!
 //! Guarantees
-//! - Nothing is read or written before the handshake has proven both ends. There is no other way in.
+//! - Nothing is read or written before the handshake has proven both ends. There is no other way
+//!   in.
 //! - A peer that is slow to prove itself holds one thread for at most [`PROVE_WITHIN`]. So many
 //!   such connections are served at a time, [`UNPROVEN_MAX`] in all and [`UNPROVEN_OF_HOST_MAX`] of
 //!   one host; more are closed at once. They take no place of a member.
@@ -80,8 +81,8 @@ impl TlsWire {
         self.stream.set_read_timeout(None)
     }
 
-    /// Sends what is to be sent, and reads once. A peer that sends byte by byte gets no more time by
-    /// that.
+    /// Sends what is to be sent, and reads once. A peer that sends byte by byte gets no more time
+    /// by that.
     fn handshake_step(&mut self) -> io::Result<()> {
         self.send_held()?;
         if self.tls.is_handshaking() && self.tls.wants_read() {

@@ -1,4 +1,4 @@
-//! Whom an agent believes: tokens, certificates and their renewal, strangers (R23).
+//! Tokens, certificates and their renewal, and strangers (R23).
 
 use super::{eventually, init, join_as, support::TestNode, three_nodes, token_of};
 use mainstay_agent::error::AgentError;
@@ -46,8 +46,8 @@ fn each_wrong_token_is_refused_with_words_and_the_right_one_lets_the_node_in_onc
     refused("", Code::BadToken, "begins with mst_join_");
     refused(&good[..good.len() - 1], Code::BadToken, "checksum");
     refused(&token_of(first, "n3"), Code::TokenRefused, "for a node named n3, and not for n2");
-    // The other cluster does not prove that it has the authority of the token, and the first one does
-    // not have that of the other.
+    // The other cluster does not prove that it has the authority of the token, and the first one
+    // does not have that of the other.
     refused(&token_of(other, "n2"), Code::PeerUnproven, "no authority of this cluster");
     let revoked: TokenMade = {
         let request = TokenCreate { node: "n2".into(), life_ms: 60_000 };

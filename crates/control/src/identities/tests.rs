@@ -305,7 +305,8 @@ proptest! {
             match step {
                 Step::Pass { hours } => hour += hours,
                 Step::Create { id, name, life_h } => {
-                    // The record forgets old tokens when a new one is made. Here ids are used again.
+                    // The record forgets old tokens when a new one is made. Here ids are used
+                    // again.
                     let known = cluster.state.identities.tokens.contains_key(&id);
                     let until_ms = cluster.at_ms + life_h * HOUR_MS;
                     let node = names[usize::from(name)].into();
