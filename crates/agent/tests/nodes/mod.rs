@@ -114,7 +114,7 @@ fn create_on(node: &TestNode, name: &str) {
 #[test]
 fn a_cluster_of_two_becomes_a_cluster_of_one_and_of_two_again() {
     for (net, gone) in [(35, 1), (36, 0)] {
-        let mut nodes = vec![TestNode::new(net, 1), TestNode::new(net, 2)];
+        let mut nodes = [TestNode::new(net, 1), TestNode::new(net, 2)];
         nodes.iter_mut().for_each(TestNode::start);
         init(&nodes[0]);
         let join = join_as(&nodes[0], "n2", &nodes[1].address(), None);
