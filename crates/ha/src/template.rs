@@ -67,11 +67,11 @@ impl Template {
         if let Some(bytes) =
             volume_bytes.filter(|&bytes| self != Self::Filesystem && bytes < TEMPLATE_VOLUME_BYTES_MIN)
         {
-            let least = size_words(TEMPLATE_VOLUME_BYTES_MIN).replace(' ', "");
+            let size = size_words(TEMPLATE_VOLUME_BYTES_MIN).replace(' ', "");
             return Err(SpecError::new(
                 "mount.volume",
                 format!("{} is too little for a database", size_words(bytes)),
-                format!("run `mainstay resource resize {resource} {least} --volume {volume}` first"),
+                format!("run `mainstay resource resize {resource} {size} --volume {volume}` first"),
             ));
         }
         let mib = memory_bytes / MIB;
