@@ -299,7 +299,8 @@ proptest! {
         let names = ["b", "c", "d"];
         let mut cluster = Cluster::new();
         let mut tokens: BTreeMap<u64, Modelled> = BTreeMap::new();
-        // Requests that let a node in, with its key: a token may be forgotten before its node votes.
+        // Requests that let a node in, with its key: a token may be forgotten before the node
+        // votes.
         let mut let_in: BTreeMap<u64, u8> = BTreeMap::new();
         let mut hour = 0;
         for step in steps {
