@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest text that is read as a token.
 const TOKEN_BYTES_MAX: u64 = 4096;
+/// Digits of a fingerprint that are shown.
+const SHOWN_DIGITS: usize = 16;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The token of the command line, or of standard input.
@@ -93,7 +95,7 @@ fn certificates_words(view: &CertificatesView, now_ms: u64) -> String {
         .iter()
         .map(|authority| {
             let use_now = if authority.issues { "gives certificates" } else { "is believed" };
-            format!("authority {} {use_now}: {}", authority.number, authority.fingerprint)
+            format!("authority {} {use_now}: {}", authority.number, shortened(&authority.fingerprint))
         })
         .collect();
     let rows: Vec<Vec<String>> = view
@@ -102,11 +104,16 @@ fn certificates_words(view: &CertificatesView, now_ms: u64) -> String {
         .map(|node| {
             let until = node.until_ms.map_or("none yet".to_owned(), |until_ms| left_words(until_ms, now_ms));
             let authority = node.authority.map_or(String::new(), |number| number.to_string());
-            vec![node.node.clone(), until, authority, node.key.clone()]
+            vec![node.node.clone(), until, authority, shortened(&node.key)]
         })
         .collect();
     lines.push(table(&["NODE", "CERTIFICATE", "AUTHORITY", "KEY"], &rows));
     lines.join("\n")
+}
+
+/// The beginning of a fingerprint, by which people compare two of them; `--json` shows all of it.
+fn shortened(fingerprint: &str) -> String {
+    format!("{}…", fingerprint.chars().take(SHOWN_DIGITS).collect::<String>())
 }
 
 /// The time until an end in words.
@@ -164,6 +171,7 @@ mod tests {
         {
             assert!(text.contains(words), "{text}");
         }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

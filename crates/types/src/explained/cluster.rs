@@ -60,8 +60,8 @@ pub const CHAPTER: Chapter = chapter! {
         "Install the release of the other nodes on this one, and start its agent anew. Its state is kept.";
     CertificateLost
         "this node is n2 of the cluster prod, and its key or certificate is missing"
-        "A file below `trust` in the state directory is missing or damaged, or the node became a member under a release without certificates. Without it no other node talks to this one."
-        "Put the files back from a copy of the same state directory. If there is none, remove the node on a member with `mainstay node remove NODE`, empty its state directory, and join it anew by a token.";
+        "The file `trust.json` in the state directory is missing or damaged, or the node became a member under a release without certificates. Without the file no other node talks to this one."
+        "Put the file back from a copy of the same state directory. If there is none, remove the node on a member with `mainstay node remove NODE`, empty its state directory, and join it anew by a token.";
     CertificateRefused
         "the record has another key of node n2"
         "A node asked for a certificate for a key that is not its own in the record, or its certificate has ended and it asked for something else than a new one."
