@@ -38,7 +38,7 @@ struct StateLevel {
 /// # Errors
 /// When it is beyond this build.
 pub fn check_state(json: &[u8]) -> Result<(), RaftStoreError> {
-    // What is no state is refused by the code that reads all of it.
+    // Text that is no state is refused later, by the code that reads all of it.
     serde_json::from_slice::<StateLevel>(json).map_or(Ok(()), |state| check(state.level))
 }
 
@@ -66,7 +66,7 @@ pub fn check(cluster: u32) -> Result<(), RaftStoreError> {
 /// Reads an entry of the log.
 ///
 /// # Errors
-/// What this build does not know of it.
+/// When the entry has content that this build does not know: the path of that content.
 pub fn read_entry(bytes: &[u8]) -> Result<Proposal, String> {
     let proposal: Proposal = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let written: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;

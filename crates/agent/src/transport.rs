@@ -516,7 +516,7 @@ fn prove(
 ) -> io::Result<()> {
     let Some(proofs) = shared.proofs() else { return Err(io::ErrorKind::ConnectionRefused.into()) };
     let (mut wire, peer) = TlsWire::accept(stream, &proofs)?;
-    // Whoever is no member keeps a place of those who have proven nothing, and not for long.
+    // A peer that is no member keeps its place among the unproven ones, and only for a short time.
     let _unproven = match peer {
         Peer::Member { .. } => {
             drop(unproven);

@@ -42,7 +42,7 @@ fn read(text: &str, types: &mut BTreeMap<String, Parts>) {
         if line.starts_with("#[derive") || line.starts_with("        #[derive") {
             derives = line.contains("Deserialize");
         }
-        // It is written as another type.
+        // A type that is written as another type.
         if line.starts_with("#[serde(from") {
             from = Some(words(line));
         }

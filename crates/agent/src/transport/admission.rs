@@ -19,7 +19,7 @@ pub(super) fn match_greeting(peer: &Peer, greeting: &Greeting) -> io::Result<()>
     }
     match greeting.lane {
         LaneKind::Call => Ok(()),
-        // It tries again, and asks why.
+        // The sender tries again, and asks why.
         LaneKind::Lease | LaneKind::Log if !may_speak => Err(io::ErrorKind::ConnectionRefused.into()),
         LaneKind::Lease | LaneKind::Log if greeting.node != node => {
             Err(invalid("the sender does not say which node it is"))
@@ -33,7 +33,7 @@ pub(super) fn refuse_question(peer: &Peer, question: &Call) -> Option<CallReply>
     match peer {
         Peer::Member { .. } => None,
         Peer::Newcomer { .. } if question.is_for_strangers() => None,
-        // It may take back a second time what it has taken back.
+        // A node withdraws its request again if the answer was lost.
         Peer::Left { .. } if matches!(question, Call::Withdraw { .. }) => None,
         Peer::Newcomer { .. } | Peer::Left { .. } => Some(CallReply::other_cluster()),
         Peer::Expired { .. } if matches!(question, Call::Renew) => None,

@@ -122,7 +122,7 @@ fn a_stranger_reaches_nothing_and_harms_nobody() {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(text).unwrap();
         let mut answer = Vec::new();
-        // It may be reset.
+        // The other end may reset the connection.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() < 16 && answer.first().is_none_or(|kind| *kind == 21), "{answer:?}");
     }
@@ -166,7 +166,7 @@ fn a_certificate_that_is_due_is_renewed_by_a_member_and_without_one() {
         let until_ms = end_of(&nodes[2]);
         certificates(&nodes[0]).nodes.iter().any(|node| node.until_ms == Some(until_ms))
     });
-    // Nobody is left to ask.
+    // No other member is left to ask.
     nodes.iter_mut().for_each(TestNode::kill_agent);
     set_end(&nodes[2], 1);
     nodes[2].start_agent();

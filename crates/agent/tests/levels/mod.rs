@@ -88,7 +88,7 @@ fn an_agent_below_the_level_of_its_cluster_is_refused_and_keeps_its_state() {
         words.contains("the build of n3 has feature level 1, and the cluster uses feature level 2"),
         "{words}"
     );
-    // It has learned of the level, and finds it in its own files.
+    // The agent has learned of the level, and finds it in its own files.
     upgrade(&mut nodes[2], 2);
     eventually("return of n3", || !is_dead(&nodes[0]) && view(&nodes[2]).level == 2);
     nodes[2].kill_agent();

@@ -177,7 +177,7 @@ fn tokens_live_for_a_day_at_most_and_are_limited() {
     assert!(words.contains("64 tokens are open"), "{words}");
     cluster.done(Command::RevokeToken { id: 3 });
     cluster.done(token(99, "b", HOUR_MS));
-    // What ended more than a day ago is forgotten.
+    // A token that ended more than a day ago is forgotten.
     cluster.at_ms = NOW_MS + TOKEN_LIFE_MS + REMEMBERED_MS;
     cluster.done(Command::CreateToken {
         id: 100,
