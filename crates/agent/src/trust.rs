@@ -9,14 +9,14 @@
 
 use crate::error::AgentError;
 use mainstay_control::identities::Identities;
+use mainstay_pool::durable::write_private;
 use mainstay_trust::{
     Authority, CertificateDer, Credentials, Issued, Key, SealKey, Trust, TrustError, Zeroizing,
 };
 use mainstay_types::HexBytes;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -190,22 +190,6 @@ pub fn open_authority(
     let key = seal.open(cluster, issuing.number, &issuing.sealed_key.0)?;
     let certificate = CertificateDer::from(issuing.certificate.0.clone());
     Ok((issuing.number, Arc::new(Authority::open(cluster, issuing.number, certificate, key)?)))
-}
-
-/// Replaces a file that only root reads, as a whole.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let fresh = path.with_extension("new");
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
