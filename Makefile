@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-idle bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-idle bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -44,6 +44,7 @@ help:
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
 	@echo "make bench-floor fio and a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds sysbench-cases fio-cases\""
 	@echo "make bench-polling engines that poll while processors are idle beside engines that never do; ARGS=\"rounds seconds fio-cases sysbench-cases\""
+	@echo "make bench-encryption engines that encrypt beside engines that do not; ARGS=\"rounds seconds fio-cases sysbench-cases\""
 	@echo "make bench-deps install those other products; make bench-down removes what an interrupted run has left"
 	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"
 	@echo "make instructions-record  write that file anew"
@@ -305,6 +306,9 @@ bench-floor: build
 
 bench-polling: build
 	@BUILT=$(BUILT) bench/polling.sh $(ARGS)
+
+bench-encryption: build
+	@BUILT=$(BUILT) bench/encryption.sh $(ARGS)
 
 bench-down:
 	@test -x $(BUILT)/bench || { echo "there is no built benchmark to end: make bench" >&2; exit 1; }

@@ -20,6 +20,16 @@ mainstay config check
 man --pager=cat mainstay-agent | grep -q -- --journal-dir || fail "there is no manual page"
 bash -c '. /usr/share/bash-completion/completions/mainstay'
 
+step "least rights: the engine has no more than it needs"
+state=/proc/$(pid mainstay-engine)/status
+grep -q '^Seccomp:[[:space:]]*2' "$state" || fail "no system call is refused to the engine"
+# Bit 16 is SYS_MODULE, 22 SYS_BOOT, 25 SYS_TIME, 21 SYS_ADMIN.
+bounds=$((16#$(awk '/^CapBnd:/ { print $2 }' "$state")))
+for bit in 16 22 25; do
+    [ $((bounds >> bit & 1)) = 0 ] || fail "the engine may have capability $bit"
+done
+[ $((bounds >> 21 & 1)) = 1 ] || fail "the engine cannot mount"
+
 step "doctor: its rows fit a terminal"
 mainstay doctor --json >/root/doctor.json || [ $? -ne 2 ] || fail "doctor"
 (mainstay doctor || true) | tee /root/doctor.txt

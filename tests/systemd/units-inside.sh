@@ -100,8 +100,13 @@ systemctl disable other >/dev/null 2>&1
 unit "" "Wants=app.socket"
 refused "systemctl edit --full app.service"
 unit ""
+names=/usr/local/share/dbus-1/system-services
+mkdir -p $names
+printf '[D-BUS Service]\nName=org.example.App\nExec=/bin/false\nUser=root\nSystemdService=app.service\n' >$names/org.example.App.service
+refused "org.example.App"
+sed -i '/^SystemdService=/d' $names/org.example.App.service
 [ "$(property ActiveState)" = inactive ] || fail "a starter has started it"
-rm $units/app.socket $units/app.timer $units/app.path $units/other.service
+rm $names/org.example.App.service $units/app.socket $units/app.timer $units/app.path $units/other.service
 systemctl daemon-reload
 mainstay service check /root/db.toml || fail "a unit without starters is refused"
 

@@ -40,6 +40,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-api",
             "mainstay-pool",
             "mainstay-devices",
+            "mainstay-trust",
         ],
     ),
     (

@@ -80,7 +80,7 @@ pub struct Agent {
     engine_inputs: EngineInputs,
     transport: Transport,
     /// Keys and certificates of this node.
-    trust: Mutex<OwnTrust>,
+    trust: Arc<Mutex<OwnTrust>>,
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
@@ -182,7 +182,7 @@ impl Agent {
             callers,
             engine_inputs,
             transport,
-            trust: Mutex::new(trust),
+            trust: Arc::new(Mutex::new(trust)),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
             lacks_wake,
@@ -210,6 +210,7 @@ impl Agent {
             identity,
             &self.options,
             self.transport.clone(),
+            self.trust.clone(),
             self.engine.clone(),
             &self.engine_inputs,
             &self.metrics,

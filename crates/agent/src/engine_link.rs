@@ -15,6 +15,7 @@ use mainstay_api::engine::{
     ClientStatus, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
     RequestLine, WatchdogStatus, encode_line, read_line,
 };
+use mainstay_trust::Zeroizing;
 use mainstay_types::{Code, Problem, ResourceId, Time};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -291,6 +292,8 @@ impl LinkShared {
             tracing::error!("a request to the engine is longer than a line may be and is not sent");
             return false;
         };
+        // It may have the private key of this node in it.
+        let line = Zeroizing::new(line);
         let mut writer = lock(&self.writer);
         let Some(stream) = writer.as_mut() else {
             return false;

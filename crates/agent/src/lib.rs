@@ -11,6 +11,7 @@ pub mod directories;
 pub mod engine_absence;
 pub mod engine_feed;
 pub mod engine_link;
+mod engine_proofs;
 pub mod error;
 mod extents;
 pub mod fence;

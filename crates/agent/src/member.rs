@@ -22,6 +22,7 @@ use crate::service::left_mounts::MountLanes;
 use crate::service::mount::cgroup2_mount;
 use crate::threads::lock;
 use crate::transport::Transport;
+use crate::trust::OwnTrust;
 use crate::views;
 use crate::watch::Watch;
 use mainstay_types::{NodeId, Time};
@@ -107,6 +108,7 @@ impl Member {
         identity: Identity,
         options: &AgentOptions,
         transport: Transport,
+        keys: Arc<Mutex<OwnTrust>>,
         engine: EngineLink,
         engine_inputs: &EngineInputs,
         metrics: &Arc<Metrics>,
@@ -189,6 +191,7 @@ impl Member {
             engine_absence: EngineAbsence::new(options.run_dir.clone(), mainstay_devices::give_up_left),
             metrics: metrics.clone(),
             transport: transport.clone(),
+            keys,
         });
         engine_inputs.connect(node.clone());
         let (leases, views) = (node.clone(), node.clone());

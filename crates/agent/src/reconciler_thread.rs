@@ -17,6 +17,7 @@ use crate::clock::{boot_now, wall_ms};
 use crate::engine_absence::EngineAbsence;
 use crate::engine_feed::EngineFeed;
 use crate::engine_link::{EngineInput, EngineLink};
+use crate::engine_proofs::engine_proofs;
 use crate::level;
 use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
@@ -25,6 +26,7 @@ use crate::service::instance::{Done, Instance, OnDone, Places, Volumes};
 use crate::service::vip;
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
+use crate::trust::OwnTrust;
 use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{
     self, DeviceStatus, EngineEvent, ProposalEvent, ReplicaStatus, Request, WatchdogChoice,
@@ -36,7 +38,8 @@ use mainstay_control::reconciler::{Event, Failure, NodeSeen, Reconciler, Reconci
 use mainstay_control::state::{Command, Links};
 use mainstay_devices::supervisor;
 use mainstay_types::{
-    Code, Epoch, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState, Time,
+    Code, Epoch, HexBytes, NodeId, Problem, ResourceId, Role, Severity, SnapshotId, SnapshotOn, StoreState,
+    Time,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,6 +90,8 @@ pub struct ReconcilerParts {
     pub engine_absence: EngineAbsence,
     pub metrics: Arc<Metrics>,
     pub transport: Transport,
+    /// Keys and certificates of this node.
+    pub keys: Arc<Mutex<OwnTrust>>,
 }
 
 /// The way to the thread.
@@ -133,6 +138,8 @@ struct ReconcilerThread {
     instances: BTreeMap<String, Instance>,
     feed: EngineFeed,
     greeting: Option<Request>,
+    /// Proofs that the engine was told last, without the key.
+    proofs: Option<engine::Proofs>,
     peers: Vec<engine::Peer>,
     /// Last noted state of each replica: epoch, role, whether devices exist.
     noted: BTreeMap<ResourceId, (Epoch, Role, bool)>,
@@ -169,6 +176,7 @@ impl ReconcilerThread {
             instances,
             feed,
             greeting: None,
+            proofs: None,
             peers: Vec::new(),
             noted: BTreeMap::new(),
             noted_clients: BTreeMap::new(),
@@ -214,6 +222,7 @@ impl ReconcilerThread {
             }
             Input::Engine(EngineInput::Connected { lease_until, silenced }) => {
                 self.peers.clear();
+                self.proofs = None;
                 self.tell(Event::EngineConnected { lease_until, silenced });
             }
             Input::Engine(EngineInput::Lease { until, silenced }) => {
@@ -484,6 +493,17 @@ impl ReconcilerThread {
         });
     }
 
+    /// Tells the engine what it shows to others and whom it believes, if that has changed.
+    fn tell_proofs(&mut self, cluster: u64, state: &State) {
+        let keys = lock(&self.parts.keys);
+        let Some(proofs) = engine_proofs(&keys, cluster, state) else { return };
+        if self.proofs.as_ref() != Some(&proofs) && self.parts.engine.is_connected() {
+            self.proofs = Some(proofs.clone());
+            let key = HexBytes(keys.key.pkcs8().to_vec());
+            self.feed.post(Request::Trust { proofs: Box::new(engine::Proofs { key, ..proofs }) });
+        }
+    }
+
     /// Tells the engine the identity of this node and the addresses of the others.
     fn tell_engine(&mut self, state: &State) {
         let (Some(cluster), Some(me)) = (&state.cluster, state.nodes.get(&self.parts.node)) else { return };
@@ -496,6 +516,7 @@ impl ReconcilerThread {
             self.feed.greet(greeting.clone());
             self.greeting = Some(greeting);
         }
+        self.tell_proofs(cluster.id, state);
         let peers: Vec<engine::Peer> = state
             .nodes
             .values()

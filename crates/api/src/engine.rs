@@ -17,9 +17,9 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    Code, ConfigVersion, Copies, CopyStatus, Epoch, FrontendKind, Incarnation, Index, Instance, NodeId,
-    PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair,
-    ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
+    Code, ConfigVersion, Copies, CopyStatus, Epoch, Fingerprint, FrontendKind, HexBytes, Incarnation, Index,
+    Instance, NodeId, PeerState, Position, Problem, Proposal, ResourceId, ResourceRecord, Role, ScrubFinding,
+    ScrubRepair, ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,6 +43,23 @@ pub struct RequestLine {
     pub request: Request,
 }
 
+/// Proofs of a node, and what it believes of the others.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Proofs {
+    /// Private key of the node, in PKCS #8.
+    pub key: HexBytes,
+    /// Certificate of the node, then that of the authority that gave it.
+    pub chain: Vec<HexBytes>,
+    /// Number of the cluster in certificates.
+    pub cluster: u64,
+    /// Certificates of the cluster's authorities.
+    pub authorities: Vec<HexBytes>,
+    /// Key of each member, as its fingerprint.
+    pub members: Vec<(NodeId, Fingerprint)>,
+    /// Whether payloads may be sent without encryption, if the other end agrees.
+    pub allows_clear: bool,
+}
+
 /// Request of the agent to the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -54,6 +71,11 @@ pub enum Request {
         node: NodeId,
         cluster: u64,
         generation: u64,
+    },
+    /// What this node shows to other engines, and the members that it believes. Replaces what was
+    /// stated before. Without it the engine connects to nobody and lets nobody in.
+    Trust {
+        proofs: Box<Proofs>,
     },
     /// All engines of the cluster, this node's own included or not. Replaces what was stated
     /// before.

@@ -123,7 +123,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
     }
     for Advice { severity, subject, what, remedy } in
-        state.fencing_advice().into_iter().chain(state.level_advice())
+        state.fencing_advice().into_iter().chain(state.level_advice()).chain(state.encryption_advice())
     {
         add(severity, subject, what, remedy);
     }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
+//! | 2 | the setting `data-encryption` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -30,13 +31,16 @@
 
 use crate::advice::Advice;
 use crate::state::{Command, Node, Outcome, State};
-use mainstay_types::{Code, NodeId, Problem, Severity};
+use mainstay_types::{Code, Key, NodeId, Problem, Severity};
 
 /// Feature level of this build.
-pub const LEVEL: u32 = 1;
+pub const LEVEL: u32 = 2;
 
 /// Level from which a living node that is one of two voters can be removed.
 pub(crate) const ONE_OF_TWO_GOES: u32 = 1;
+
+/// Level from which data between nodes can be sent without encryption.
+pub(crate) const CLEAR_DATA: u32 = 2;
 
 impl Command {
     /// The level that the cluster needs before this may be proposed. Every command is named here,
@@ -86,7 +90,6 @@ impl Command {
             | Self::AttachResource { .. }
             | Self::DetachResource { .. }
             | Self::ClaimAttachment { .. }
-            | Self::ChangeSettings { .. }
             | Self::ForcePromote { .. }
             | Self::ChangeIss { .. }
             | Self::Promote { .. }
@@ -115,6 +118,8 @@ impl Command {
             | Self::GiveCertificate { .. }
             | Self::CreateToken { .. }
             | Self::RevokeToken { .. } => 0,
+            Self::ChangeSettings { changes, .. } if changes.contains_key(&Key::DataEncryption) => CLEAR_DATA,
+            Self::ChangeSettings { .. } => 0,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! Guaranteed after every command (`State::check` asserts it in tests): the policy of each
 //! record is what the choices give, and the resource can keep it (`copies.rs`, `mode.rs`).
 
+use crate::advice::Advice;
 use crate::copies;
 use crate::mode::check_lag;
 use crate::snapshots::unknown_resource;
@@ -143,6 +144,17 @@ impl State {
         for text in words(&before, &policy) {
             self.note_on(at_ms, id, Severity::Info, text);
         }
+    }
+
+    /// The advice about data that goes from node to node without encryption.
+    pub(crate) fn encryption_advice(&self) -> Option<Advice> {
+        Choices::resolve(&self.choices, &Choices::default(), u64::MAX).clear.then(|| Advice {
+            severity: Severity::Info,
+            subject: "cluster".into(),
+            what: "data between nodes is not encrypted, because data-encryption is off".into(),
+            remedy: "`mainstay cluster set data-encryption=on` encrypts it, unless the network is for the nodes alone"
+                .into(),
+        })
     }
 
     /// For [`State::check`].

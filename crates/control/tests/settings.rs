@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use mainstay_control::advice::Observations;
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::settings::Changes;
 use mainstay_types::{Code, Key, Mode, Policy, Problem};
@@ -151,4 +152,30 @@ fn a_change_is_based_on_the_version_that_was_read() {
     let late = change_settings(old, &[(Key::SlowAck, 30)]);
     assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }));
     assert_eq!(policy(&state).slow.ack_ms, 20);
+}
+
+/// S645. Without a word of the operator all is encrypted.
+#[test]
+fn data_without_encryption_is_told_and_needs_its_level() {
+    let notice = |state: &State| {
+        let advice = mainstay_control::advice::advice(
+            state,
+            &Observations { has_leader: true, ..Observations::default() },
+        );
+        advice.into_iter().find(|one| one.what.contains("not encrypted"))
+    };
+    let mut state = ready();
+    assert!(!policy(&state).clear && notice(&state).is_none());
+    let off = [(Key::DataEncryption, Some(0))];
+    let command = Command::ChangeSettings { resource: None, version: None, changes: off.into() };
+    assert_eq!(command.level(), 2);
+    assert!(choose_for_all(&mut state, off).is_ok());
+    assert!(policy(&state).clear, "each record says so");
+    let told = notice(&state).expect("advice");
+    assert!(told.remedy.contains("mainstay cluster set data-encryption=on"), "{told:?}");
+    // It is for the whole cluster only.
+    let problem = refused(choose(&mut state, [(Key::DataEncryption, Some(1))]));
+    assert!(problem.remedy.contains("mainstay cluster set data-encryption=on"), "{problem:?}");
+    assert!(choose_for_all(&mut state, [(Key::DataEncryption, None)]).is_ok());
+    assert!(!policy(&state).clear && notice(&state).is_none());
 }

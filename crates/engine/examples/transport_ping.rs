@@ -1,6 +1,10 @@
 //! Measures the round trip of one append and its acknowledgement between two transports over the
 //! loopback device, with and without a durable journal write on the far side. Run with `--release`;
-//! arguments: payload bytes, rounds, 1 to poll while processors are idle.
+//! arguments: payload bytes, rounds, 1 to poll while processors are idle. Each is measured with
+//! encrypted and with clear payloads.
+
+#[path = "../tests/support/identities.rs"]
+mod identities;
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, Envelope, LocalHeader, Message, NewEntry};
@@ -9,6 +13,7 @@ use mainstay_engine::disk::{Disk, Layout, NewReplica};
 use mainstay_engine::ring::{Owner, Ring, Spin, now};
 use mainstay_engine::transport::{Channel, Transport, TransportEvent};
 use mainstay_store::{OpId, Output};
+use mainstay_trust::Payloads;
 use mainstay_types::{Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,14 +45,15 @@ struct Node {
 }
 
 impl Node {
-    fn new(id: u32, poll: bool, dir: Option<&Path>) -> Self {
+    fn new(id: u32, poll: bool, allowed: Payloads, dir: Option<&Path>) -> Self {
         let pool = BufferPool::new(64 << 20);
         let mut ring = Ring::new().expect("a ring");
         if poll {
             ring.set_spin(Spin::while_idle());
         }
         let addr = "127.0.0.1:0".parse().expect("an address");
-        let transport = Transport::new(pool.clone(), 1, NodeId(id), addr).expect("a port");
+        let mut transport = Transport::new(pool.clone(), 1, NodeId(id), addr).expect("a port");
+        transport.set_identities(identities::identities(id, allowed));
         let disk = dir.map(|dir| {
             let layout = Layout {
                 meta_bytes: 4096,
@@ -114,19 +120,27 @@ impl Node {
     }
 }
 
-fn measure(name: &str, payload_bytes: usize, rounds: usize, depth: usize, poll: bool, dir: Option<&Path>) {
+fn measure(
+    payloads: Payloads,
+    name: &str,
+    payload_bytes: usize,
+    rounds: usize,
+    depth: usize,
+    poll: bool,
+    dir: Option<&Path>,
+) {
     let (to_b, from_a) = channel();
     let (to_a, from_b) = channel();
     let (stop, stopped) = channel::<()>();
     let far_dir = dir.map(Path::to_path_buf);
     let far = std::thread::spawn(move || {
-        let mut node = Node::new(2, poll, far_dir.as_deref());
+        let mut node = Node::new(2, poll, payloads, far_dir.as_deref());
         node.meet(&to_a, &from_a, 1);
         while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
             node.turn(&mut Vec::new());
         }
     });
-    let mut node = Node::new(1, poll, None);
+    let mut node = Node::new(1, poll, payloads, None);
     node.meet(&to_b, &from_b, 2);
     let there = Channel { peer: NodeId(2), initiated_by_us: true };
     let mut acks = Vec::new();
@@ -167,9 +181,13 @@ fn main() {
     let rounds = numbers.get(1).copied().unwrap_or(20_000);
     let poll = numbers.get(2).is_some_and(|poll| *poll > 0);
     let dir = std::env::temp_dir().join(format!("transport-ping-{}", std::process::id()));
-    measure("network", payload_bytes, rounds, 1, poll, None);
-    measure("network", payload_bytes, rounds, 32, poll, None);
-    measure("network + durable journal", payload_bytes, rounds / 10, 1, poll, Some(&dir.join("one")));
-    measure("network + durable journal", payload_bytes, rounds / 2, 32, poll, Some(&dir.join("two")));
+    for payloads in [Payloads::Clear, Payloads::Encrypted] {
+        println!("{payloads:?}");
+        measure(payloads, "network", payload_bytes, rounds, 1, poll, None);
+        measure(payloads, "network", payload_bytes, rounds, 32, poll, None);
+        let places = [dir.join(format!("{payloads:?}-one")), dir.join(format!("{payloads:?}-two"))];
+        measure(payloads, "network + durable journal", payload_bytes, rounds / 10, 1, poll, Some(&places[0]));
+        measure(payloads, "network + durable journal", payload_bytes, rounds / 2, 32, poll, Some(&places[1]));
+    }
     let _ = std::fs::remove_dir_all(&dir);
 }

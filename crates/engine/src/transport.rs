@@ -2,8 +2,12 @@
 //!
 //! Guarantees:
 //! - Messages of a channel arrive in order, each exactly once, or the channel goes down.
-//! - No message is delivered before both sides have said [`Message::Hello`] and agreed on cluster
-//!   and identities.
+//! - No message is delivered before both ends have proven by TLS 1.3 which member they are (R23),
+//!   have said [`Message::Hello`], and have agreed on cluster and identities. Without identities of
+//!   its own this node connects to nobody and lets nobody in.
+//! - Frames are encrypted, unless both nodes have been told otherwise.
+//! - Connections that have proven nothing are limited in number and rate, and take no place of one
+//!   that comes from the address of a peer.
 //! - Damaged or foreign bytes end the connection with a stated reason and never panic (R25).
 //! - A peer from which nothing came for [`SILENCE_MS`] is down.
 //! - The queue of each connection is bounded (R18).
@@ -26,6 +30,7 @@ use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, OpHandle, Owner, Ring};
 use connection::{Connection, State, TAG_BITS, TAG_CONNECT, TAG_RECEIVE, TAG_SEND, own, system};
 use mainstay_codec::{Envelope, Message};
+use mainstay_trust::{Payloads, SessionError};
 use mainstay_types::{NodeId, Time};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,17 +38,23 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use stream::Stream;
 use thiserror::Error;
 
-pub use connection::{HELLO_MS, PING_MS, SEND_QUEUE_BYTES_MAX, SILENCE_MS};
+pub use connection::{GREETING_MS, HELLO_MS, PING_MS, SEND_QUEUE_BYTES_MAX, SILENCE_MS};
+pub use stream::Identities;
 
 /// Shortest and longest pause between two attempts to connect, in milliseconds.
 pub const RETRY_MS_MIN: u64 = 50;
 pub const RETRY_MS_MAX: u64 = 1000;
 /// How long an attempt to connect may take, in milliseconds.
 pub const CONNECT_MS: u64 = 1000;
-/// Most accepted connections that have not said hello yet; more are refused.
+/// Most accepted connections that have not said hello yet, from addresses of peers and from others
+/// each; more are refused.
 pub const STRANGERS_MAX: usize = 64;
+/// How many connections from addresses of no peer may begin a handshake, each second. A handshake
+/// takes some 0.2 ms of the shard.
+pub const HANDSHAKES_PER_S: u32 = 20;
 /// Pause after a failed accept (no descriptors left), in milliseconds.
 const ACCEPT_RETRY_MS: u64 = 100;
 const BACKLOG: i32 = 128;
@@ -96,6 +107,16 @@ pub enum DownReason {
     Replaced,
     #[error("the peer was removed or its address changed")]
     Removed,
+    #[error("this engine has no certificate yet; its agent states it")]
+    NoIdentities,
+    #[error("a session cannot be made: {error}")]
+    NoSession { error: String },
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("the peer says it is {says}, and has proven that it is {proven}")]
+    NotProven { says: NodeId, proven: NodeId },
+    #[error("payloads are to be encrypted from now on")]
+    ToBeEncrypted,
 }
 
 /// Why a message was not queued.
@@ -127,6 +148,8 @@ pub struct PeerStatus {
     pub incoming: bool,
     /// Bytes waiting to be sent on both.
     pub queued_bytes: usize,
+    /// Payloads on one of the two are not encrypted.
+    pub is_clear: bool,
     /// Why the newest attempt of this node to connect failed or its connection ended.
     pub last_error: Option<DownReason>,
 }
@@ -152,6 +175,10 @@ pub struct Transport {
     local_addr: SocketAddr,
     /// When to accept again; `None` while an accept is in flight.
     accept_at: Option<Time>,
+    /// `None` before the agent has stated them.
+    identities: Option<Identities>,
+    /// Handshakes with foreign addresses that may still begin in the second that began then.
+    handshakes: (Time, u32),
     peers: BTreeMap<NodeId, Peer>,
     connections: BTreeMap<u64, Connection>,
     /// Ids of connections are never used again, so that late completions find nothing.
@@ -167,7 +194,7 @@ pub struct Transport {
 
 impl Transport {
     /// Listens on `addr` (port 0: any free port, see [`local_addr`](Self::local_addr)). No peer is
-    /// let in before [`set_peers`](Self::set_peers).
+    /// let in before [`set_identities`](Self::set_identities) and [`set_peers`](Self::set_peers).
     pub fn new(pool: BufferPool, cluster: u64, node: NodeId, addr: SocketAddr) -> Result<Self, ListenError> {
         let listen = || -> io::Result<(Fd, SocketAddr)> {
             let socket = Socket::new(Domain::for_address(addr), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
@@ -185,6 +212,8 @@ impl Transport {
             listener,
             local_addr,
             accept_at: Some(Time(0)),
+            identities: None,
+            handshakes: (Time(0), HANDSHAKES_PER_S),
             peers: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_id: 1,
@@ -199,6 +228,25 @@ impl Transport {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// States what this node shows and believes, for new connections. Open ones stay, except for
+    /// those with clear payloads if these are allowed no longer.
+    pub fn set_identities(&mut self, identities: Identities) {
+        let ended: Vec<u64> = match identities.allowed {
+            Payloads::Clear => Vec::new(),
+            Payloads::Encrypted => {
+                self.connections.iter().filter(|(_, known)| known.is_clear()).map(|(id, _)| *id).collect()
+            }
+        };
+        for id in ended {
+            self.close(id, DownReason::ToBeEncrypted);
+        }
+        if self.identities.replace(identities).is_none() {
+            for peer in self.peers.values_mut().filter(|peer| peer.outgoing.is_none()) {
+                (peer.failures, peer.retry_at) = (0, self.now);
+            }
+        }
     }
 
     /// States the whole set of peers. Connections to nodes that are no longer in it, or whose
@@ -259,6 +307,10 @@ impl Transport {
                 outgoing: self.is_up(channel(true)),
                 incoming: self.is_up(channel(false)),
                 queued_bytes: self.queued_bytes(channel(true)) + self.queued_bytes(channel(false)),
+                is_clear: [peer.outgoing, peer.incoming]
+                    .into_iter()
+                    .flatten()
+                    .any(|id| self.connections.get(&id).is_some_and(Connection::is_clear)),
                 last_error: peer.last_error.clone(),
             }
         };
@@ -376,14 +428,23 @@ impl Transport {
         }
     }
 
-    fn add(&mut self, state: impl FnOnce(u64) -> State, socket: Fd) -> u64 {
+    fn add(&mut self, state: impl FnOnce(u64) -> State, socket: Fd, stream: Stream) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.connections.insert(id, Connection::new(state(id), socket, &self.pool, self.now));
+        self.connections.insert(id, Connection::new(state(id), socket, stream, &self.pool, self.now));
         id
     }
 
+    /// Begins a session; see [`Stream::new`].
+    fn session(&self, to: Option<NodeId>) -> Result<Stream, DownReason> {
+        Stream::new(self.identities.as_ref().ok_or(DownReason::NoIdentities)?, to)
+    }
+
     fn connect(&mut self, ring: &mut Ring, node: NodeId, addr: SocketAddr) {
+        let stream = match self.session(Some(node)) {
+            Ok(stream) => stream,
+            Err(reason) => return self.failed(node, reason),
+        };
         // The socket stays blocking: that is how io_uring knows to wait itself instead of answering
         // EAGAIN.
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM.cloexec(), Some(Protocol::TCP))
@@ -398,7 +459,7 @@ impl Transport {
             let attempt = ring.submit(Owner::Transport, id << TAG_BITS | TAG_CONNECT, connect);
             State::Connecting { peer: node, attempt }
         };
-        let id = self.add(state, socket);
+        let id = self.add(state, socket, stream);
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.outgoing = Some(id);
         }
@@ -433,21 +494,48 @@ impl Transport {
     }
 
     fn greet(&mut self, ring: &mut Ring, socket: Fd) {
-        let strangers =
-            self.connections.values().filter(|c| matches!(c.state, State::Greeting { peer: None }));
-        if strangers.count() >= STRANGERS_MAX {
-            tracing::warn!("refused a connection: {STRANGERS_MAX} others have not said hello yet");
+        let from = SockRef::from(&*socket).peer_addr().ok().and_then(|addr| addr.as_socket());
+        let is_peers = |addr: SocketAddr| self.peers.values().any(|peer| peer.addr.ip() == addr.ip());
+        let is_foreign = !from.is_some_and(is_peers);
+        if !self.may_greet(is_foreign) {
             return;
         }
         if let Err(error) = Connection::configure(&socket) {
             tracing::warn!(%error, "cannot configure an accepted connection");
             return;
         }
-        let id = self.add(|_| State::Greeting { peer: None }, socket);
+        let stream = match self.session(None) {
+            Ok(stream) => stream,
+            Err(reason) => return tracing::debug!(%reason, "refused a connection"),
+        };
+        let id = self.add(|_| State::Greeting { peer: None }, socket, stream);
         self.with(id, |connection| {
+            connection.is_foreign = is_foreign;
             connection.receive(ring, id);
             Ok(())
         });
+    }
+
+    /// Whether one more connection may begin a handshake.
+    fn may_greet(&mut self, is_foreign: bool) -> bool {
+        let waits =
+            |c: &&Connection| c.is_foreign == is_foreign && matches!(c.state, State::Greeting { peer: None });
+        if self.connections.values().filter(waits).count() >= STRANGERS_MAX {
+            tracing::warn!("refused a connection: {STRANGERS_MAX} others have not said hello yet");
+            return false;
+        }
+        if !is_foreign {
+            return true;
+        }
+        if self.now.ms_since(self.handshakes.0) >= 1000 {
+            self.handshakes = (self.now, HANDSHAKES_PER_S);
+        }
+        if self.handshakes.1 == 0 {
+            tracing::debug!("refused a connection: {HANDSHAKES_PER_S} others began in this second");
+            return false;
+        }
+        self.handshakes.1 -= 1;
+        true
     }
 
     fn message(&mut self, id: u64, envelope: Envelope) {
@@ -489,6 +577,10 @@ impl Transport {
             None
         };
         let connection = self.connections.get_mut(&id).expect("it has just delivered this message");
+        let proven = connection.proven().ok_or(DownReason::NoHello)?;
+        if proven != node {
+            return Err(DownReason::NotProven { says: node, proven });
+        }
         let reply = own(Message::Hello { cluster: self.cluster, node: self.node, to: node });
         let Some(expected) = expected else {
             if let Some(reason) = fault {

@@ -12,10 +12,11 @@ use mainstay_engine::DeviceOption;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::ring::{Fd, Op, Owner, Ring};
 use mainstay_types::FrontendKind;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use support::counting::{self, Counting};
-use support::{Engine, RESOURCE, fresh_dir, record};
+use support::{Engine, RESOURCE, fresh_dir, identities, record};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -31,6 +32,10 @@ const PRIMARY_MAX: f64 = 2.0;
 /// Most allocations of a write on a secondary: the same, and the count of references of the
 /// received payload.
 const SECONDARY_MAX: f64 = 3.0;
+/// TLS takes memory for each record that is sent or received. A write is a record to each
+/// secondary, and one back.
+const RECORDS_OF_PRIMARY: f64 = 4.0;
+const RECORDS_OF_SECONDARY: f64 = 2.0;
 /// Most allocations of a read: it costs only its part of a stretch, and the work that runs beside
 /// it.
 const READ_MAX: f64 = 0.5;
@@ -69,7 +74,15 @@ fn work(kind: Kind, ring: &mut Ring, device: &Fd, depth: u64, count: u64) {
 
 #[test]
 fn requests_cost_few_allocations() {
-    let base = fresh_dir("allocations");
+    for allows_clear in [true, false] {
+        identities::ALLOWS_CLEAR.store(allows_clear, Ordering::Relaxed);
+        measure(allows_clear);
+    }
+}
+
+fn measure(is_clear: bool) {
+    println!("payloads are {}", if is_clear { "clear" } else { "encrypted" });
+    let base = fresh_dir(if is_clear { "allocations-clear" } else { "allocations" });
     let (told, shards) = mpsc::channel();
     let (mut engines, mut places) = (Vec::new(), Vec::new());
     for node in 1..=3 {
@@ -102,7 +115,11 @@ fn requests_cost_few_allocations() {
             .map(|(before, after)| (after - before) as f64 / WRITES as f64)
             .collect();
         let (what, most) = match kind {
-            Kind::Write => ("write", [PRIMARY_MAX, SECONDARY_MAX, SECONDARY_MAX]),
+            Kind::Write if is_clear => ("write", [PRIMARY_MAX, SECONDARY_MAX, SECONDARY_MAX]),
+            Kind::Write => {
+                let secondary = SECONDARY_MAX + RECORDS_OF_SECONDARY;
+                ("write", [PRIMARY_MAX + RECORDS_OF_PRIMARY, secondary, secondary])
+            }
             Kind::Read => ("read", [READ_MAX; 3]),
         };
         println!("depth {depth}: allocations per {what} on the primary and both secondaries: {each:.2?}");

@@ -1,12 +1,17 @@
 //! Two and more transports over the loopback device, and peers that misbehave.
 
-use bytes::Bytes;
+#[path = "support/identities.rs"]
+mod identities;
+
+use bytes::{Bytes, BytesMut};
+use identities::identities;
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry, frame};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::ring::{Owner, Ring, now};
 use mainstay_engine::transport::{
     Channel, DownReason, PING_MS, SILENCE_MS, SendError, Transport, TransportEvent,
 };
+use mainstay_trust::{Payloads, Refusal, Session, SessionError};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Extent, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
 };
@@ -39,7 +44,8 @@ impl Node {
 
     fn with(id: u32, cluster: u64, addr: SocketAddr) -> Self {
         let (id, pool) = (NodeId(id), BufferPool::new(16 << 20));
-        let transport = Transport::new(pool.clone(), cluster, id, addr).expect("a free port");
+        let mut transport = Transport::new(pool.clone(), cluster, id, addr).expect("a free port");
+        transport.set_identities(identities(id.0, Payloads::Encrypted));
         Self { id, ring: Ring::new().expect("a ring"), pool, transport, events: Vec::new() }
     }
 
@@ -297,7 +303,8 @@ fn a_wrong_address_is_noticed() {
     a.know(&[(3, b.addr())]);
     b.know(&[(1, a.addr())]);
     run(&mut [&mut a, &mut b], "a refusal", |nodes| nodes[0].last_error(3).is_some());
-    assert_eq!(a.last_error(3), Some(DownReason::OtherNode { says: NodeId(2), expected: NodeId(3) }));
+    let refusal = Refusal::OtherNode { expected: NodeId(3), found: NodeId(2) };
+    assert_eq!(a.last_error(3), Some(DownReason::Session(SessionError::Refused(refusal))));
 }
 
 #[test]
@@ -354,27 +361,97 @@ fn a_peer_that_is_removed_is_disconnected() {
     assert_eq!(a.downs(), [(out(2), DownReason::Removed), (back(2), DownReason::Removed)]);
 }
 
-/// A peer made by hand: takes the connection of `node` and says a correct hello.
-fn by_hand(node: &mut Node, listener: &TcpListener, id: u32) -> TcpStream {
+/// A peer made by hand, which proves to be a node and says what it likes.
+struct Hand {
+    stream: TcpStream,
+    session: Session,
+    heard: Vec<u8>,
+    is_over: bool,
+}
+
+impl Hand {
+    fn new(stream: TcpStream, session: Session) -> Self {
+        stream.set_nonblocking(true).expect("a socket");
+        Self { stream, session, heard: Vec::new(), is_over: false }
+    }
+
+    /// Connects to a node as another one.
+    fn connect(node: &Node, id: u32) -> Self {
+        let own = identities(id, Payloads::Encrypted);
+        let session = Session::connect(own.trust, &own.own, node.id, own.allowed).expect("a session");
+        Self::new(connect(node), session)
+    }
+
+    /// Says and hears what there is.
+    fn pump(&mut self) {
+        let said = self.session.said().split();
+        if !said.is_empty() {
+            self.send(&said);
+        }
+        let mut wire = [0; 65536];
+        match self.stream.read(&mut wire) {
+            Ok(0) => self.is_over = true,
+            Ok(count) => {
+                let heard = &mut self.heard;
+                let mut sink = |bytes: &[u8]| {
+                    heard.extend_from_slice(bytes);
+                    Ok::<(), SessionError>(())
+                };
+                self.session.open(&mut wire[..count], &mut sink).expect("good bytes");
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => self.is_over = true,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.set_nonblocking(false).expect("a socket");
+        // A peer that has ended the connection hears no more.
+        let _ = self.stream.write_all(bytes);
+        self.stream.set_nonblocking(true).expect("a socket");
+    }
+
+    fn say(&mut self, payload: &[u8]) {
+        let mut wire = BytesMut::new();
+        self.session.seal(payload, &mut wire).expect("an open session");
+        self.send(&wire);
+    }
+
+    /// Proves who it is, and says hello as node `says`.
+    fn greet(&mut self, node: &mut Node, says: u32) {
+        run(&mut [&mut *node], "a handshake", |_| {
+            self.pump();
+            self.session.is_open()
+        });
+        let to = node.id;
+        self.say(&bytes_of(&hello(says, to)));
+    }
+}
+
+fn hello(id: u32, to: NodeId) -> Envelope {
+    Envelope {
+        resource: ResourceId(0),
+        epoch: Epoch(0),
+        version: ConfigVersion(0),
+        incarnation: Incarnation(0),
+        message: Message::Hello { cluster: CLUSTER, node: NodeId(id), to },
+    }
+}
+
+/// Takes the connection of `node` and says a correct hello.
+fn by_hand(node: &mut Node, listener: &TcpListener, id: u32) -> Hand {
     listener.set_nonblocking(true).expect("a socket");
     let mut accepted = None;
     run(&mut [node], "a connection", |_| {
         accepted = listener.accept().ok();
         accepted.is_some()
     });
-    let (mut stream, _) = accepted.expect("accepted");
-    stream.set_nonblocking(false).expect("a socket");
-    let hello = Message::Hello { cluster: CLUSTER, node: NodeId(id), to: node.id };
-    let zero = Envelope {
-        resource: ResourceId(0),
-        epoch: Epoch(0),
-        version: ConfigVersion(0),
-        incarnation: Incarnation(0),
-        message: hello,
-    };
-    stream.write_all(&bytes_of(&zero)).expect("sent");
+    let own = identities(id, Payloads::Encrypted);
+    let session = Session::accept(own.trust, &own.own, own.allowed).expect("a session");
+    let mut hand = Hand::new(accepted.expect("accepted").0, session);
+    hand.greet(node, id);
     run(&mut [node], "a hello", |nodes| nodes[0].transport.is_up(out(id)));
-    stream
+    hand
 }
 
 #[test]
@@ -389,10 +466,11 @@ fn a_silent_peer_is_down_after_a_second() {
     assert_eq!(a.downs(), [(out(2), DownReason::Silent)]);
     assert!((SILENCE_MS - 100..SILENCE_MS + 1500).contains(&waited), "{waited} ms");
     // It was asked before: a hello and some pings.
-    stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a socket");
-    let mut heard = Vec::new();
-    let _ = stream.read_to_end(&mut heard);
-    assert!(heard.len() >= 64 + 20 + 2 * 68, "{} bytes", heard.len());
+    run(&mut [&mut a], "the end", |_| {
+        stream.pump();
+        stream.is_over
+    });
+    assert!(stream.heard.len() >= 64 + 20 + 2 * 68, "{} bytes", stream.heard.len());
 }
 
 #[test]
@@ -417,13 +495,11 @@ fn a_talkative_peer_is_pinged_all_the_same() {
     a.know(&[(2, listener.local_addr().expect("an address"))]);
     let mut stream = by_hand(&mut a, &listener, 2);
     for n in 0..20 {
-        stream.write_all(&bytes_of(&super_ack(n))).expect("sent");
+        stream.say(&bytes_of(&super_ack(n)));
         for_ms(&mut [&mut a], 50);
+        stream.pump();
     }
-    stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
-    let mut heard = Vec::new();
-    let _ = stream.read_to_end(&mut heard);
-    assert!(heard.len() >= 64 + 20 + 2 * 68, "{} bytes", heard.len());
+    assert!(stream.heard.len() >= 64 + 20 + 2 * 68, "{} bytes", stream.heard.len());
     assert!(a.downs().is_empty());
 }
 
@@ -439,8 +515,8 @@ fn damaged_bytes_end_the_connection_with_a_reason() {
         let listener = TcpListener::bind(any_port()).expect("a port");
         a.know(&[(2, listener.local_addr().expect("an address"))]);
         let mut stream = by_hand(&mut a, &listener, 2);
-        stream.write_all(&good).expect("sent");
-        stream.write_all(&bad).expect("sent");
+        stream.say(&good);
+        stream.say(&bad);
         run(&mut [&mut a], "down", |nodes| !nodes[0].downs().is_empty());
         let [(channel, DownReason::Garbled(_))] = a.downs()[..] else { panic!("byte {at}: {:?}", a.downs()) };
         assert_eq!(channel, out(2));
@@ -489,18 +565,11 @@ fn a_send_queue_that_is_too_long_ends_the_connection() {
 fn a_newer_connection_of_a_peer_replaces_the_older() {
     let mut a = Node::new(1);
     a.know(&[(2, any_port())]);
-    let hello = bytes_of(&Envelope {
-        resource: ResourceId(0),
-        epoch: Epoch(0),
-        version: ConfigVersion(0),
-        incarnation: Incarnation(0),
-        message: Message::Hello { cluster: CLUSTER, node: NodeId(2), to: NodeId(1) },
-    });
-    let mut first = connect(&a);
-    first.write_all(&hello).expect("sent");
+    let mut first = Hand::connect(&a, 2);
+    first.greet(&mut a, 2);
     run(&mut [&mut a], "up", |nodes| nodes[0].transport.is_up(back(2)));
-    let mut second = connect(&a);
-    second.write_all(&hello).expect("sent");
+    let mut second = Hand::connect(&a, 2);
+    second.greet(&mut a, 2);
     run(&mut [&mut a], "replaced", |nodes| !nodes[0].downs().is_empty());
     assert_eq!(a.downs(), [(back(2), DownReason::Replaced)]);
     run(&mut [&mut a], "up again", |nodes| nodes[0].transport.is_up(back(2)));
@@ -512,4 +581,121 @@ fn a_newer_connection_of_a_peer_replaces_the_older() {
 fn a_deadline_is_always_given() {
     let a = Node::new(1);
     assert_eq!(a.transport.next_deadline(), Some(Time(0)), "the first accept is due");
+}
+
+#[test]
+fn without_identities_nobody_is_reached_and_nobody_gets_in() {
+    let pool = BufferPool::new(16 << 20);
+    let transport = Transport::new(pool.clone(), CLUSTER, NodeId(1), any_port()).expect("a free port");
+    let ring = Ring::new().expect("a ring");
+    let mut a = Node { id: NodeId(1), ring, pool, transport, events: Vec::new() };
+    let mut b = Node::new(2);
+    a.know(&[(2, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    run(&mut [&mut a, &mut b], "a reason", |nodes| nodes[1].last_error(1).is_some());
+    for_ms(&mut [&mut a, &mut b], 300);
+    assert_eq!(a.last_error(2), Some(DownReason::NoIdentities));
+    assert!(a.events.is_empty() && b.events.is_empty());
+    a.transport.set_identities(identities(1, Payloads::Encrypted));
+    up(&mut a, &mut b);
+}
+
+#[test]
+fn a_member_that_says_it_is_another_is_refused() {
+    let mut a = Node::new(1);
+    a.know(&[(2, any_port()), (3, any_port())]);
+    let mut liar = Hand::connect(&a, 3);
+    liar.greet(&mut a, 2);
+    run(&mut [&mut a], "the end", |_| {
+        liar.pump();
+        liar.is_over
+    });
+    assert!(a.events.is_empty());
+    let mut honest = Hand::connect(&a, 3);
+    honest.greet(&mut a, 3);
+    run(&mut [&mut a], "up", |nodes| nodes[0].transport.is_up(back(3)));
+}
+
+#[test]
+fn payloads_are_clear_only_while_both_nodes_are_told_so() {
+    let clear = |node: &Node| node.transport.peers()[0].is_clear;
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.transport.set_identities(identities(1, Payloads::Clear));
+    a.know(&[(2, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+    assert!(!clear(&a) && !clear(&b), "one of the two was not told so");
+    let (mut c, mut d) = (Node::new(1), Node::new(2));
+    for node in [&mut c, &mut d] {
+        node.transport.set_identities(identities(node.id.0, Payloads::Clear));
+    }
+    c.know(&[(2, d.addr())]);
+    d.know(&[(1, c.addr())]);
+    up(&mut c, &mut d);
+    assert!(clear(&c) && clear(&d));
+    // Messages of all sizes, also received in place.
+    c.events.clear();
+    d.events.clear();
+    for n in 0..600 {
+        c.transport.send(out(2), &mixed(n)).expect("up");
+        for_ms(&mut [&mut c, &mut d], u64::from(n % 50 == 0));
+    }
+    let mut there = 0;
+    run(&mut [&mut c, &mut d], "all messages", |nodes| {
+        for event in std::mem::take(&mut nodes[1].events) {
+            let TransportEvent::Message { envelope, .. } = event else { panic!("{event:?}") };
+            assert!(bytes_of(&envelope) == bytes_of(&mixed(there)), "message {there}");
+            there += 1;
+        }
+        there == 600
+    });
+    // As soon as one node is told to encrypt, nothing is clear any more.
+    d.transport.set_identities(identities(2, Payloads::Encrypted));
+    d.turn();
+    let ended = [(out(1), DownReason::ToBeEncrypted), (back(1), DownReason::ToBeEncrypted)];
+    assert!(ended.iter().all(|end| d.downs().contains(end)), "{:?}", d.downs());
+    up(&mut c, &mut d);
+    assert!(!clear(&c) && !clear(&d));
+}
+
+/// Strangers from another address that begin handshakes, and say nothing or a byte now and then.
+#[test]
+fn strangers_take_no_place_of_a_peer_and_do_not_stay() {
+    use socket2::{Domain, Socket, Type};
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let stranger = |to: SocketAddr| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let from: SocketAddr = "127.0.0.9:0".parse().expect("an address");
+        socket.bind(&from.into()).expect("an address of the loopback device");
+        socket.connect(&to.into()).expect("it listens");
+        TcpStream::from(socket)
+    };
+    a.know(&[(2, b.addr())]);
+    let mut crowd: Vec<TcpStream> = (0..100).map(|_| stranger(a.addr())).collect();
+    for_ms(&mut [&mut a, &mut b], 100);
+    b.know(&[(1, a.addr())]);
+    let before = now();
+    up(&mut a, &mut b);
+    assert!(now().ms_since(before) < 900, "{} ms", now().ms_since(before));
+    // One that drips bytes of a handshake is not kept for longer than one that says nothing.
+    let mut slow = stranger(a.addr());
+    slow.set_nonblocking(true).expect("a socket");
+    let mut is_over = false;
+    let begun = now();
+    run(&mut [&mut a, &mut b], "the end of the slow one", |_| {
+        if slow.write_all(&[0x16]).is_err() || matches!(slow.read(&mut [0; 8]), Ok(0)) {
+            is_over = true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        is_over
+    });
+    assert!(now().ms_since(begun) < 10_000);
+    for stream in &mut crowd {
+        stream.set_nonblocking(true).expect("a socket");
+        run(&mut [&mut a, &mut b], "the end of the crowd", |_| match stream.read(&mut [0; 8]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        });
+    }
+    assert!(a.transport.is_up(out(2)) && a.transport.is_up(back(2)) && a.downs().is_empty());
 }

@@ -3,6 +3,7 @@
 //! | starter | is refused |
 //! |---|---|
 //! | a socket, timer or path that triggers the unit | if it is enabled or active, or if the unit itself starts it |
+//! | a name of D-Bus whose first use starts the unit | always |
 //! | a unit that wants or requires the unit, or starts it after its own end | if it is enabled, or active with no setting that says whether it is enabled |
 //!
 //! Guarantees
@@ -34,6 +35,9 @@ pub enum Starts {
     WithItself,
     /// When it has ended.
     AfterItself,
+    /// When somebody uses a name of D-Bus. The starter's `id` is the name, and its `file` the path
+    /// of the file that says so.
+    OnName,
 }
 
 impl Starts {
@@ -72,6 +76,18 @@ impl UnitStarter {
             _ => format!("systemctl mask --now {id}"),
         };
         match how {
+            Starts::OnName => {
+                let file = &self.file;
+                fault(
+                    format!(
+                        "whoever uses the D-Bus name {id} starts the unit {unit} without a lease: see {file}"
+                    ),
+                    format!(
+                        "copy {file} there to /usr/local/share/dbus-1/system-services, take the line `SystemdService=` out of the copy, \
+                         and run `systemctl reload dbus`"
+                    ),
+                )
+            }
             Starts::OnTrigger if self.is_needed => fault(
                 format!("the unit {unit} starts {id} itself, and {id} would start it again without a lease"),
                 format!(

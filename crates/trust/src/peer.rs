@@ -119,7 +119,7 @@ impl Trust {
             return Ok(Peer::Newcomer { key });
         }
         let cluster = self.cluster.ok_or(Refusal::OtherAuthority)?;
-        let proven = prove(shown, &self.authorities, Part::Client, now)?;
+        let proven = prove(shown, &self.authorities, Part::Client, now, Times::Count)?;
         let (subject, key) = (proven.subject, proven.key);
         match self.judge_member(proven, cluster, now) {
             Err(Refusal::NoMember { .. }) => Ok(Peer::Left { subject, key }),
@@ -148,14 +148,14 @@ impl Trust {
         }
         if let Expect::Authority(fingerprint) = expect {
             let authority = authority_in(shown, fingerprint).ok_or(Refusal::OtherAuthority)?;
-            let proven = prove(shown, std::slice::from_ref(&authority), Part::Server, now)?;
+            let proven = prove(shown, std::slice::from_ref(&authority), Part::Server, now, Times::Count)?;
             return match proven.ended_s {
                 Some(ended_s) => Err(expired(ended_s, now)),
                 None => Ok(Peer::Member { subject: proven.subject, key: proven.key }),
             };
         }
         let cluster = self.cluster.ok_or(Refusal::OtherAuthority)?;
-        let proven = prove(shown, &self.authorities, Part::Server, now)?;
+        let proven = prove(shown, &self.authorities, Part::Server, now, Times::Count)?;
         let peer = self.judge_member(proven, cluster, now)?;
         match (expect, &peer) {
             (Expect::Renewal, _) | (Expect::Member, Peer::Member { .. }) => Ok(peer),
@@ -165,6 +165,38 @@ impl Trust {
             }
             (_, Peer::Expired { until_s, .. }) => Err(expired(*until_s, now)),
             _ => Err(Refusal::Newcomer),
+        }
+    }
+
+    /// Judges the other end of a connection between engines. `expected`: the node that this one
+    /// wants to reach, if it opened the connection.
+    ///
+    /// The record alone decides who is a member. The times of a certificate do not count, so no
+    /// clock ends the replication. The key of a node that leaves goes with it.
+    ///
+    /// # Errors
+    /// When the peer is no member, is another one than was expected, or has another key than the
+    /// record has of it.
+    pub fn judge_engine(
+        &self,
+        shown: &[CertificateDer<'_>],
+        part: Part,
+        expected: Option<NodeId>,
+        now: UnixTime,
+    ) -> Result<Peer, Refusal> {
+        if newcomer_in(shown).is_some() {
+            return Err(Refusal::Newcomer);
+        }
+        let cluster = self.cluster.ok_or(Refusal::OtherAuthority)?;
+        let proven = prove(shown, &self.authorities, part, now, Times::Ignored)?;
+        let (subject, key, found) = (proven.subject, proven.key, proven.subject.node);
+        if self.members.is_none() {
+            return Err(Refusal::NoMember { node: found });
+        }
+        self.judge_member(Proven { ended_s: None, ..proven }, cluster, now)?;
+        match expected {
+            Some(expected) if expected != found => Err(Refusal::OtherNode { expected, found }),
+            _ => Ok(Peer::Member { subject, key }),
         }
     }
 
@@ -212,11 +244,19 @@ pub fn authority_in(
     Some(shown.clone().into_owned())
 }
 
+/// Whether the times of a certificate count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Times {
+    Count,
+    Ignored,
+}
+
 fn prove(
     shown: &[CertificateDer<'_>],
     authorities: &[CertificateDer<'_>],
     part: Part,
     now: UnixTime,
+    times: Times,
 ) -> Result<Proven, Refusal> {
     let own = shown.first().ok_or(Refusal::Malformed)?;
     let certificate = EndEntityCert::try_from(own).map_err(|_| Refusal::Malformed)?;
@@ -227,6 +267,10 @@ fn prove(
         Err(webpki::Error::CertExpired { not_after, .. }) => {
             verify(&certificate, &anchors, part, not_after).map_err(|error| refusal_of(&error))?;
             Some(not_after.as_secs())
+        }
+        Err(webpki::Error::CertNotValidYet { not_before, .. }) if times == Times::Ignored => {
+            verify(&certificate, &anchors, part, not_before).map_err(|error| refusal_of(&error))?;
+            None
         }
         Err(error) => return Err(refusal_of(&error)),
     };

@@ -5,7 +5,8 @@
 
 use crate::TrustError;
 use crate::key::Key;
-use crate::peer::{Expect, Peer, Refusal, Trust};
+use crate::peer::{Expect, Part, Peer, Refusal, Trust};
+use mainstay_types::NodeId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConnection, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -140,16 +141,29 @@ pub fn accept(
     protocol: &[u8],
 ) -> Result<(ServerConnection, Outcome), TrustError> {
     let outcome = Outcome::default();
-    let verifier = Arc::new(Clients { trust, outcome: outcome.clone() });
-    let mut config = ServerConfig::builder_with_details(provider(), clock)
+    let verifier = Clients { trust, rule: ClientRule::Agent, outcome: outcome.clone() };
+    let config = server_config(provider(), verifier, own, clock, &[protocol])?;
+    Ok((ServerConnection::new(config)?, outcome))
+}
+
+/// Settings of the end of a connection that another node has opened. `protocols`: in the order in
+/// which they are preferred.
+pub(crate) fn server_config(
+    provider: Arc<CryptoProvider>,
+    verifier: Clients,
+    own: &Credentials,
+    clock: Arc<dyn TimeProvider>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ServerConfig>, TrustError> {
+    let mut config = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(own.shown.clone())));
     // Every connection proves itself anew: what a node may do can change at any time.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    config.alpn_protocols = vec![protocol.to_vec()];
-    Ok((ServerConnection::new(Arc::new(config))?, outcome))
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(Arc::new(config))
 }
 
 /// Makes the end of a connection that this node opens.
@@ -164,21 +178,36 @@ pub fn connect(
     protocol: &[u8],
 ) -> Result<(ClientConnection, Outcome), TrustError> {
     let outcome = Outcome::default();
-    let verifier = Arc::new(Servers { trust, expect, outcome: outcome.clone() });
-    let mut config = ClientConfig::builder_with_details(provider(), clock)
+    let verifier = Servers { trust, rule: ServerRule::Agent(expect), outcome: outcome.clone() };
+    let config = client_config(provider(), verifier, own, clock, &[protocol])?;
+    Ok((ClientConnection::new(config, no_name()?)?, outcome))
+}
+
+/// TLS wants a name of the peer. It is neither sent nor looked at.
+pub(crate) fn no_name() -> Result<ServerName<'static>, TrustError> {
+    ServerName::try_from("mainstay").map_err(|_| TrustError::BadKey)
+}
+
+/// Settings of the end of a connection that this node opens.
+pub(crate) fn client_config(
+    provider: Arc<CryptoProvider>,
+    verifier: Servers,
+    own: &Credentials,
+    clock: Arc<dyn TimeProvider>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ClientConfig>, TrustError> {
+    let mut config = ClientConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own.shown.clone())));
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
-    config.alpn_protocols = vec![protocol.to_vec()];
-    // TLS wants a name here. It is neither sent nor looked at.
-    let name = ServerName::try_from("mainstay").map_err(|_| TrustError::BadKey)?;
-    Ok((ClientConnection::new(Arc::new(config), name)?, outcome))
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(Arc::new(config))
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -191,10 +220,25 @@ fn no_earlier_version() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
 }
 
+/// The rule by which nodes that connect are judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClientRule {
+    Agent,
+    Engine,
+}
+
+/// The rule by which nodes are judged to which this one connects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ServerRule {
+    Agent(Expect),
+    Engine(NodeId),
+}
+
 #[derive(Debug)]
-struct Clients {
-    trust: Arc<Trust>,
-    outcome: Outcome,
+pub(crate) struct Clients {
+    pub trust: Arc<Trust>,
+    pub rule: ClientRule,
+    pub outcome: Outcome,
 }
 
 impl ClientCertVerifier for Clients {
@@ -208,7 +252,10 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let judge = |shown: &[CertificateDer<'_>]| self.trust.judge_client(shown, now);
+        let judge = |shown: &[CertificateDer<'_>]| match self.rule {
+            ClientRule::Agent => self.trust.judge_client(shown, now),
+            ClientRule::Engine => self.trust.judge_engine(shown, Part::Client, None, now),
+        };
         self.outcome.note(end_entity, intermediates, judge).map(|()| ClientCertVerified::assertion())
     }
 
@@ -236,10 +283,10 @@ impl ClientCertVerifier for Clients {
 }
 
 #[derive(Debug)]
-struct Servers {
-    trust: Arc<Trust>,
-    expect: Expect,
-    outcome: Outcome,
+pub(crate) struct Servers {
+    pub trust: Arc<Trust>,
+    pub rule: ServerRule,
+    pub outcome: Outcome,
 }
 
 impl ServerCertVerifier for Servers {
@@ -251,7 +298,10 @@ impl ServerCertVerifier for Servers {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let judge = |shown: &[CertificateDer<'_>]| self.trust.judge_server(shown, self.expect, now);
+        let judge = |shown: &[CertificateDer<'_>]| match self.rule {
+            ServerRule::Agent(expect) => self.trust.judge_server(shown, expect, now),
+            ServerRule::Engine(node) => self.trust.judge_engine(shown, Part::Server, Some(node), now),
+        };
         self.outcome.note(end_entity, intermediates, judge).map(|()| ServerCertVerified::assertion())
     }
 

@@ -161,6 +161,8 @@ pub struct Policy {
     pub background: BackgroundLimits,
     pub scrub: ScrubPolicy,
     pub fencing: Fencing,
+    /// Payloads go from node to node without encryption. The same for all resources.
+    pub clear: bool,
 }
 
 impl Policy {
@@ -208,6 +210,8 @@ struct Fields {
     scrub: ScrubPolicy,
     #[serde(default)]
     fencing: Fencing,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    clear: bool,
 }
 
 impl From<Policy> for Fields {
@@ -221,6 +225,7 @@ impl From<Policy> for Fields {
             background: policy.background,
             scrub: policy.scrub,
             fencing: policy.fencing,
+            clear: policy.clear,
         }
     }
 }
@@ -238,6 +243,7 @@ impl From<Fields> for Policy {
             background: fields.background,
             scrub: fields.scrub,
             fencing: fields.fencing,
+            clear: fields.clear,
         }
     }
 }

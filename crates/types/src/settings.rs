@@ -164,6 +164,11 @@ settings! {
         "Whether the program that agents have as --fence-command switches a primary off that died. \
          best-effort: it is run, and another node takes over at once. required: another node takes over \
          only when it has succeeded, or an operator has confirmed that the node is off. off: it is not run.";
+    DataEncryption "data-encryption" Cluster since "0.1", Kind::Switch,
+        |policy| (!policy.clear).into(), |policy, value| policy.clear = value == 0,
+        "Whether data between nodes is encrypted. off: nodes still prove to each other who they are, but \
+         everyone who can reach the network between them can read what is replicated, and change it. Only \
+         for a network that nobody else can reach.";
 }
 
 /// The element of this number; values are checked before, so there is one.

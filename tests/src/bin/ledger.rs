@@ -84,15 +84,29 @@ fn run(address: &str, notes: &Path, stop: &Path, connections: usize, pause_ms: u
     let file = OpenOptions::new().append(true).create(true).open(notes).context("open the notes")?;
     let notes = Notes(Mutex::new(file));
     std::thread::scope(|scope| {
+        let (options, notes, next, pause) = (&options, &notes, &next, Duration::from_millis(pause_ms));
         let workers: Vec<_> = (0..connections)
-            .map(|_| scope.spawn(|| insert(&options, &notes, stop, &next, Duration::from_millis(pause_ms))))
+            .map(|worker| {
+                // An address that is gone costs each attempt its whole limit. The attempts of all
+                // workers are spread over that time, so that one of them soon finds the server.
+                let lag = CONNECT_LIMIT * worker as u32 / connections as u32;
+                scope.spawn(move || insert(options, notes, stop, next, pause, lag))
+            })
             .collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker returns its errors"))
     })
 }
 
-/// One connection's work: insert, note, reconnect when anything fails.
-fn insert(options: &Opts, notes: &Notes, stop: &Path, next: &AtomicU64, pause: Duration) -> Result<()> {
+/// One connection's work: insert, note, reconnect when anything fails. `lag`: time from a failure to
+/// the first attempt to connect again.
+fn insert(
+    options: &Opts,
+    notes: &Notes,
+    stop: &Path,
+    next: &AtomicU64,
+    pause: Duration,
+    lag: Duration,
+) -> Result<()> {
     let mut connection: Option<Conn> = None;
     while !stop.exists() {
         let Some(open) = &mut connection else {
@@ -118,6 +132,7 @@ fn insert(options: &Opts, notes: &Notes, stop: &Path, next: &AtomicU64, pause: D
                 // ends with the connection's own time limit.
                 let broken = connection.take();
                 std::thread::spawn(move || drop(broken));
+                std::thread::sleep(lag);
             }
         }
         if !pause.is_zero() {

@@ -49,6 +49,8 @@ const CONNECTIONS: usize = 4;
 const PAUSE_MS: u64 = 5;
 /// The ledger has committed this long before something is done to its database.
 const BEFORE: Duration = Duration::from_secs(2);
+/// Window in which failures of the database are counted while it is killed again and again.
+const WINDOW_S: u64 = 10;
 const SYSBENCH_S: u64 = 10;
 const THREADS: [u32; 3] = [16, 32, 64];
 const ROUTED_THREADS: u32 = 16;
@@ -379,6 +381,9 @@ fn failover_postgresql(lab: &Lab, rounds: usize) -> Result<()> {
 
 fn kill(lab: &Lab, rounds: usize) -> Result<()> {
     database(lab)?;
+    // The first restart within the window comes at once, so each kill has a window of its own.
+    let policy = format!("\n[policy]\nwindow_s = {WINDOW_S}\n");
+    lab.apply_service(DB.name, &(DB.toml() + &policy))?;
     let recoveries = plain_recoveries(lab, rounds)?;
     let notes = lab.dir().join("ledger.notes");
     let ledger = Ledger::start(lab, &DB.address(), &notes, CONNECTIONS, PAUSE_MS)?;
@@ -397,8 +402,7 @@ fn kill(lab: &Lab, rounds: usize) -> Result<()> {
         })?;
         totals.push(ms(killed_us, commit_us));
         ensure!(lab.wait_running(DB.name, LIMIT)? == node, "the service left {node}");
-        // A restart at once needs a service that ran for a minute before.
-        std::thread::sleep(Duration::from_secs(65));
+        std::thread::sleep(Duration::from_secs(WINDOW_S + 5));
     }
     ledger.stop()?;
     told("recovery on a plain device", &recoveries);

@@ -15,6 +15,7 @@ mod acknowledged;
 mod clients;
 mod cluster;
 mod directories;
+mod encryption;
 mod failover;
 mod filling;
 mod grow;
@@ -129,6 +130,10 @@ const ALONE: &[(&str, Scenario)] = &[
     (
         "settings_are_chosen_for_one_resource_and_for_all",
         settings::settings_are_chosen_for_one_resource_and_for_all,
+    ),
+    (
+        "replication_is_encrypted_unless_the_cluster_says_otherwise",
+        encryption::replication_is_encrypted_unless_the_cluster_says_otherwise,
     ),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),

@@ -160,6 +160,7 @@ impl Lab {
             engine_absence: EngineAbsence::new(dir.path().to_path_buf(), |_| ()),
             metrics: Arc::default(),
             transport: Transport::new(),
+            keys: Arc::new(Mutex::new(OwnTrust::load(dir.path(), false).unwrap())),
         };
         let mut lab = Self { node: ReconcilerThread::new(parts, handle, on_done), inputs, hangs, _dir: dir };
         lab.node.take(Input::State(View { state: Arc::new(found), replayed: true, ..View::default() }));

@@ -1,7 +1,8 @@
 use super::*;
 use mainstay_types::{
-    Attachment, ClientOver, Code, ConfigVersion, Epoch, Incarnation, IssChange, Member, NodeId, Proposal,
-    ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId, StepDownReason,
+    Attachment, ClientOver, Code, ConfigVersion, Epoch, Fingerprint, HexBytes, Incarnation, IssChange,
+    Member, NodeId, Proposal, ProposedChange, ScrubFinding, ScrubOutcome, ScrubState, SessionId,
+    StepDownReason,
 };
 use std::io::Cursor;
 
@@ -37,6 +38,16 @@ fn samples() -> Vec<RequestLine> {
         },
         Request::DetachClient { resource: ResourceId(7) },
         Request::Blank { resource: ResourceId(7), volume: VolumeId(1) },
+        Request::Trust {
+            proofs: Box::new(Proofs {
+                key: HexBytes(vec![1, 2]),
+                chain: vec![HexBytes(vec![3]), HexBytes(vec![4])],
+                cluster: u64::MAX,
+                authorities: vec![HexBytes(vec![4])],
+                members: vec![(NodeId(1), Fingerprint([5; 32])), (NodeId(9), Fingerprint([6; 32]))],
+                allows_clear: true,
+            }),
+        },
         Request::Status,
     ];
     requests.into_iter().enumerate().map(|(id, request)| RequestLine { id: id as u64, request }).collect()

@@ -10,18 +10,22 @@ use crate::ipc::Client;
 use crate::lifecycle::{Expected, Job, Opened};
 use crate::metrics_page;
 use crate::open_replica::{AgentReply, Closing, OpenReplica, ShardParts};
-use crate::transport::{Channel, Transport};
-use mainstay_api::engine::{EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request};
+use crate::transport::{Channel, Identities, Transport};
+use mainstay_api::engine::{
+    EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Proofs, Reply, Request,
+};
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::JournalLabel;
 use mainstay_replica::ScrubOrder;
 use mainstay_silence::guard_acts_at;
 use mainstay_store::StoreConfig;
-use mainstay_types::{Code, FrontendKind, NodeId, ResourceId, Time};
+use mainstay_trust::{CertificateDer, Credentials, Key, Payloads, Trust, Zeroizing};
+use mainstay_types::{Code, FrontendKind, HexBytes, NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Bound;
+use std::sync::Arc;
 
 impl Shard {
     pub(super) fn request(&mut self, now: Time, client: &Client, request: Request, answer: AgentReply) {
@@ -39,6 +43,7 @@ impl Shard {
                     "say hello first",
                 ));
             }
+            Request::Trust { proofs } => answer(self.set_identities(*proofs)),
             Request::Peers { peers } => answer(self.set_peers(&peers)),
             Request::Create { resource, .. } | Request::Open { resource, .. }
                 if self.clients.contains_key(&resource) =>
@@ -204,6 +209,30 @@ impl Shard {
                 }
             }
         }
+    }
+
+    fn set_identities(&mut self, proofs: Proofs) -> Reply {
+        let der = |bytes: HexBytes| CertificateDer::from(bytes.0);
+        let own = Key::read(Zeroizing::new(proofs.key.0))
+            .and_then(|key| Credentials::new(&key, proofs.chain.into_iter().map(der).collect()));
+        let own = match own {
+            Ok(own) => own,
+            Err(error) => {
+                let message = format!("the certificate of this node cannot be used: {error}");
+                let remedy = "look at the agent's log; the engine keeps the certificate that it had";
+                return Reply::refused(Code::CertificateRefused, message, remedy);
+            }
+        };
+        let trust = Arc::new(Trust {
+            cluster: Some(proofs.cluster),
+            authorities: proofs.authorities.into_iter().map(der).collect(),
+            members: Some(proofs.members.into_iter().collect()),
+        });
+        let allowed = if proofs.allows_clear { Payloads::Clear } else { Payloads::Encrypted };
+        if let Some(transport) = &mut self.transport {
+            transport.set_identities(Identities { own, trust, allowed });
+        }
+        Reply::Ok
     }
 
     fn set_peers(&mut self, peers: &[Peer]) -> Reply {

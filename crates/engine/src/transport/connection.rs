@@ -2,7 +2,7 @@
 //! came.
 
 use super::assembler::Assembler;
-use super::stream::{Plain, Stream};
+use super::stream::Stream;
 use super::{Channel, DownReason};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Fd, Op, OpHandle, Owner, Ring, advance};
@@ -24,8 +24,11 @@ pub const PING_MS: u64 = 250;
 const PING_EARLY_MS: u64 = PING_MS / 2;
 /// Milliseconds after which a connection is lost on which nothing came.
 pub const SILENCE_MS: u64 = 1000;
-/// How long both sides have to say hello, in milliseconds.
+/// How long a side may say nothing before both have said hello, in milliseconds.
 pub const HELLO_MS: u64 = 1000;
+/// How long the handshake and both hellos may take together, in milliseconds: nobody keeps a
+/// connection by a byte now and then.
+pub const GREETING_MS: u64 = 3000;
 /// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it;
 /// each bounds itself by its window, and looks at the queue before it sends what can wait.
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
@@ -60,7 +63,9 @@ pub(super) enum State {
 pub(super) struct Connection {
     pub(super) state: State,
     socket: Fd,
-    stream: Box<dyn Stream>,
+    stream: Stream,
+    /// It was accepted from an address at which no peer is known to be.
+    pub(super) is_foreign: bool,
     assembler: Assembler,
     /// `None` while the kernel has it.
     staging: Option<BufMut>,
@@ -74,6 +79,8 @@ pub(super) struct Connection {
     /// has it.
     wire: Option<VecDeque<Bytes>>,
     wire_bytes: usize,
+    /// When the wait for the peer's hello began.
+    greeting_since: Time,
     last_received: Time,
     last_said: Time,
     last_ping: Time,
@@ -101,11 +108,12 @@ pub(super) fn system(what: &'static str, error: &io::Error) -> DownReason {
 }
 
 impl Connection {
-    pub(super) fn new(state: State, socket: Fd, pool: &BufferPool, now: Time) -> Self {
+    pub(super) fn new(state: State, socket: Fd, stream: Stream, pool: &BufferPool, now: Time) -> Self {
         Self {
             state,
             socket,
-            stream: Box::new(Plain),
+            stream,
+            is_foreign: false,
             assembler: Assembler::new(pool.clone()),
             staging: Some(pool.get(STAGING_BYTES)),
             heads: BytesMut::with_capacity(HEADS_BYTES),
@@ -113,6 +121,7 @@ impl Connection {
             frames_bytes: 0,
             wire: Some(VecDeque::new()),
             wire_bytes: 0,
+            greeting_since: now,
             last_received: now,
             last_said: now,
             last_ping: now,
@@ -133,7 +142,18 @@ impl Connection {
     /// Starts the wait for the peer's hello.
     pub(super) fn connected(&mut self, peer: NodeId, now: Time) {
         self.state = State::Greeting { peer: Some(peer) };
+        self.greeting_since = now;
         self.last_received = now;
+    }
+
+    /// The node at the other end, once it has proven who it is.
+    pub(super) fn proven(&self) -> Option<NodeId> {
+        self.stream.peer()
+    }
+
+    /// Whether payloads on this connection are not encrypted.
+    pub(super) fn is_clear(&self) -> bool {
+        self.stream.is_clear()
     }
 
     pub(super) fn queued_bytes(&self) -> usize {
@@ -162,8 +182,7 @@ impl Connection {
         if !self.heads.is_empty() {
             self.frames.push_back(self.heads.split().freeze());
         }
-        self.stream.seal(&mut self.frames, &mut wire)?;
-        self.frames_bytes = self.frames.iter().map(Bytes::len).sum();
+        self.frames_bytes -= self.stream.seal(&mut self.frames, &mut wire)?;
         self.wire_bytes = wire.iter().map(Bytes::len).sum();
         if wire.is_empty() {
             self.wire = Some(wire);
@@ -207,7 +226,7 @@ impl Connection {
     /// buffer.
     pub(super) fn receive(&mut self, ring: &mut Ring, id: u64) {
         let socket = Fd::clone(&self.socket);
-        let lent = if self.stream.is_plain() { self.assembler.lend() } else { None };
+        let lent = if self.stream.receives_clear() { self.assembler.lend() } else { None };
         let op = match lent {
             Some((buffer, at, len)) => Op::Receive { socket, buffer, at, len, whole: true },
             None => {
@@ -232,7 +251,7 @@ impl Connection {
         &mut self,
         now: Time,
         result: io::Result<u32>,
-        buffer: BufMut,
+        mut buffer: BufMut,
         whole: bool,
         out: &mut Vec<Envelope>,
     ) -> Result<(), DownReason> {
@@ -245,8 +264,8 @@ impl Connection {
             return self.assembler.take_back(buffer, received, out);
         }
         let assembler = &mut self.assembler;
-        let result =
-            self.stream.open(&buffer.as_slice()[..received], &mut |bytes| assembler.feed(bytes, out));
+        let wire = &mut buffer.as_mut_slice()[..received];
+        let result = self.stream.open(wire, &mut |bytes| assembler.feed(bytes, out));
         self.staging = Some(buffer);
         result
     }
@@ -255,7 +274,9 @@ impl Connection {
     pub(super) fn deadline(&self) -> Time {
         match self.state {
             State::Connecting { .. } => self.last_received.plus_ms(super::CONNECT_MS),
-            State::Greeting { .. } | State::Refused => self.last_received.plus_ms(HELLO_MS),
+            State::Greeting { .. } | State::Refused => {
+                self.last_received.plus_ms(HELLO_MS).min(self.greeting_since.plus_ms(GREETING_MS))
+            }
             State::Up { .. } => self.ping_at().min(self.last_received.plus_ms(SILENCE_MS)),
         }
     }
@@ -289,8 +310,15 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: what is in flight on it completes soon after, with an error.
-    pub(super) fn close(self) {
+    /// Ends the connection: what is in flight on it completes soon after, with an error. The peer
+    /// is told why, if that takes no waiting.
+    pub(super) fn close(mut self) {
+        let words = self.stream.last_words();
+        if !words.is_empty() && self.wire.is_some() {
+            // The peer finds out anyway, only without the reason.
+            let _ =
+                SockRef::from(&*self.socket).send_with_flags(&words, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        }
         // It fails when the peer was faster; then there is nothing left to end.
         let _ = SockRef::from(&*self.socket).shutdown(Shutdown::Both);
     }

@@ -1,41 +1,129 @@
-//! The layer between the bytes on a socket and the bytes of frames. Encryption is another
-//! implementation of [`Stream`]; frames never see the socket.
+//! The layer between the bytes on a socket and the bytes of frames: a TLS session, which encrypts
+//! frames unless both nodes have been told to send them as they are. Frames never see the socket.
 
 use super::DownReason;
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
+use mainstay_trust::session::RECORD_PAYLOAD_MAX;
+use mainstay_trust::{Credentials, Payloads, Session, Trust};
+use mainstay_types::NodeId;
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Most bytes of frames that are sealed for one send. The rest waits as it is, so the queue of a
+/// connection does not take its memory twice.
+const SEAL_BYTES_MAX: usize = 1 << 20;
+
+/// Proofs that this node shows to other engines, and the members that it believes.
+#[derive(Clone, Debug)]
+pub struct Identities {
+    pub own: Credentials,
+    pub trust: Arc<Trust>,
+    /// Whether connections may have clear payloads, if the other end agrees.
+    pub allowed: Payloads,
+}
 
 /// Takes the bytes of frames out of what a socket delivers.
 pub(super) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), DownReason>;
 
-pub(super) trait Stream {
-    /// Whether the socket carries the bytes of frames as they are, so that payload may be received
-    /// in place.
-    fn is_plain(&self) -> bool;
-
-    /// Hands what `wire` holds for the frames to `frames`.
-    fn open(&mut self, wire: &[u8], frames: Sink<'_>) -> Result<(), DownReason>;
-
-    /// Turns as much of `frames` as may be sent now into bytes for the socket, after whatever the
-    /// layer has to say itself. May leave `frames` alone (before a handshake has ended) and may add
-    /// nothing.
-    fn seal(&mut self, frames: &mut VecDeque<Bytes>, wire: &mut VecDeque<Bytes>) -> Result<(), DownReason>;
+pub(super) struct Stream {
+    session: Session,
+    /// Records that are not sent yet. Its memory is used again when they have left.
+    sealed: BytesMut,
+    /// Payload of one record, out of several pieces.
+    gathered: Vec<u8>,
 }
 
-/// Frames as they are.
-pub(super) struct Plain;
-
-impl Stream for Plain {
-    fn is_plain(&self) -> bool {
-        true
+impl Stream {
+    /// Begins a session on a connection that this node opens, or that another node has opened
+    /// (`None`).
+    pub(super) fn new(identities: &Identities, to: Option<NodeId>) -> Result<Self, DownReason> {
+        let Identities { own, trust, allowed } = identities;
+        let session = match to {
+            Some(node) => Session::connect(trust.clone(), own, node, *allowed),
+            None => Session::accept(trust.clone(), own, *allowed),
+        };
+        let session = session.map_err(|error| DownReason::NoSession { error: error.to_string() })?;
+        Ok(Self { session, sealed: BytesMut::new(), gathered: Vec::new() })
     }
 
-    fn open(&mut self, wire: &[u8], frames: Sink<'_>) -> Result<(), DownReason> {
-        frames(wire)
+    /// Whether the socket carries the bytes of frames as they are, so that payload may be received
+    /// in place.
+    pub(super) fn receives_clear(&self) -> bool {
+        self.session.receives_clear()
     }
 
-    fn seal(&mut self, frames: &mut VecDeque<Bytes>, wire: &mut VecDeque<Bytes>) -> Result<(), DownReason> {
-        wire.append(frames);
-        Ok(())
+    /// Whether payloads on this connection are not encrypted.
+    pub(super) fn is_clear(&self) -> bool {
+        self.session.payloads() == Some(Payloads::Clear)
+    }
+
+    /// The node at the other end, once it has proven who it is.
+    pub(super) fn peer(&self) -> Option<NodeId> {
+        self.session.peer()
+    }
+
+    /// Hands what `wire` holds for the frames to `frames`. Overwrites `wire`.
+    pub(super) fn open(&mut self, wire: &mut [u8], frames: Sink<'_>) -> Result<(), DownReason> {
+        self.session.open(wire, frames)
+    }
+
+    /// Turns as much of `frames` as may be sent now into bytes for the socket, after whatever the
+    /// session has to say itself. Returns how many bytes of `frames` it took: none before the
+    /// handshake has ended.
+    pub(super) fn seal(
+        &mut self,
+        frames: &mut VecDeque<Bytes>,
+        wire: &mut VecDeque<Bytes>,
+    ) -> Result<usize, DownReason> {
+        let said = self.session.said();
+        if !said.is_empty() {
+            wire.push_back(said.split().freeze());
+        }
+        if !self.session.is_open() || frames.is_empty() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        while !self.session.sends_clear() && taken < SEAL_BYTES_MAX && !frames.is_empty() {
+            taken += self.seal_record(frames)?;
+        }
+        if !self.sealed.is_empty() {
+            wire.push_back(self.sealed.split().freeze());
+        }
+        if self.session.sends_clear() {
+            taken += frames.iter().map(Bytes::len).sum::<usize>();
+            wire.append(frames);
+        }
+        Ok(taken)
+    }
+
+    /// Seals the payload of one record.
+    fn seal_record(&mut self, frames: &mut VecDeque<Bytes>) -> Result<usize, DownReason> {
+        if let Some(first) = frames.front_mut()
+            && first.len() >= RECORD_PAYLOAD_MAX
+        {
+            self.session.seal(&first[..RECORD_PAYLOAD_MAX], &mut self.sealed)?;
+            first.advance(RECORD_PAYLOAD_MAX);
+            if first.is_empty() {
+                frames.pop_front();
+            }
+            return Ok(RECORD_PAYLOAD_MAX);
+        }
+        self.gathered.clear();
+        while let Some(mut piece) = frames.pop_front() {
+            let part = piece.len().min(RECORD_PAYLOAD_MAX - self.gathered.len());
+            self.gathered.extend_from_slice(&piece[..part]);
+            piece.advance(part);
+            if !piece.is_empty() {
+                frames.push_front(piece);
+                break;
+            }
+        }
+        self.session.seal(&self.gathered, &mut self.sealed)?;
+        Ok(self.gathered.len())
+    }
+
+    /// Words by which the session tells the peer why it ends.
+    pub(super) fn last_words(&mut self) -> Bytes {
+        self.session.said().split().freeze()
     }
 }

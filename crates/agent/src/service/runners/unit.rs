@@ -23,6 +23,7 @@
 //! Not guaranteed: a node that is silenced while systemd makes the main process, in the moment
 //! after that look, may run it until systemd or the agent is asked to end it.
 
+mod activation;
 mod bus;
 
 use super::{Ended, Note, ProcessHere, Readiness, Runner, Started, Watch};

@@ -6,6 +6,7 @@
 //! - A unit whose start was begun is not forgotten by systemd as long as the conversation lasts: a
 //!   state read in it tells also why a unit was not started.
 
+use super::activation::{PLACES, names_that_start};
 use futures_util::StreamExt;
 use mainstay_ha::{Starts, UNIT_NEEDS, UnitCondition, UnitStarter, UnitState};
 use std::cell::RefCell;
@@ -32,8 +33,8 @@ const JOB_LOOK: Duration = Duration::from_millis(200);
 pub(super) trait Systemd: Send {
     /// Loads a unit if it is not loaded, and returns its state.
     fn state(&self, unit: &str) -> Result<UnitState, String>;
-    /// Returns the other units that start `unit`, as far as systemd has loaded them; the first
-    /// [`STARTERS_MAX`] of them.
+    /// Returns the names of D-Bus and the other units that start `unit`, the units as far as systemd
+    /// has loaded them; the first [`STARTERS_MAX`] of them.
     fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String>;
     /// Reads all units and drop-ins anew.
     fn reload(&self) -> Result<(), String>;
@@ -204,7 +205,9 @@ impl Systemd for Bus {
                 names(&mut table, property).into_iter().map(|id| (id, *how)).collect::<Vec<_>>()
             });
             let named: Vec<(String, Starts)> = named.take(STARTERS_MAX).collect();
-            let mut found = Vec::new();
+            let mut called = names(&mut table, "Names");
+            called.push(unit.to_owned());
+            let mut found = names_that_start(&PLACES, &called);
             for (id, how) in named {
                 // One that is gone meanwhile starts nothing.
                 let Ok((_, mut table)) = self.unit(&id).await else { continue };

@@ -1,0 +1,378 @@
+use super::*;
+use crate::authority::Authority;
+use crate::key::Key;
+use crate::subject::Subject;
+use rustls::crypto::CipherSuiteCommon;
+use rustls::{SupportedCipherSuite, Tls13CipherSuite};
+
+const CLUSTER: u64 = 0x00c0_ffee;
+const NOW_MS: u64 = 1_800_000_000_000;
+const YEAR_MS: u64 = 365 * 24 * 60 * 60 * 1000;
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+
+struct Node {
+    id: NodeId,
+    key: Key,
+    shows: Credentials,
+}
+
+impl Node {
+    fn of(authority: &Authority, cluster: u64, id: NodeId, at_ms: u64) -> Self {
+        let key = Key::generate().unwrap();
+        let subject = Subject { cluster, node: id };
+        let issued = authority.issue(subject, &key.public(), at_ms).unwrap();
+        let shows =
+            Credentials::new(&key, vec![issued.certificate, authority.certificate().clone()]).unwrap();
+        Self { id, key, shows }
+    }
+}
+
+fn authority() -> Authority {
+    Authority::make(CLUSTER, 1, NOW_MS).unwrap()
+}
+
+fn trust(authority: &Authority, members: &[&Node]) -> Arc<Trust> {
+    Arc::new(Trust {
+        cluster: Some(CLUSTER),
+        authorities: vec![authority.certificate().clone()],
+        members: Some(members.iter().map(|node| (node.id, node.key.public().fingerprint())).collect()),
+    })
+}
+
+/// An end with the payload that it has received.
+struct Open {
+    session: Session,
+    received: Vec<u8>,
+    error: Option<SessionError>,
+}
+
+impl Open {
+    fn new(session: Session) -> Self {
+        Self { session, received: Vec::new(), error: None }
+    }
+
+    /// Takes bytes in steps of this length.
+    fn take(&mut self, wire: &[u8], step: usize) {
+        for part in wire.chunks(step) {
+            if self.error.is_some() {
+                return;
+            }
+            let received = &mut self.received;
+            let mut sink = |payload: &[u8]| {
+                received.extend_from_slice(payload);
+                Ok::<(), SessionError>(())
+            };
+            self.error = self.session.open(&mut part.to_vec(), &mut sink).err();
+        }
+    }
+
+    fn said(&mut self) -> Vec<u8> {
+        self.session.said().split().to_vec()
+    }
+
+    /// Bytes for the socket that carry this payload.
+    fn send(&mut self, payload: &[u8]) -> Vec<u8> {
+        if self.session.sends_clear() {
+            return payload.to_vec();
+        }
+        let mut out = BytesMut::new();
+        self.session.seal(payload, &mut out).unwrap();
+        out.to_vec()
+    }
+}
+
+/// Carries the handshake until both ends have nothing more to say. Bytes arrive in steps of this
+/// length.
+fn carry(client: &mut Open, server: &mut Open, step: usize) {
+    loop {
+        let (there, back) = (client.said(), server.said());
+        if there.is_empty() && back.is_empty() {
+            return;
+        }
+        server.take(&there, step);
+        client.take(&back, step);
+    }
+}
+
+fn ends(from: (&Arc<Trust>, &Node, Payloads), to: (&Arc<Trust>, &Node, Payloads)) -> (Open, Open) {
+    let client = Session::connect(from.0.clone(), &from.1.shows, to.1.id, from.2).unwrap();
+    let server = Session::accept(to.0.clone(), &to.1.shows, to.2).unwrap();
+    (Open::new(client), Open::new(server))
+}
+
+/// Two members of one cluster whose handshake has ended.
+fn pair(allowed: (Payloads, Payloads), step: usize) -> (Open, Open) {
+    let authority = authority();
+    let (a, b) = (Node::of(&authority, CLUSTER, A, NOW_MS), Node::of(&authority, CLUSTER, B, NOW_MS));
+    let trust = trust(&authority, &[&a, &b]);
+    let (mut client, mut server) = ends((&trust, &a, allowed.0), (&trust, &b, allowed.1));
+    assert_eq!((client.session.peer(), server.session.peer()), (None, None));
+    carry(&mut client, &mut server, step);
+    assert_eq!((client.error.take(), server.error.take()), (None, None));
+    assert!(client.session.is_open() && server.session.is_open());
+    assert_eq!((client.session.peer(), server.session.peer()), (Some(B), Some(A)));
+    (client, server)
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn payload_arrives_whole_however_the_bytes_come() {
+    for step in [1, 3, 7, 100, 1448, 65536, usize::MAX] {
+        let (mut client, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), step);
+        let mut sent = Vec::new();
+        let mut wire = Vec::new();
+        for (n, len) in [1, 64, 4160, 16384, 16385, 100_000].into_iter().enumerate() {
+            let payload = noise(n as u64 + 1, len);
+            wire.extend(client.send(&payload));
+            sent.extend(payload);
+            // The other end speaks in the middle of what it receives.
+            let (now, later) = wire.split_at(wire.len() / 2);
+            server.take(now, step);
+            let answer = server.send(&[n as u8; 10]);
+            client.take(&answer, step);
+            wire = later.to_vec();
+        }
+        server.take(&wire, step);
+        assert_eq!((server.error, client.error), (None, None), "in steps of {step}");
+        assert!(server.received == sent, "in steps of {step}");
+        assert_eq!(client.received.len(), 60);
+    }
+}
+
+#[test]
+fn payloads_are_clear_only_if_both_ends_say_so() {
+    use Payloads::{Clear, Encrypted};
+    let secret = noise(5, 4096);
+    let has_it = |wire: &[u8]| wire.windows(32).any(|window| window == &secret[..32]);
+    for (ours, theirs) in [(Encrypted, Encrypted), (Encrypted, Clear), (Clear, Encrypted), (Clear, Clear)] {
+        for step in [1, 100, usize::MAX] {
+            let (mut client, mut server) = pair((ours, theirs), step);
+            let agreed = if (ours, theirs) == (Clear, Clear) { Clear } else { Encrypted };
+            assert_eq!((client.session.payloads(), server.session.payloads()), (Some(agreed), Some(agreed)));
+            // Of each direction, the first record is encrypted.
+            let mut wire = client.send(&secret);
+            assert!(!has_it(&wire));
+            wire.extend(client.send(&secret));
+            wire.extend(client.send(&secret));
+            assert_eq!(has_it(&wire), agreed == Clear);
+            server.take(&wire, step);
+            assert!(server.received == secret.repeat(3) && server.error.is_none(), "in steps of {step}");
+            let mut back = server.send(&secret);
+            assert!(!has_it(&back));
+            back.extend(server.send(&secret));
+            client.take(&back, step);
+            assert!(client.received == secret.repeat(2) && client.error.is_none(), "in steps of {step}");
+        }
+    }
+}
+
+/// The ciphers of sessions, for this number of records with one key.
+fn limited(records: u64) -> Arc<CryptoProvider> {
+    let mut provider = (*ciphers()).clone();
+    let suites = provider.cipher_suites.iter().filter_map(|suite| {
+        let suite = suite.tls13()?;
+        let common = CipherSuiteCommon {
+            suite: suite.common.suite,
+            hash_provider: suite.common.hash_provider,
+            confidentiality_limit: records,
+        };
+        let limited = Tls13CipherSuite {
+            common,
+            hkdf_provider: suite.hkdf_provider,
+            aead_alg: suite.aead_alg,
+            quic: None,
+        };
+        Some(SupportedCipherSuite::Tls13(Box::leak(Box::new(limited))))
+    });
+    provider.cipher_suites = suites.collect();
+    Arc::new(provider)
+}
+
+#[test]
+fn keys_are_changed_before_they_have_protected_too_many_records() {
+    const LIMIT: u64 = 8;
+    const RECORDS: usize = 100;
+    let authority = authority();
+    let (a, b) = (Node::of(&authority, CLUSTER, A, NOW_MS), Node::of(&authority, CLUSTER, B, NOW_MS));
+    let trust = trust(&authority, &[&a, &b]);
+    let client =
+        Session::connect_with(limited(LIMIT), trust.clone(), &a.shows, B, Payloads::Encrypted).unwrap();
+    let mut client = Open::new(client);
+    let mut server = Open::new(Session::accept(trust, &b.shows, Payloads::Encrypted).unwrap());
+    carry(&mut client, &mut server, usize::MAX);
+    let mut longer = 0;
+    for n in 0..RECORDS {
+        let wire = client.send(&[n as u8; 100]);
+        longer += usize::from(wire.len() > 100 + RECORD_OVERHEAD);
+        server.take(&wire, usize::MAX);
+        let wire = server.send(&[n as u8]);
+        client.take(&wire, usize::MAX);
+    }
+    assert_eq!((client.error, server.error), (None, None));
+    assert_eq!((server.received.len(), client.received.len()), (100 * RECORDS, RECORDS));
+    assert!(longer >= RECORDS / LIMIT as usize, "new keys were announced {longer} times");
+}
+
+#[test]
+fn the_record_alone_decides_and_clocks_do_not() {
+    let authority = authority();
+    // Certificates that ended long ago, and ones that begin in many years.
+    for at_ms in [NOW_MS - 20 * YEAR_MS, NOW_MS + 20 * YEAR_MS] {
+        let (a, b) = (Node::of(&authority, CLUSTER, A, at_ms), Node::of(&authority, CLUSTER, B, at_ms));
+        let both = trust(&authority, &[&a, &b]);
+        let (mut client, mut server) =
+            ends((&both, &a, Payloads::Encrypted), (&both, &b, Payloads::Encrypted));
+        carry(&mut client, &mut server, usize::MAX);
+        assert_eq!((client.error, server.error), (None, None));
+        assert_eq!((client.session.peer(), server.session.peer()), (Some(B), Some(A)));
+    }
+}
+
+/// What both ends say of each other: first the one that connects.
+fn met(
+    from: (&Arc<Trust>, &Node),
+    to: (&Arc<Trust>, &Node),
+    wanted: NodeId,
+) -> (Option<SessionError>, Option<SessionError>) {
+    let encrypted = Payloads::Encrypted;
+    let mut client = Open::new(Session::connect(from.0.clone(), &from.1.shows, wanted, encrypted).unwrap());
+    let mut server = Open::new(Session::accept(to.0.clone(), &to.1.shows, encrypted).unwrap());
+    carry(&mut client, &mut server, usize::MAX);
+    assert!(client.received.is_empty() && server.received.is_empty());
+    (client.error, server.error)
+}
+
+#[test]
+fn strangers_are_refused_by_both_ends_with_the_reason() {
+    let (ours, theirs) = (authority(), authority());
+    let a = Node::of(&ours, CLUSTER, A, NOW_MS);
+    let b = Node::of(&ours, CLUSTER, B, NOW_MS);
+    let both = trust(&ours, &[&a, &b]);
+    assert_eq!(met((&both, &a), (&both, &b), B), (None, None));
+    let refused = |refusal| Some(SessionError::Refused(refusal));
+    let told = |error: &Option<SessionError>| matches!(error, Some(SessionError::RefusedByPeer(_)));
+    // Another node than the one that was wanted.
+    let (client, server) = met((&both, &a), (&both, &b), NodeId(3));
+    assert_eq!(client, refused(Refusal::OtherNode { expected: NodeId(3), found: B }));
+    assert!(told(&server), "{server:?}");
+    // Another key than that of the record, a node that has left, another authority and cluster.
+    let copy = Node::of(&ours, CLUSTER, A, NOW_MS);
+    let foreign = Node::of(&theirs, CLUSTER, A, NOW_MS);
+    let other = Node::of(&ours, CLUSTER + 1, A, NOW_MS);
+    let alone = trust(&ours, &[&b]);
+    for (judge, node, refusal) in [
+        (&both, &copy, Refusal::OtherKey { node: A }),
+        (&alone, &a, Refusal::NoMember { node: A }),
+        (&both, &foreign, Refusal::OtherAuthority),
+        (&both, &other, Refusal::OtherCluster),
+    ] {
+        let (client, server) = met((&both, node), (judge, &b), B);
+        assert_eq!(server, refused(refusal));
+        assert!(told(&client), "{client:?}");
+        let (client, server) = met((judge, &b), (&both, node), A);
+        assert_eq!(client, refused(refusal));
+        assert!(told(&server), "{server:?}");
+    }
+    // A node of no cluster, and one that does not know yet who is a member.
+    let key = Key::generate().unwrap();
+    let newcomer = Node { id: A, shows: Credentials::newcomer(&key).unwrap(), key };
+    assert_eq!(met((&both, &newcomer), (&both, &b), B).1, refused(Refusal::Newcomer));
+    let unknown = Arc::new(Trust { members: None, ..(*both).clone() });
+    assert_eq!(met((&both, &a), (&unknown, &b), B).1, refused(Refusal::NoMember { node: A }));
+}
+
+#[test]
+fn plain_text_noise_and_damage_end_a_session_and_deliver_nothing() {
+    let server = || {
+        let authority = authority();
+        let b = Node::of(&authority, CLUSTER, B, NOW_MS);
+        Open::new(Session::accept(trust(&authority, &[&b]), &b.shows, Payloads::Clear).unwrap())
+    };
+    let mut plain = server();
+    plain.take(&[b'M'; 200], 7);
+    assert_eq!(plain.error, Some(SessionError::NoTls));
+    for seed in 1..300 {
+        let mut noisy = server();
+        noisy.take(&noise(seed, 70), 1 + seed as usize % 70);
+        // A header that announces more than that is waited for.
+        noisy.take(&noise(seed, 20_000), 4096);
+        assert!(noisy.error.is_some() && noisy.received.is_empty());
+    }
+    for seed in 0..200_usize {
+        let (mut client, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
+        let mut wire = client.send(&[7; 300]);
+        // Type and version of a record say nothing that counts, and rustls does not look at them.
+        let at = 3 + (seed * 13) % (wire.len() - 3);
+        wire[at] ^= 1 << (seed % 8);
+        server.take(&wire, 1 + seed);
+        // A longer length is waited for and then found out.
+        server.take(&client.send(&[7; 20_000]), 999);
+        assert!(server.error.is_some() && server.received.is_empty(), "byte {at}");
+        // The end that has failed says so, and says the same again when it is used.
+        let again = server.error.take();
+        server.take(&[7; 100], usize::MAX);
+        assert_eq!(server.error, again);
+        client.take(&server.said(), usize::MAX);
+        assert!(client.error.is_some());
+    }
+}
+
+/// Whether TLS protects this byte: not type and version of a record, nor records that are there for
+/// old devices on the way only (RFC 8446, appendix D.4).
+fn counts(records: &[u8], at: usize) -> bool {
+    let mut begin = 0;
+    loop {
+        let len = HEADER_BYTES + usize::from(u16::from_be_bytes([records[begin + 3], records[begin + 4]]));
+        if at < begin + len {
+            return at - begin >= 3 && records[begin] != 20;
+        }
+        begin += len;
+    }
+}
+
+/// A handshake of which single bytes are changed, in both directions.
+#[test]
+fn a_damaged_handshake_opens_nothing() {
+    let authority = authority();
+    let (a, b) = (Node::of(&authority, CLUSTER, A, NOW_MS), Node::of(&authority, CLUSTER, B, NOW_MS));
+    let both = trust(&authority, &[&a, &b]);
+    for seed in 0..120_usize {
+        let (mut client, mut server) =
+            ends((&both, &a, Payloads::Encrypted), (&both, &b, Payloads::Encrypted));
+        let mut first = client.said();
+        let mut second = Vec::new();
+        if seed % 2 == 0 {
+            let at = (seed * 7) % first.len();
+            if !counts(&first, at) {
+                continue;
+            }
+            first[at] ^= 0x41;
+            server.take(&first, 1 + seed);
+        } else {
+            server.take(&first, usize::MAX);
+            second = server.said();
+            let at = (seed * 31) % second.len();
+            if !counts(&second, at) {
+                continue;
+            }
+            second[at] ^= 0x41;
+        }
+        client.take(&second, 1 + seed);
+        let last = server.said();
+        client.take(&last, 1 + seed);
+        carry(&mut client, &mut server, 50);
+        assert!(!(client.session.is_open() && server.session.is_open()), "seed {seed}");
+        assert!(client.received.is_empty() && server.received.is_empty());
+    }
+}
