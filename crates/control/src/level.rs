@@ -8,7 +8,7 @@
 //! | level | what it brought |
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
-//! | 1 | levels; a living node that is one of two voters can be removed |
+//! | 1 | levels; a living node that is one of two voters can be removed; the authority can be replaced |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -37,6 +37,8 @@ pub const LEVEL: u32 = 1;
 
 /// Level from which a living node that is one of two voters can be removed.
 pub(crate) const ONE_OF_TWO_GOES: u32 = 1;
+/// Level from which the authority of the cluster can be replaced.
+pub(crate) const AUTHORITY_ROTATES: u32 = 1;
 
 impl Command {
     /// The level that the cluster needs before this may be proposed. Every command is named here,
@@ -115,6 +117,12 @@ impl Command {
             | Self::GiveCertificate { .. }
             | Self::CreateToken { .. }
             | Self::RevokeToken { .. } => 0,
+            // A build of level 0 would end at them.
+            Self::AnnounceAuthority { .. }
+            | Self::ConfirmAuthority { .. }
+            | Self::AdvanceRotation { .. }
+            | Self::CancelRotation { .. }
+            | Self::LeaveOut { .. } => AUTHORITY_ROTATES,
         }
     }
 }
