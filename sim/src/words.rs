@@ -43,6 +43,18 @@ pub fn command(command: &Command) -> String {
         Command::GiveCertificate { node, .. } => format!("give {node} a certificate"),
         Command::CreateToken { node, .. } => format!("make a token for {node}"),
         Command::RevokeToken { id } => format!("revoke the token {id:x}"),
+        Command::AnnounceAuthority { authority } => format!("announce authority {}", authority.number),
+        Command::ConfirmAuthority { node, authority, certified: false } => {
+            format!("note that {node} believes authority {authority}")
+        }
+        Command::ConfirmAuthority { node, authority, certified: true } => {
+            format!("note that {node} has a certificate of authority {authority}")
+        }
+        Command::AdvanceRotation { authority, .. } => {
+            format!("go on with the rotation to authority {authority}")
+        }
+        Command::CancelRotation { authority } => format!("withdraw authority {authority}"),
+        Command::LeaveOut { authority, .. } => format!("go on to authority {authority} without dead nodes"),
         Command::SeatNode { node } => format!("give {node} its vote"),
         Command::RemoveNode { node, .. } => format!("remove {node} from the cluster"),
         Command::ReplaceNode { node, by } => format!("put {by} in the place of {node}"),

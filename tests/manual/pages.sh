@@ -39,6 +39,8 @@ page_identities() {
     play docs/identities 1 "s/n4/n8/" \
         "4=mainstay cluster token revoke \"\$(mainstay --json cluster token create n9 | sed -n 's/.*\"id\": *\"\([^\"]*\)\".*/\1/p')\""
     play docs/identities 2
+    play docs/identities 3 "3~it gives certificates within seconds: control a_rotation_is_cancelled_until_the_new_authority_issues" \
+        "4~no node is dead: agent a_node_that_was_left_out_of_a_rotation_is_believed_no_more_and_joins_anew"
 }
 
 page_maintenance() {

@@ -1,6 +1,7 @@
 //! The agent as a whole: it serves the API from the start, and becomes a member when told to.
 
 mod address_proof;
+mod authority;
 pub(crate) mod certificates;
 mod membership;
 pub mod removed;
@@ -14,7 +15,7 @@ use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel, log_path};
-use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
+use crate::messages::{Call, CallReply, LeaseMessage, Proposal, Waits};
 use crate::metrics::Metrics;
 use crate::own_state;
 use crate::programs;
@@ -28,7 +29,7 @@ use crate::service::logs;
 use crate::service::place;
 use crate::threads::{lock, read, spawn, write};
 use crate::transport::{Inbound, Notices, Proofs, Transport};
-use crate::trust::{OwnTrust, recorded_trust};
+use crate::trust::{OwnTrust, believed};
 use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
@@ -81,6 +82,10 @@ pub struct Agent {
     transport: Transport,
     /// Keys and certificates of this node.
     trust: Arc<Mutex<OwnTrust>>,
+    /// Why the certificate of this node cannot be renewed, as of the last attempt.
+    renewal: Mutex<Option<String>>,
+    /// When this agent made an authority to announce. Held while it announces one.
+    rotating: Mutex<Option<Instant>>,
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
@@ -138,7 +143,7 @@ fn first_proofs(
     }
     let known = own_state::recorded(&RaftStore::open(&log_path(state_dir))?)?;
     if known.cluster.is_some() {
-        proofs.trust = Arc::new(recorded_trust(cluster, &known.identities));
+        proofs.trust = Arc::new(believed(cluster, &known.identities, &proofs.ahead));
     }
     Ok(proofs)
 }
@@ -183,6 +188,8 @@ impl Agent {
             engine_inputs,
             transport,
             trust: Arc::new(Mutex::new(trust)),
+            renewal: Mutex::default(),
+            rotating: Mutex::default(),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
             lacks_wake,
@@ -614,6 +621,9 @@ impl Inbound for Agent {
             (Call::Renew, Peer::Member { subject, key } | Peer::Expired { subject, key, .. }) => {
                 self.renew_for(*subject, key).map_or_else(CallReply::Error, CallReply::Renewed)
             }
+            (Call::Seal { authority }, Peer::Member { subject, key }) => {
+                self.give_seal(*subject, key, authority).map_or_else(CallReply::Error, CallReply::Seal)
+            }
             (question, _) => self.answer(question),
         }
     }
@@ -623,7 +633,7 @@ impl Agent {
     /// Answers a question for which it does not matter who asks.
     fn answer(&self, question: Call) -> CallReply {
         match question {
-            Call::Join(_) | Call::Renew => CallReply::Error(Problem::new(
+            Call::Join(_) | Call::Renew | Call::Seal { .. } => CallReply::Error(Problem::new(
                 Code::NotAllowed,
                 "this is no question of such a node",
                 "A member of a cluster does not join one.",
@@ -640,8 +650,9 @@ impl Agent {
                 self.forget_newcomer(nonce).map_or_else(CallReply::Error, |()| CallReply::Withdrawn)
             }
             Call::Waits => {
-                let waits = |member: Arc<Member>| {
-                    watch::waits(&member.log, &self.engine, &member.places.hindrances, &member.reach)
+                let waits = |member: Arc<Member>| Waits {
+                    renewal: lock(&self.renewal).clone(),
+                    ..watch::waits(&member.log, &self.engine, &member.places.hindrances, &member.reach)
                 };
                 CallReply::Waits(self.member().map(waits).unwrap_or_default())
             }

@@ -62,7 +62,8 @@ pub const REJOIN_REMEDY: &str = "A restart does not help. The files of the node 
 const TRUST_REMEDY: &str = "A restart does not help. Put the file back from a copy of this state directory. If there is none, run `mainstay node remove NODE` on a \
      member, move the state directory of this node away, and join it anew by a token. docs/identities.md has each step.";
 /// Remedy when the other end is not the member that was sought.
-pub const UNPROVEN_REMEDY: &str = "Check the address, and that the token comes from this cluster. If the message speaks of time, compare the clocks of the two machines.";
+pub const UNPROVEN_REMEDY: &str = "Check the address, and that the token comes from this cluster. If the cluster has replaced its authority since the token was made, make a new \
+     one. If the message speaks of time, compare the clocks of the two machines.";
 
 impl AgentError {
     #[must_use]

@@ -121,6 +121,9 @@ pub fn routes() -> Routes {
         .change(Admin, Method::PATCH, "/v1/cluster/settings", patch(settings::change_of_cluster))
         .ask(Admin, "/v1/cluster/backup", get(nodes::backup))
         .ask(Read, "/v1/cluster/certificates", get(identities::certificates))
+        .change(Admin, Method::POST, "/v1/cluster/rotation", post(identities::rotate))
+        .change(Admin, Method::DELETE, "/v1/cluster/rotation", delete(identities::cancel_rotation))
+        .change(Admin, Method::POST, "/v1/cluster/rotation/left-out", post(identities::leave_out))
         .ask(Read, "/v1/cluster/tokens", get(identities::tokens))
         .change(Admin, Method::POST, "/v1/cluster/tokens", post(identities::create_token))
         .change(Admin, Method::DELETE, "/v1/cluster/tokens/{id}", delete(identities::revoke_token))
@@ -421,6 +424,7 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
         stalls,
         left,
         wall_ms: wall_ms(),
+        renewals: live.renewals(),
     };
     advice(&view.state, &observed)
 }

@@ -199,6 +199,10 @@ pub enum Call {
     Large,
     /// Asks for a new certificate for the node and the key that have proven themselves.
     Renew,
+    /// A member asks for the key with which an announced authority is sealed in the record.
+    Seal {
+        authority: u32,
+    },
 }
 
 /// A voter that gets no entries of the control plane's log.
@@ -229,6 +233,9 @@ pub struct Waits {
     /// milliseconds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cropped: BTreeMap<NodeId, u64>,
+    /// Why it cannot renew its certificate, or do its part in a rotation of the authority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewal: Option<String>,
 }
 
 /// A service that runs on the node that says so, and is hindered there.
@@ -293,6 +300,8 @@ pub enum CallReply {
     Lacks(Vec<Lack>),
     /// The answer to [`Call::Renew`].
     Renewed(Certified),
+    /// The answer to [`Call::Seal`]. Secret; not shown.
+    Seal(HexBytes),
     Error(Problem),
 }
 

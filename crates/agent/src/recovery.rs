@@ -8,7 +8,7 @@
 //!   have committed them.
 //! - Nothing is removed. A node that is a member of a cluster does not take a backup in.
 
-use crate::agent::certificates::{Founded, first_number, found, problem_of, proofs_of};
+use crate::agent::certificates::{Founded, found, problem_of, proofs_of};
 use crate::clock::wall_ms;
 use crate::error::AgentError;
 use crate::identity::{Identity, LogMark, number_of};
@@ -19,13 +19,13 @@ use crate::messages::{Call, CallReply, random_u64};
 use crate::own_state;
 use crate::raft::Machine;
 use crate::raft::store::RaftStore;
-use crate::transport::{Proofs, Transport};
+use crate::transport::{Proofs, Transport, TransportError};
 use crate::trust::{OwnTrust, recorded_trust};
 use mainstay_api::rest::{BACKUP_FORMAT, ClusterBackup};
 use mainstay_control::State;
 use mainstay_control::era::Anew;
 use mainstay_control::state::Node;
-use mainstay_trust::Expect;
+use mainstay_trust::{Expect, Refusal};
 use mainstay_types::{Code, NodeId, Problem};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, EntryType};
@@ -101,7 +101,9 @@ fn refuse_living(state: &State, identity: (u64, NodeId), transport: &Transport) 
 }
 
 /// Whether a member answers at the address of `node`. A machine that has no certificate yet,
-/// because it is to become a member by a backup, hears from a member that it is none.
+/// because it is to become a member by a backup, hears from a member that it is none. A node of an
+/// authority that is not known here counts as a member: the cluster may have replaced its authority
+/// since the backup, or since this node was left out.
 fn is_living(state: &State, node: &Node, identity: (u64, NodeId), transport: &Transport) -> bool {
     let authority = state.identities.issuing().map(|authority| authority.fingerprint);
     let is_member = transport.proofs().is_some_and(|proofs| proofs.trust.cluster.is_some());
@@ -114,6 +116,10 @@ fn is_living(state: &State, node: &Node, identity: (u64, NodeId), transport: &Tr
         Ok(CallReply::Is { .. }) => true,
         Ok(CallReply::Error(problem)) => {
             problem.code == Code::CertificateRefused || !is_member && problem.code == Code::OtherCluster
+        }
+        Err(TransportError::Unproven { source, .. }) => {
+            let refusal = source.get_ref().and_then(|source| source.downcast_ref::<Refusal>());
+            refusal == Some(&Refusal::OtherAuthority)
         }
         _ => false,
     }
@@ -303,7 +309,7 @@ pub fn restore(state_dir: &Path, text: &str, name: &str) -> Result<Outcome, Prob
     let lacking = state.begin_anew(wall_ms(), own, era, Anew::Restored);
     fs::create_dir_all(state_dir).map_err(failed(state_dir))?;
     // No backup contains the key of the authority, so the cluster gets another one.
-    let number = state.identities.authorities.keys().last().map_or(first_number(), |last| last + 1);
+    let number = state.identities.next_number();
     let Founded { authority, membership, given } =
         found(cluster.id, number, own, &keys.key.public()).map_err(|error| problem_of(&error))?;
     state.found_anew(wall_ms(), own, authority, given);

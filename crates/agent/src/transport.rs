@@ -755,7 +755,7 @@ mod tests {
         let free = TcpListener::bind("127.0.0.7:0").unwrap().local_addr().unwrap();
         let (transport, key) = (Transport::new(), mainstay_trust::Key::generate().unwrap());
         let own = mainstay_trust::Credentials::newcomer(&key).unwrap();
-        transport.set_proofs(Proofs { own, trust: Arc::default() });
+        transport.set_proofs(Proofs { own, trust: Arc::default(), ahead: Vec::new() });
         let _listening = transport.listen_for_a_while(free, Arc::new(Mute)).unwrap();
         let idle: Vec<TcpStream> =
             (0..PROOF_INBOUND_MAX).map(|_| TcpStream::connect(free).unwrap()).collect();

@@ -8,17 +8,17 @@
 //!   to it.
 
 use crate::error::AgentError;
-use mainstay_control::identities::Identities;
+use mainstay_control::identities::{self, Identities};
 use mainstay_pool::durable::write_private;
 use mainstay_trust::{
     Authority, CertificateDer, Credentials, Issued, Key, SealKey, Trust, TrustError, Zeroizing,
+    fingerprint_of,
 };
 use mainstay_types::HexBytes;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub(crate) const FILE: &str = "trust.json";
 
@@ -40,6 +40,24 @@ struct StoredMembership {
     authorities: Vec<HexBytes>,
     /// Key with which the authority's key is sealed in the record.
     seal: HexBytes,
+    /// Number of the authority that gave the certificate; 0 if it is not known.
+    #[serde(default)]
+    authority: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<StoredNext>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredNext {
+    authority: identities::Authority,
+    seal: HexBytes,
+}
+
+impl StoredNext {
+    fn read(self) -> Result<Next, TrustError> {
+        let seal = SealKey::read(&Zeroizing::new(self.seal.0))?;
+        Ok(Next { authority: self.authority, seal })
+    }
 }
 
 /// See the top of this file.
@@ -58,6 +76,50 @@ pub struct Membership {
     /// The authority that gave the certificate is the first.
     pub authorities: Vec<CertificateDer<'static>>,
     pub seal: SealKey,
+    /// Number of the authority that gave the certificate; 0 until the record says it.
+    pub number: u32,
+    /// An authority that is to take the place of the present one.
+    pub next: Option<Next>,
+}
+
+/// An authority that is announced or that this node wants to announce, with the key that opens it.
+#[derive(Clone)]
+pub struct Next {
+    pub authority: identities::Authority,
+    pub seal: SealKey,
+}
+
+impl Membership {
+    /// The key that opens this authority of the record, as far as this node knows.
+    #[must_use]
+    pub fn seal_of(&self, authority: &identities::Authority) -> Option<&SealKey> {
+        let is_it = |next: &&Next| next.authority.fingerprint == authority.fingerprint;
+        let next = self.next.as_ref().filter(is_it).map(|next| &next.seal);
+        let own = || (self.number == 0 || self.number == authority.number).then_some(&self.seal);
+        next.or_else(own)
+    }
+
+    /// The number of an authority, by the record and by what this node has in its own file.
+    #[must_use]
+    pub fn number_of(&self, authority: &CertificateDer<'_>, known: &Identities) -> Option<u32> {
+        let fingerprint = fingerprint_of(authority);
+        let next = self.next.iter().map(|next| &next.authority);
+        let mut known = known.authorities.values().chain(next);
+        let found = known.find(|known| known.fingerprint == fingerprint).map(|known| known.number);
+        let is_own = self.authorities.first().is_some_and(|own| own == authority) && self.number > 0;
+        found.or_else(|| is_own.then_some(self.number))
+    }
+
+    /// Authorities that this node believes already if its record is behind: it has confirmed that it
+    /// does, or shows a certificate of them.
+    #[must_use]
+    pub fn ahead(&self) -> Vec<(u32, CertificateDer<'static>)> {
+        let own = self.authorities.first().filter(|_| self.number > 0);
+        let own = own.map(|own| (self.number, own.clone()));
+        let next = self.next.as_ref().map(|next| &next.authority);
+        let next = next.map(|next| (next.number, CertificateDer::from(next.certificate.0.clone())));
+        own.into_iter().chain(next).collect()
+    }
 }
 
 impl OwnTrust {
@@ -91,6 +153,8 @@ impl OwnTrust {
                 until_ms: stored.until_ms,
                 authorities: stored.authorities.into_iter().map(|der| CertificateDer::from(der.0)).collect(),
                 seal: SealKey::read(&Zeroizing::new(stored.seal.0))?,
+                number: stored.authority,
+                next: stored.next.map(StoredNext::read).transpose()?,
             })
         });
         let membership = membership.transpose().map_err(bad)?;
@@ -109,13 +173,21 @@ impl OwnTrust {
                 until_ms: member.until_ms,
                 authorities: member.authorities.iter().map(|der| HexBytes(der.to_vec())).collect(),
                 seal: HexBytes(member.seal.bytes().to_vec()),
+                authority: member.number,
+                next: member.next.as_ref().map(|next| StoredNext {
+                    authority: next.authority.clone(),
+                    seal: HexBytes(next.seal.bytes().to_vec()),
+                }),
             }),
         };
         let path = self.state_dir.join(FILE);
         let text = serde_json::to_vec(&stored).map(Zeroizing::new).map_err(io::Error::other);
         // The copies of the keys in `stored` are wiped, too.
-        let (_, _) =
-            (Zeroizing::new(stored.key.0), stored.membership.map(|member| Zeroizing::new(member.seal.0)));
+        drop(Zeroizing::new(stored.key.0));
+        if let Some(member) = stored.membership {
+            drop(Zeroizing::new(member.seal.0));
+            drop(member.next.map(|next| Zeroizing::new(next.seal.0)));
+        }
         text.and_then(|text| write_private(&path, &text)).map_err(|source| AgentError::File { path, source })
     }
 
@@ -140,7 +212,8 @@ impl OwnTrust {
         Trust { cluster, authorities, members: None }
     }
 
-    /// Takes a new certificate, and keeps it durably.
+    /// Takes a new certificate that authority `number` has given, and keeps it durably. With the
+    /// first one of the next authority, that is the authority of this node.
     ///
     /// # Errors
     /// When the certificate is not for this node's key, or the disk fails. Nothing has changed
@@ -149,10 +222,28 @@ impl OwnTrust {
         &mut self,
         issued: Issued,
         authorities: Vec<CertificateDer<'static>>,
+        number: u32,
     ) -> Result<(), AgentError> {
-        let Some(known) = self.membership.clone() else { return Ok(()) };
         let Issued { certificate, until_ms } = issued;
-        self.membership = Some(Membership { certificate, until_ms, authorities, seal: known.seal.clone() });
+        self.change(|own| {
+            (own.certificate, own.until_ms, own.authorities, own.number) =
+                (certificate, until_ms, authorities, number);
+            if let Some(next) = own.next.take_if(|next| next.authority.number == number) {
+                own.seal = next.seal;
+            }
+        })
+    }
+
+    /// Changes what this node has as a member, durably.
+    ///
+    /// # Errors
+    /// When the certificate is not for this node's key, or the disk fails. Nothing has changed
+    /// then.
+    pub fn change(&mut self, change: impl FnOnce(&mut Membership)) -> Result<(), AgentError> {
+        let Some(known) = self.membership.clone() else { return Ok(()) };
+        if let Some(own) = self.membership.as_mut() {
+            change(own);
+        }
         let kept = self
             .credentials()
             .map_err(|error| AgentError::Fatal(error.to_string()))
@@ -177,19 +268,28 @@ pub fn recorded_trust(cluster: u64, known: &Identities) -> Trust {
     }
 }
 
-/// The authority of the record, opened with this node's seal.
+/// The same if the record of this node may be behind: `ahead` are the authorities that the node
+/// believes already, with their numbers.
+#[must_use]
+pub fn believed(cluster: u64, known: &Identities, ahead: &[(u32, CertificateDer<'static>)]) -> Trust {
+    let mut trust = recorded_trust(cluster, known);
+    let last = known.last_number();
+    trust.authorities.extend(ahead.iter().filter(|(number, _)| *number > last).map(|(_, der)| der.clone()));
+    trust
+}
+
+/// An authority of the record, opened with its seal.
 ///
 /// # Errors
-/// When the record has none, or it was sealed with another key.
+/// When it was sealed with another key.
 pub fn open_authority(
     cluster: u64,
-    known: &Identities,
+    recorded: &identities::Authority,
     seal: &SealKey,
-) -> Result<(u32, Arc<Authority>), TrustError> {
-    let issuing = known.issuing().ok_or(TrustError::NotSealedHere)?;
-    let key = seal.open(cluster, issuing.number, &issuing.sealed_key.0)?;
-    let certificate = CertificateDer::from(issuing.certificate.0.clone());
-    Ok((issuing.number, Arc::new(Authority::open(cluster, issuing.number, certificate, key)?)))
+) -> Result<Authority, TrustError> {
+    let key = seal.open(cluster, recorded.number, &recorded.sealed_key.0)?;
+    let certificate = CertificateDer::from(recorded.certificate.0.clone());
+    Authority::open(cluster, recorded.number, certificate, key)
 }
 
 #[cfg(test)]
@@ -206,7 +306,16 @@ mod tests {
         let subject = Subject { cluster: 7, node: NodeId(1) };
         let Issued { certificate, until_ms } = authority.issue(subject, &key.public(), NOW_MS).unwrap();
         let authorities = vec![authority.certificate().clone()];
-        Membership { certificate, until_ms, authorities, seal: SealKey::generate().unwrap() }
+        let seal = SealKey::generate().unwrap();
+        Membership { certificate, until_ms, authorities, seal, number: 1, next: None }
+    }
+
+    /// An authority as the record has it, with its seal.
+    fn next(number: u32) -> Next {
+        let (authority, seal) = (Authority::make(7, number, NOW_MS).unwrap(), SealKey::generate().unwrap());
+        let phase = identities::Phase::Announced;
+        let authority = crate::agent::certificates::recorded_authority(7, number, &authority, &seal, phase);
+        Next { authority: authority.unwrap(), seal }
     }
 
     #[test]
@@ -262,12 +371,73 @@ mod tests {
         own.membership = Some(first.clone());
         let other = membership(&Key::generate().unwrap());
         let issued = Issued { certificate: other.certificate, until_ms: 1 };
-        assert!(own.renew(issued, other.authorities).is_err());
+        assert!(own.renew(issued, other.authorities, 1).is_err());
         assert_eq!(own.membership.as_ref().unwrap().until_ms, first.until_ms);
         let next = membership(&own.key);
         let issued = Issued { certificate: next.certificate.clone(), until_ms: next.until_ms + 1 };
-        own.renew(issued, next.authorities).unwrap();
+        own.renew(issued, next.authorities, 1).unwrap();
         let kept = OwnTrust::load(state.path(), false).unwrap().membership.unwrap();
         assert_eq!((kept.certificate, kept.until_ms), (next.certificate, next.until_ms + 1));
+    }
+    /// The record without any authority, with the last number that one had.
+    fn record(authorities: &[&identities::Authority], last_authority: u32) -> Identities {
+        let authorities = authorities.iter().map(|known| (known.number, (*known).clone())).collect();
+        Identities { authorities, last_authority, ..Identities::default() }
+    }
+
+    #[test]
+    fn the_seal_of_the_next_authority_is_kept_until_its_first_certificate_replaces_the_present_one() {
+        let state = tempfile::tempdir().unwrap();
+        let mut own = OwnTrust::load(state.path(), false).unwrap();
+        own.membership = Some(membership(&own.key));
+        own.save().unwrap();
+        let (next, other) = (next(2), next(2));
+        let kept = next.clone();
+        own.change(|own| own.next = Some(kept)).unwrap();
+        let mut own = OwnTrust::load(state.path(), true).unwrap();
+        let known = own.membership.clone().unwrap();
+        let opens = |member: &Membership, recorded: &identities::Authority| {
+            member.seal_of(recorded).is_some_and(|seal| open_authority(7, recorded, seal).is_ok())
+        };
+        assert!(opens(&known, &next.authority) && !opens(&known, &other.authority));
+        let der = CertificateDer::from(next.authority.certificate.0.clone());
+        assert_eq!(known.number_of(&der, &Identities::default()), Some(2));
+        // Until it is the present one, a renewal by the present one leaves it.
+        let issued = Issued { certificate: known.certificate.clone(), until_ms: 1 };
+        own.renew(issued.clone(), known.authorities.clone(), 1).unwrap();
+        assert!(opens(own.membership.as_ref().unwrap(), &next.authority));
+        own.renew(issued, vec![der], 2).unwrap();
+        let own = OwnTrust::load(state.path(), true).unwrap().membership.unwrap();
+        assert!(own.next.is_none() && opens(&own, &next.authority));
+        assert_eq!(own.seal.bytes(), next.seal.bytes(), "the seal of the earlier authority is gone");
+    }
+
+    #[test]
+    fn a_node_whose_record_is_behind_believes_what_it_has_confirmed_and_nothing_that_is_gone() {
+        let key = Key::generate().unwrap();
+        let mut own = membership(&key);
+        own.next = Some(next(2));
+        let second = own.next.clone().unwrap().authority;
+        let behind = believed(7, &record(&[], 1), &own.ahead());
+        assert_eq!(behind.authorities.len(), 1, "authority 2 alone is ahead of this record");
+        assert_eq!(believed(7, &record(&[&second], 2), &own.ahead()).authorities.len(), 1);
+        assert!(believed(7, &record(&[], 2), &own.ahead()).authorities.is_empty(), "it was withdrawn");
+    }
+
+    /// As an earlier release wrote it.
+    #[test]
+    fn a_file_without_numbers_of_authorities_is_read() {
+        let state = tempfile::tempdir().unwrap();
+        let mut own = OwnTrust::load(state.path(), false).unwrap();
+        own.membership = Some(membership(&own.key));
+        own.save().unwrap();
+        let path = state.path().join(FILE);
+        let mut kept: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        kept["membership"].as_object_mut().unwrap().remove("authority").unwrap();
+        fs::write(&path, kept.to_string()).unwrap();
+        let own = OwnTrust::load(state.path(), true).unwrap().membership.unwrap();
+        assert!(own.number == 0 && own.next.is_none() && own.ahead().is_empty());
+        let first = next(1).authority;
+        assert!(own.seal_of(&first).is_some(), "the only seal that it has");
     }
 }

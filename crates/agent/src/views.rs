@@ -52,6 +52,13 @@ impl Live {
         nodes.chain(engines).collect()
     }
 
+    /// Why nodes cannot renew their certificates, in their own words.
+    #[must_use]
+    pub fn renewals(&self) -> BTreeMap<NodeId, String> {
+        let said = self.waits.iter().filter_map(|(node, waits)| Some((*node, waits.renewal.clone()?)));
+        said.collect()
+    }
+
     /// How each replica is fed, as the engines of the primaries say.
     #[must_use]
     pub fn feeds(&self) -> BTreeMap<(ResourceId, NodeId), Feed> {

@@ -116,6 +116,7 @@ pub fn waits(log: &RaftHandle, engine: &EngineLink, hindrances: &Hindrances, rea
         services: hindered.map(|(service, what, ms)| Hindered { service, what, ms }).collect(),
         unheard: reach.unheard(),
         cropped: reach.cropped(),
+        renewal: None,
     }
 }
 

@@ -15,6 +15,9 @@
 //! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `GET /v1/cluster/backup` | | [`ClusterBackup`] |
 //! | `GET /v1/cluster/certificates` | | [`CertificatesView`] |
+//! | `POST /v1/cluster/rotation` | | [`Accepted`] |
+//! | `DELETE /v1/cluster/rotation` | | [`Accepted`] |
+//! | `POST /v1/cluster/rotation/left-out` | [`LeaveOut`] | [`Accepted`] |
 //! | `GET /v1/cluster/tokens` | | `Vec<TokenView>` |
 //! | `POST /v1/cluster/tokens` | [`TokenCreate`] | [`TokenMade`] |
 //! | `DELETE /v1/cluster/tokens/{id}` | | [`Accepted`] |
@@ -190,6 +193,8 @@ pub enum TokenStatus {
     Used,
     Revoked,
     Ended,
+    /// The cluster has replaced the authority that the token names.
+    Superseded,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -208,6 +213,42 @@ pub struct TokenView {
 pub struct CertificatesView {
     pub authorities: Vec<AuthorityView>,
     pub nodes: Vec<CertificateView>,
+    /// Another authority takes the place of the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<RotationView>,
+}
+
+/// A rotation of the cluster's authority that is under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RotationView {
+    /// Number of the new authority.
+    pub to: u32,
+    /// Phase of the new authority: `announced`, then `issues`.
+    pub phase: AuthorityPhase,
+    /// Beginning of this phase: wall clock, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Names of the nodes that it waits for.
+    pub waits_for: Vec<String>,
+    /// The dead ones of them.
+    pub dead: Vec<String>,
+}
+
+/// The use that the cluster makes of an authority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthorityPhase {
+    /// It is to issue when every node believes it.
+    Announced,
+    /// New certificates come from it.
+    Issues,
+    /// Its certificates count, and no new ones come from it.
+    Believed,
+}
+
+/// Lets a rotation go on without these dead nodes. They have to join anew.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaveOut {
+    pub nodes: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -215,6 +256,9 @@ pub struct AuthorityView {
     pub number: u32,
     /// New certificates come from this authority.
     pub issues: bool,
+    /// `null` from an agent of an earlier release.
+    #[serde(default)]
+    pub phase: Option<AuthorityPhase>,
     /// SHA-256 of its certificate.
     pub fingerprint: String,
 }

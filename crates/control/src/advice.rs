@@ -68,6 +68,9 @@ pub struct Observations {
     pub left: BTreeMap<NodeId, BTreeMap<String, Notice>>,
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
+    /// Why the agent of a node cannot renew its certificate or do its part in a rotation, in its
+    /// own words.
+    pub renewals: BTreeMap<NodeId, String>,
 }
 
 /// Everything that is not as it should be, worst first; empty if all is well.
@@ -91,7 +94,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     }
     let told = KnownCauses::of(state, observations);
     for node in state.nodes.values() {
-        if node.status == NodeStatus::Dead {
+        if state.is_left_out(node.id).is_some() {
+            // The advice about identities says what to do with it.
+        } else if node.status == NodeStatus::Dead {
             add(
                 Severity::Critical,
                 format!("node {}", node.name),
@@ -122,9 +127,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    for Advice { severity, subject, what, remedy } in
-        state.fencing_advice().into_iter().chain(state.level_advice()).chain(state.encryption_advice())
-    {
+    let of_record = state.fencing_advice().into_iter().chain(state.level_advice()).chain(state.encryption_advice());
+    for Advice { severity, subject, what, remedy } in of_record.chain(state.identity_advice(observations)) {
         add(severity, subject, what, remedy);
     }
     for (node, left) in &observations.left {

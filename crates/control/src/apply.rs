@@ -96,6 +96,13 @@ impl State {
                 self.create_token(at_ms, id, NewToken { hash, node, until_ms })
             }
             Command::RevokeToken { id } => self.revoke_token(at_ms, id),
+            Command::AnnounceAuthority { authority } => self.announce_authority(at_ms, authority),
+            Command::ConfirmAuthority { node, authority, certified } => {
+                self.confirm_authority(node, authority, certified)
+            }
+            Command::AdvanceRotation { authority, from } => self.advance_rotation(at_ms, authority, from),
+            Command::CancelRotation { authority } => self.cancel_rotation(at_ms, authority),
+            Command::LeaveOut { authority, nodes } => self.leave_out(at_ms, authority, &nodes),
             Command::RemoveNode { node, lost } => self.remove_node(at_ms, node, &lost),
             Command::ReplaceNode { node, by } => self.replace_node(at_ms, node, by),
             Command::SetVote { node, votes } => self.set_vote(at_ms, node, votes),
@@ -331,6 +338,9 @@ impl State {
 
     fn rejoin(&mut self, at_ms: u64, id: NodeId, generation: u64) -> Outcome {
         let voters_version = self.voters_version;
+        if let Some(refusal) = self.is_left_out(id) {
+            return Outcome::Refused(refusal);
+        }
         let Some(node) = self.nodes.get_mut(&id) else { return Outcome::Conflict { record: None } };
         if node.generation != generation {
             reach!("control: a rejoin of another generation");
@@ -627,9 +637,8 @@ impl State {
             }
         }
         self.check_levels()?;
-        if let Err(what) = self.check_fences() {
-            return Err(what.into());
-        }
+        self.check_fences()?;
+        self.check_identities()?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 //! `tests/shape.rs` fails for a part without a level.
 
 use crate::audit::{Asked, AuditResult};
-use crate::identities::{Admission, Authority};
+use crate::identities::{Admission, Authority, Phase};
 use crate::maintenance::Scope;
 use crate::origin::SnapshotOf;
 use crate::state::{Links, ResourceSpec, Settings};
@@ -130,6 +130,32 @@ pub enum Command {
     },
     RevokeToken {
         id: u64,
+    },
+    /// Another authority is to take the place of the present one; see `identities/rotation.rs`.
+    /// Repeated it changes nothing.
+    AnnounceAuthority {
+        authority: Authority,
+    },
+    /// A node says of itself that it believes the announced authority and can issue by it. With
+    /// `certified`: that it shows a certificate of it.
+    ConfirmAuthority {
+        node: NodeId,
+        authority: u32,
+        certified: bool,
+    },
+    /// Proposed by the leader: every node is so far that the rotation can leave the phase `from`.
+    AdvanceRotation {
+        authority: u32,
+        from: Phase,
+    },
+    /// An operator withdraws an authority that is announced and does not issue yet.
+    CancelRotation {
+        authority: u32,
+    },
+    /// An operator lets the rotation go on without these dead nodes. They have to join anew.
+    LeaveOut {
+        authority: u32,
+        nodes: BTreeSet<NodeId>,
     },
     /// Proposed by the leader: a node that joins has answered at its address with all entries in
     /// its log, and votes from now on.

@@ -45,6 +45,7 @@ impl State {
             self.nodes.values().filter(|known| known.candidate).map(|known| known.id).collect();
         for candidate in candidates {
             self.nodes.remove(&candidate);
+            self.identities.forget(candidate);
         }
         if let Some(known) = self.nodes.get_mut(&node) {
             known.status = NodeStatus::Alive;

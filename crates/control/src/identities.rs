@@ -20,20 +20,28 @@
 //! - neither a token's secret nor the authority's key is in the state: it holds a hash, and what is
 //!   sealed with a key that the state does not have.
 //!
+//! `rotation.rs` says how another authority takes the place of the first one.
+//!
 //! [`Command::CreateToken`]: crate::state::Command::CreateToken
 //! [`Command::AdmitNode`]: crate::state::Command::AdmitNode
 //! [`Command::WithdrawNode`]: crate::state::Command::WithdrawNode
 //! [`Command::RevokeToken`]: crate::state::Command::RevokeToken
+
+pub(crate) mod advice;
+pub mod rotation;
 
 use crate::apply::NAME_REMEDY;
 use crate::members::Newcomer;
 use crate::state::{Command, Entry, Outcome, State, refused};
 use mainstay_ha::valid_name;
 use mainstay_types::{Code, Fingerprint, HexBytes, NodeId, Problem, Severity};
+use rotation::Rotation;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
+/// Life of a node's certificate.
+pub const CERTIFICATE_LIFE_MS: u64 = 30 * 24 * HOUR_MS;
 /// Longest life of a token.
 pub const TOKEN_LIFE_MS: u64 = 24 * HOUR_MS;
 /// Clocks of nodes may differ by this much.
@@ -54,10 +62,28 @@ const TOKEN_REMEDY: &str = "make a new one on a member: `mainstay cluster token 
 pub struct Identities {
     /// By number. One of them issues.
     pub authorities: BTreeMap<u32, Authority>,
+    /// The highest number that a rotation has given to an authority.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub last_authority: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
+    /// Nodes that a rotation has left out. The record has no key of them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub left_out: BTreeSet<NodeId>,
     pub members: BTreeMap<NodeId, NodeIdentity>,
     /// By their public halves.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tokens: BTreeMap<u64, JoinToken>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+/// Number of a cluster's first authority, which gave every token of a build that knew no rotation.
+const fn first_authority() -> u32 {
+    1
 }
 
 /// An authority of the cluster.
@@ -77,6 +103,8 @@ pub struct Authority {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
+    /// It is to issue when every member believes it; see `rotation.rs`.
+    Announced,
     /// New certificates come from it.
     Issues,
     /// Its certificates count, and no new ones come from it.
@@ -110,6 +138,9 @@ pub struct JoinToken {
     pub made_ms: u64,
     pub until_ms: u64,
     pub state: TokenState,
+    /// Number of the authority that issued when it was made.
+    #[serde(default = "first_authority")]
+    pub authority: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -119,6 +150,8 @@ pub enum TokenState {
     /// The request with this number has used it.
     Used(u64),
     Revoked,
+    /// Another authority issues now than the one that the token names.
+    Superseded,
 }
 
 /// The right of a node to join, and its key.
@@ -161,13 +194,20 @@ impl Identities {
     /// Forgets a node that has not come to vote. Its token is good again: nothing came of it.
     pub(crate) fn withdraw(&mut self, node: NodeId, nonce: u64) {
         self.forget(node);
+        let issuing = self.issuing().map(|authority| authority.number);
         for token in self.tokens.values_mut().filter(|token| token.state == TokenState::Used(nonce)) {
-            token.state = TokenState::Open;
+            let is_good = Some(token.authority) == issuing;
+            token.state = if is_good { TokenState::Open } else { TokenState::Superseded };
         }
     }
 
     pub(crate) fn forget(&mut self, node: NodeId) {
         self.members.remove(&node);
+        self.left_out.remove(&node);
+        if let Some(rotation) = &mut self.rotation {
+            rotation.believed_by.remove(&node);
+            rotation.certified.remove(&node);
+        }
     }
 
     /// Drops tokens that ended long ago, and the oldest of too many.
@@ -179,6 +219,21 @@ impl Identities {
             let Some(oldest) = oldest.map(|(id, _)| *id) else { return };
             self.tokens.remove(&oldest);
         }
+    }
+}
+
+impl Authority {
+    /// Why no agent of this release has made this authority, if so.
+    fn impossible(&self) -> Option<Problem> {
+        let sizes = [self.certificate.0.len(), self.sealed_key.0.len()];
+        let fit = sizes.iter().all(|bytes| (1..=AUTHORITY_BYTES_MAX).contains(bytes));
+        (!fit).then(|| {
+            Problem::new(
+                Code::PeerAnswer,
+                "the authority's certificate or key has an impossible size",
+                "see the log of the agent",
+            )
+        })
     }
 }
 
@@ -195,6 +250,7 @@ impl JoinToken {
             TokenState::Used(nonce) if nonce == new.nonce => None,
             TokenState::Used(_) => Some("another request has used this token".into()),
             TokenState::Revoked => Some("this token was revoked".into()),
+            TokenState::Superseded => Some("the cluster has replaced the authority of this token".into()),
             TokenState::Open if at_ms >= self.until_ms => {
                 Some(format!("this token ended {}", ago(at_ms - self.until_ms)))
             }
@@ -244,13 +300,8 @@ impl State {
     }
 
     pub(crate) fn set_authority(&mut self, authority: Authority) -> Outcome {
-        let sizes = [authority.certificate.0.len(), authority.sealed_key.0.len()];
-        if sizes.iter().any(|bytes| !(1..=AUTHORITY_BYTES_MAX).contains(bytes)) {
-            return refused(
-                Code::PeerAnswer,
-                "the authority's certificate or key has an impossible size",
-                "see the log of the agent",
-            );
+        if let Some(refusal) = authority.impossible() {
+            return Outcome::Refused(refusal);
         }
         if self.identities.authorities.get(&authority.number) == Some(&authority) {
             return Outcome::Unchanged;
@@ -268,13 +319,16 @@ impl State {
 
     /// Gives a cluster that begins anew on `node`, from a backup, another authority. `given` is the
     /// entry about the certificate of the node, which has another key than before. The earlier
-    /// authorities are believed on, so that earlier members hear that they are none any more.
+    /// authorities are believed on, so that earlier members hear that they are none any more. A
+    /// rotation that was under way in the backup is over.
     pub fn found_anew(&mut self, at_ms: u64, node: NodeId, authority: Authority, given: Command) {
         for earlier in self.identities.authorities.values_mut() {
             earlier.phase = Phase::Believed;
         }
+        self.identities.rotation = None;
+        self.identities.last_authority = self.identities.last_number().max(authority.number);
         self.identities.authorities.insert(authority.number, authority);
-        self.identities.members.remove(&node);
+        self.identities.forget(node);
         self.identities.tokens.clear();
         let outcome = self.apply(Entry { at_ms, command: given });
         debug_assert_eq!(outcome, Outcome::Done);
@@ -294,6 +348,9 @@ impl State {
                 format!("the cluster has no authority {}", given.authority),
                 "see `mainstay cluster certificates`",
             );
+        }
+        if let Some(refusal) = self.is_left_out(node) {
+            return Outcome::Refused(refusal);
         }
         let known = self.identities.members.entry(node).or_insert(NodeIdentity { key, certificate: None });
         if known.key != key {
@@ -335,7 +392,9 @@ impl State {
                 "revoke some: `mainstay cluster token list` and `mainstay cluster token revoke ID`",
             );
         }
-        let token = JoinToken { hash, node: node.clone(), made_ms: at_ms, until_ms, state: TokenState::Open };
+        let authority = self.identities.issuing().map_or(first_authority(), |issuing| issuing.number);
+        let (made_ms, state) = (at_ms, TokenState::Open);
+        let token = JoinToken { hash, node: node.clone(), made_ms, until_ms, state, authority };
         self.identities.tokens.insert(id, token);
         let text = format!("a token was made, by which a machine may join as {node}");
         self.note(at_ms, Severity::Info, format!("token {id:016x}"), text);
@@ -351,7 +410,7 @@ impl State {
             );
         };
         match token.state {
-            TokenState::Revoked => return Outcome::Unchanged,
+            TokenState::Revoked | TokenState::Superseded => return Outcome::Unchanged,
             TokenState::Used(_) => {
                 let node = &token.node;
                 return refused(

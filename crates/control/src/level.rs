@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
-//! | 2 | the setting `data-encryption` |
+//! | 2 | the authority can be replaced; the setting `data-encryption` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -38,6 +38,8 @@ pub const LEVEL: u32 = 2;
 
 /// Level from which a living node that is one of two voters can be removed.
 pub(crate) const ONE_OF_TWO_GOES: u32 = 1;
+/// Level from which the authority of the cluster can be replaced.
+pub(crate) const AUTHORITY_ROTATES: u32 = 2;
 
 /// Level from which data between nodes can be sent without encryption.
 pub(crate) const CLEAR_DATA: u32 = 2;
@@ -120,6 +122,11 @@ impl Command {
             | Self::RevokeToken { .. } => 0,
             Self::ChangeSettings { changes, .. } if changes.contains_key(&Key::DataEncryption) => CLEAR_DATA,
             Self::ChangeSettings { .. } => 0,
+            Self::AnnounceAuthority { .. }
+            | Self::ConfirmAuthority { .. }
+            | Self::AdvanceRotation { .. }
+            | Self::CancelRotation { .. }
+            | Self::LeaveOut { .. } => AUTHORITY_ROTATES,
         }
     }
 }

@@ -216,6 +216,9 @@ pub enum ClusterCommand {
     Token(TokenCommand),
     /// Show the certificates of the cluster and of its nodes, with their ends.
     Certificates,
+    /// Show and replace the authority that gives the nodes of the cluster their certificates.
+    #[command(subcommand)]
+    Authority(AuthorityCommand),
     /// Write the record of the cluster to a file: members, resources, services and settings, but no
     /// data of volumes.
     Backup {
@@ -284,6 +287,28 @@ pub enum TokenCommand {
         /// Public half of the token, as `cluster token list` shows it.
         #[arg(value_name = "ID")]
         id: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum AuthorityCommand {
+    /// Show the authorities and, while one replaces the other, for which nodes that waits.
+    Show,
+    /// Replace the authority by a new one with a new key. It goes on by itself: all nodes learn of
+    /// the new authority, then each gets a certificate of it, then no node believes the old one.
+    /// Services and devices go on. Nodes that are off are waited for.
+    Rotate,
+    /// Withdraw the new authority. Refused once it gives certificates.
+    Cancel,
+    /// Wait no longer for nodes that are dead. No node believes them any more: each has to join
+    /// anew, with `cluster join --replace`, and its replicas are filled again.
+    LeaveOut {
+        /// Names of the nodes. The cluster must count them as dead.
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
     },
 }
 

@@ -288,6 +288,8 @@ codes! {
     ResourceInUse "resource-in-use", page: Some("docs/attach.md#before-you-attach");
     ResultUnknown "result-unknown", status: 503, exit: exit::UNREACHABLE, page: Some("docs/status.md#exit-codes");
     RollingBack "rolling-back", page: Some("docs/snapshots.md#rollback");
+    RotationRuns "rotation-runs", page: Some("docs/identities.md#replace-the-authority");
+    RotationState "rotation-state", page: Some("docs/identities.md#replace-the-authority");
     RouterAddress "router-address", page: Some("docs/router.md#what-it-listens-on");
     RouterEnded "router-ended", page: Some("docs/router.md");
     RunDir "run-dir";

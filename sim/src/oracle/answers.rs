@@ -54,6 +54,11 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::GiveCertificate { .. }
         | Command::CreateToken { .. }
         | Command::RevokeToken { .. }
+        | Command::AnnounceAuthority { .. }
+        | Command::ConfirmAuthority { .. }
+        | Command::AdvanceRotation { .. }
+        | Command::CancelRotation { .. }
+        | Command::LeaveOut { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
         | Command::SetVote { .. }

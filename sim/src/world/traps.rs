@@ -62,6 +62,11 @@ impl World {
             | Command::GiveCertificate { .. }
             | Command::CreateToken { .. }
             | Command::RevokeToken { .. }
+            | Command::AnnounceAuthority { .. }
+            | Command::ConfirmAuthority { .. }
+            | Command::AdvanceRotation { .. }
+            | Command::CancelRotation { .. }
+            | Command::LeaveOut { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }
             | Command::RemoveNode { .. }

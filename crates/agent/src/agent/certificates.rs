@@ -17,20 +17,26 @@ use crate::messages::{Call, CallReply, Certified};
 use crate::raft::ConsensusLog;
 use crate::threads::{lock, spawn};
 use crate::transport::{Proofs, Transport};
-use crate::trust::{Membership, OwnTrust, open_authority, recorded_trust};
+use crate::trust::{Membership, OwnTrust, believed, open_authority};
 use mainstay_control::State;
-use mainstay_control::identities::{self, Phase, TOKEN_LIFE_MS};
+use mainstay_control::identities::{self, CERTIFICATE_LIFE_MS, Phase, TOKEN_LIFE_MS};
 use mainstay_control::state::Command;
 use mainstay_trust::{
-    Authority, CertificateDer, Expect, Issued, PublicKey, SealKey, Subject, Token, TrustError, Zeroizing,
-    fingerprint_of, is_due,
+    Authority, CertificateDer, Expect, Issued, LIFE_MS, PublicKey, SealKey, Subject, Token, TrustError,
+    Zeroizing, fingerprint_of, is_due,
 };
 use mainstay_types::{Code, HexBytes, NodeId, Problem};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a node looks whether its certificate is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often a node looks whether a rotation waits for it.
+const PART_EVERY: Duration = Duration::from_secs(1);
+/// Pause after an attempt to do that part that failed.
+const PART_AGAIN: Duration = Duration::from_secs(5);
+/// Certificates live as long as the record expects.
+const _: () = assert!(LIFE_MS == CERTIFICATE_LIFE_MS);
 /// Number of a cluster's first authority.
 const FIRST: u32 = 1;
 
@@ -51,10 +57,11 @@ pub(crate) fn recorded_authority(
     number: u32,
     authority: &Authority,
     seal: &SealKey,
+    phase: Phase,
 ) -> Result<identities::Authority, TrustError> {
     Ok(identities::Authority {
         number,
-        phase: Phase::Issues,
+        phase,
         certificate: HexBytes(authority.certificate().to_vec()),
         fingerprint: authority.fingerprint(),
         sealed_key: HexBytes(seal.seal(cluster, number, authority.key())?),
@@ -77,9 +84,10 @@ pub(crate) fn found(cluster: u64, number: u32, node: NodeId, key: &PublicKey) ->
     let issued = authority.issue(Subject { cluster, node }, key, wall_ms())?;
     let given = given(node, key, &issued, number);
     let authorities = vec![authority.certificate().clone()];
-    let authority = recorded_authority(cluster, number, &authority, &seal)?;
+    let authority = recorded_authority(cluster, number, &authority, &seal, Phase::Issues)?;
     let Issued { certificate, until_ms } = issued;
-    Ok(Founded { authority, membership: Membership { certificate, until_ms, authorities, seal }, given })
+    let membership = Membership { certificate, until_ms, authorities, seal, number, next: None };
+    Ok(Founded { authority, membership, given })
 }
 
 /// The first number of an authority.
@@ -88,7 +96,7 @@ pub(crate) fn first_number() -> u32 {
 }
 
 /// The entry about a certificate.
-fn given(node: NodeId, key: &PublicKey, issued: &Issued, authority: u32) -> Command {
+pub(super) fn given(node: NodeId, key: &PublicKey, issued: &Issued, authority: u32) -> Command {
     Command::GiveCertificate {
         node,
         key: key.fingerprint(),
@@ -104,7 +112,8 @@ fn given(node: NodeId, key: &PublicKey, issued: &Issued, authority: u32) -> Comm
 /// When the kernel gives no randomness.
 pub(crate) fn proofs_of(own: &OwnTrust, cluster: Option<u64>) -> Result<Proofs, AgentError> {
     let shown = own.credentials().map_err(|error| AgentError::Fatal(error.to_string()))?;
-    Ok(Proofs { own: shown, trust: Arc::new(own.first_trust(cluster)) })
+    let ahead = own.membership.as_ref().map(Membership::ahead).unwrap_or_default();
+    Ok(Proofs { own: shown, trust: Arc::new(own.first_trust(cluster)), ahead })
 }
 
 /// Lets what this agent believes follow the record.
@@ -112,8 +121,8 @@ pub(crate) fn follow(transport: &Transport, cluster: u64, state: &State) {
     if state.cluster.is_none() || state.identities.is_empty() {
         return;
     }
-    let trust = recorded_trust(cluster, &state.identities);
     transport.change_proofs(|proofs| {
+        let trust = believed(cluster, &state.identities, &proofs.ahead);
         if *proofs.trust != trust {
             proofs.trust = Arc::new(trust);
         }
@@ -136,107 +145,145 @@ fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
     issuing.chain(others).map(|authority| CertificateDer::from(authority.certificate.0.clone())).collect()
 }
 
+/// Refuses a node whose key is not the one that the record has.
+pub(super) fn refuse_other_key(state: &State, subject: Subject, key: &PublicKey) -> Result<(), Problem> {
+    let known = state.identities.members.get(&subject.node).map(|known| known.key);
+    if known == Some(key.fingerprint()) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::CertificateRefused,
+        "the record has another key of this node, or none",
+        "Remove the node, and let the machine join anew by a token.",
+    ))
+}
+
 impl Agent {
-    /// The seal of this member.
-    pub(super) fn seal(&self) -> Result<SealKey, Problem> {
+    /// The seal of an authority of the record.
+    pub(super) fn seal_of(&self, authority: &identities::Authority) -> Result<SealKey, Problem> {
         let own = lock(&self.trust);
-        own.membership
-            .as_ref()
-            .map(|member| member.seal.clone())
-            .ok_or_else(|| problem_of(&TrustError::NotSealedHere))
+        let seal = own.membership.as_ref().and_then(|member| member.seal_of(authority)).cloned();
+        seal.ok_or_else(|| problem_of(&TrustError::NotSealedHere))
     }
 
-    /// Gives a node a certificate for its key, by the record that this node has.
+    /// Gives a node a certificate for its key, by the record that this node has. Returns the seal of
+    /// the authority with it.
     pub(super) fn issue(
         &self,
         member: &Member,
         node: NodeId,
         key: &PublicKey,
-    ) -> Result<(Issued, Certified, Command), Problem> {
+    ) -> Result<(Certified, Command, SealKey), Problem> {
         let (state, cluster) = (member.log.view().state, member.identity.cluster);
-        let seal = self.seal()?;
-        let (number, authority) =
-            open_authority(cluster, &state.identities, &seal).map_err(|error| problem_of(&error))?;
+        let issuing = state.identities.issuing().ok_or_else(|| problem_of(&TrustError::NotSealedHere))?;
+        let seal = self.seal_of(issuing)?;
+        let authority = open_authority(cluster, issuing, &seal).map_err(|error| problem_of(&error))?;
         let issued =
             authority.issue(Subject { cluster, node }, key, wall_ms()).map_err(|error| problem_of(&error))?;
         let certified = certified(&issued, &authorities_of(&state));
-        let entry = given(node, key, &issued, number);
-        Ok((issued, certified, entry))
+        Ok((certified, given(node, key, &issued, issuing.number), seal))
     }
 
     /// A member asks for a new certificate. The record need not be writable for that: the nodes may
     /// need their certificates to form a majority.
     pub(super) fn renew_for(&self, subject: Subject, key: &PublicKey) -> Result<Certified, Problem> {
         let member = self.member()?;
-        let known = member.log.view().state.identities.members.get(&subject.node).map(|known| known.key);
-        if known != Some(key.fingerprint()) {
-            return Err(Problem::new(
-                Code::CertificateRefused,
-                "the record has another key of this node, or none",
-                "Remove the node, and let the machine join anew by a token.",
-            ));
-        }
-        let (_, certified, entry) = self.issue(&member, subject.node, key)?;
+        refuse_other_key(&member.log.view().state, subject, key)?;
+        let (certified, entry, _) = self.issue(&member, subject.node, key)?;
         member.log.submit(entry);
         Ok(certified)
     }
 
-    /// Takes a new certificate of this node into use. Open connections stay.
-    fn take(&self, issued: Issued, authorities: Vec<CertificateDer<'static>>) -> Result<(), AgentError> {
+    /// Takes a new certificate of this node into use. Open connections stay. A node that shows a
+    /// certificate of an authority does not go back to an earlier one.
+    fn take(&self, certified: Certified, state: &State) -> Result<(), Problem> {
+        let authorities: Vec<_> =
+            certified.authorities.into_iter().map(|der| CertificateDer::from(der.0)).collect();
+        let certificate = CertificateDer::from(certified.certificate.0);
+        let issued = Issued { certificate, until_ms: certified.until_ms };
         let mut own = lock(&self.trust);
-        own.renew(issued, authorities)?;
+        let issuing = state.identities.issuing().map_or(0, |authority| authority.number);
+        let known = own.membership.as_ref().zip(authorities.first());
+        let number = known.and_then(|(own, first)| {
+            let number = own.number_of(first, &state.identities)?;
+            (number >= issuing.max(own.number)).then_some(number)
+        });
+        let Some(number) = number else {
+            return Err(Problem::new(
+                Code::CertificateRefused,
+                "the new certificate comes from no authority that issues now, as far as this node knows",
+                "See `mainstay cluster authority show`.",
+            ));
+        };
+        own.renew(issued, authorities, number).and_then(|()| self.show(&own)).map_err(|error| error.problem())
+    }
+
+    /// Shows what this node has as a member now.
+    pub(super) fn show(&self, own: &OwnTrust) -> Result<(), AgentError> {
         let shown = own.credentials().map_err(|error| AgentError::Fatal(error.to_string()))?;
-        drop(own);
-        self.transport.change_proofs(|proofs| proofs.own = shown);
+        let ahead = own.membership.as_ref().map(Membership::ahead).unwrap_or_default();
+        self.transport.change_proofs(|proofs| (proofs.own, proofs.ahead) = (shown, ahead));
         Ok(())
     }
 
     /// Renews the certificate of this node if it is due.
-    pub(super) fn renew_own(&self) -> Result<(), Problem> {
+    fn renew_own(&self) -> Result<(), Problem> {
         let Ok(member) = self.member() else { return Ok(()) };
-        let key = {
-            let own = lock(&self.trust);
-            match &own.membership {
-                Some(known) if is_due(known.until_ms, wall_ms()) => own.key.public(),
-                _ => return Ok(()),
-            }
-        };
+        let until_ms = lock(&self.trust).membership.as_ref().map(|known| known.until_ms);
+        match until_ms {
+            Some(until_ms) if is_due(until_ms, wall_ms()) => self.renew(&member),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gets a new certificate for this node, of the authority that issues.
+    pub(super) fn renew(&self, member: &Member) -> Result<(), Problem> {
         let state = member.log.view().state;
         let others = state.nodes.values().filter(|node| node.id != member.identity.node && !node.candidate);
         for other in others {
             let reply = self.transport.call(&other.agent_addr, Expect::Renewal, &Call::Renew, ASK_TIMEOUT);
             let Ok(CallReply::Renewed(certified)) = reply else { continue };
-            let authorities =
-                certified.authorities.into_iter().map(|der| CertificateDer::from(der.0)).collect();
-            let issued = Issued {
-                certificate: CertificateDer::from(certified.certificate.0),
-                until_ms: certified.until_ms,
-            };
-            match self.take(issued, authorities) {
+            match self.take(certified, &state) {
                 Ok(()) => {
                     tracing::info!(by = other.name, "the certificate of this node is renewed");
                     return Ok(());
                 }
-                Err(error) => tracing::warn!(by = other.name, %error, "a new certificate cannot be used"),
+                Err(problem) => {
+                    let why = problem.message;
+                    tracing::warn!(by = other.name, why, "a new certificate cannot be used");
+                }
             }
         }
-        let (issued, _, entry) = self.issue(&member, member.identity.node, &key)?;
-        self.take(issued, authorities_of(&state)).map_err(|error| error.problem())?;
+        let key = lock(&self.trust).key.public();
+        let (certified, entry, _) = self.issue(member, member.identity.node, &key)?;
+        self.take(certified, &state)?;
         member.log.submit(entry);
-        tracing::info!("no other member answers, so this node has renewed its certificate by itself");
+        tracing::info!("no other member gives one, so this node has renewed its certificate by itself");
         Ok(())
     }
 
-    /// Renews this node's certificate when it is due, as long as the agent is in use.
+    /// Renews this node's certificate when it is due, and does this node's part in a rotation of the
+    /// authority, as long as the agent is in use.
     pub(super) fn watch_certificate(self: &Arc<Self>) {
         let this: Weak<Self> = Arc::downgrade(self);
         spawn("agent-certificate", move || {
+            let mut looked: Option<Instant> = None;
+            let (mut due, mut told) = (None, None);
             while let Some(agent) = this.upgrade() {
-                if let Err(problem) = agent.renew_own() {
-                    tracing::warn!(why = problem.message, "the certificate of this node cannot be renewed");
+                if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+                    looked = Some(Instant::now());
+                    due = agent.renew_own().err();
                 }
+                let part = agent.rotation_part().err();
+                let pause = if part.is_none() { PART_EVERY } else { PART_AGAIN };
+                let why = part.or_else(|| due.clone()).map(|problem| problem.message);
+                if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
+                    tracing::warn!(why, "the certificate of this node cannot be renewed");
+                }
+                told.clone_from(&why);
+                *lock(&agent.renewal) = why;
                 drop(agent);
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(pause);
             }
         });
     }
@@ -255,6 +302,16 @@ impl Agent {
         let node = node.to_owned();
         let command = Command::CreateToken { id: token.id(), hash: token.hash(), node, until_ms };
         settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
+        // The view has the entry about the token now. If another authority issued before it, the
+        // token would lead a machine to no member.
+        let issuing = member.log.view().state.identities.issuing().map(|issuing| issuing.fingerprint);
+        if issuing != Some(authority) {
+            return Err(Problem::new(
+                Code::Conflict,
+                "the cluster has replaced its authority while the token was made",
+                "Run the command again.",
+            ));
+        }
         Ok((token.id(), token.text(), until_ms))
     }
 }

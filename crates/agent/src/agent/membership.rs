@@ -277,6 +277,8 @@ impl Agent {
                     .map(|der| CertificateDer::from(der.0))
                     .collect(),
                 seal,
+                number: 0,
+                next: None,
             };
             self.keep_membership(membership, cluster)?;
             self.save_identity(&identity)?;
@@ -671,7 +673,7 @@ impl Agent {
                 return Err(Problem::new(Code::PeerAnswer, message, OTHER_RELEASE));
             }
         };
-        let (_, certified, entry) = self.issue(&member, node, key)?;
+        let (certified, entry, seal) = self.issue(&member, node, key)?;
         member.log.submit(entry);
         let view = member.log.view();
         let others = view.state.nodes.values().filter(|known| known.id != node);
@@ -682,7 +684,7 @@ impl Agent {
             era: view.state.cluster.as_ref().map_or(0, |cluster| cluster.era),
             members: others.map(|known| (known.id, known.agent_addr.clone())).collect(),
             certified,
-            seal: HexBytes(self.seal()?.bytes().to_vec()),
+            seal: HexBytes(seal.bytes().to_vec()),
         })
     }
 

@@ -1,14 +1,14 @@
 //! Certificates of the cluster, and tokens to join it.
 
 use super::nodes::propose;
-use super::{ApiResult, App, JsonRequest, blocking};
-use crate::agent::READ_PATIENCE;
+use super::{ApiResult, App, JsonRequest, blocking, find_node};
+use crate::agent::{Agent, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::raft::ConsensusLog;
 use axum::extract::{Path, State as AppState};
 use mainstay_api::rest::{
-    Accepted, AuthorityView, CertificateView, CertificatesView, TokenCreate, TokenMade, TokenStatus,
-    TokenView,
+    Accepted, AuthorityPhase, AuthorityView, CertificateView, CertificatesView, LeaveOut, RotationView,
+    TokenCreate, TokenMade, TokenStatus, TokenView,
 };
 use mainstay_control::State;
 use mainstay_control::identities::{JoinToken, Phase, TokenState};
@@ -23,6 +23,7 @@ fn certificates_of(state: &State) -> CertificatesView {
     let authorities = state.identities.authorities.values().map(|authority| AuthorityView {
         number: authority.number,
         issues: authority.phase == Phase::Issues,
+        phase: Some(phase_of(authority.phase)),
         fingerprint: authority.fingerprint.to_string(),
     });
     let nodes = state.identities.members.iter().map(|(node, known)| CertificateView {
@@ -31,7 +32,69 @@ fn certificates_of(state: &State) -> CertificatesView {
         until_ms: known.certificate.map(|certificate| certificate.until_ms),
         authority: known.certificate.map(|certificate| certificate.authority),
     });
-    CertificatesView { authorities: authorities.collect(), nodes: nodes.collect() }
+    let (authorities, nodes) = (authorities.collect(), nodes.collect());
+    CertificatesView { authorities, nodes, rotation: rotation_of(state) }
+}
+
+fn phase_of(phase: Phase) -> AuthorityPhase {
+    match phase {
+        Phase::Announced => AuthorityPhase::Announced,
+        Phase::Issues => AuthorityPhase::Issues,
+        Phase::Believed => AuthorityPhase::Believed,
+    }
+}
+
+fn rotation_of(state: &State) -> Option<RotationView> {
+    let (rotation, new) = state.identities.rotates()?;
+    let waits = state.rotation_waits_for();
+    let names = |dead: bool| {
+        let waits = waits.iter().filter(|node| !dead || !state.alive(**node));
+        waits.map(|node| state.node_name(*node)).collect()
+    };
+    let (phase, since_ms) = (phase_of(new.phase), rotation.since_ms);
+    Some(RotationView { to: rotation.to, phase, since_ms, waits_for: names(false), dead: names(true) })
+}
+
+/// The answer to an order that was carried out.
+fn accepted(agent: &Agent, message: String) -> Result<Accepted, Problem> {
+    Ok(Accepted { revision: agent.member()?.log.view().state.revision, message })
+}
+
+pub(super) async fn rotate(AppState(agent): App) -> ApiResult<Accepted> {
+    blocking(move || {
+        let (number, dead) = agent.rotate_authority()?;
+        let waits = match dead.is_empty() {
+            true => String::new(),
+            false => format!("; this waits for {}, because the cluster counts them as dead", dead.join(", ")),
+        };
+        accepted(
+            &agent,
+            format!("authority {number} is announced, and replaces the present one by itself{waits}"),
+        )
+    })
+    .await
+}
+
+pub(super) async fn cancel_rotation(AppState(agent): App) -> ApiResult<Accepted> {
+    blocking(move || {
+        let number = agent.cancel_rotation()?;
+        accepted(&agent, format!("authority {number} is withdrawn, and the present one stays"))
+    })
+    .await
+}
+
+pub(super) async fn leave_out(
+    AppState(agent): App,
+    JsonRequest(request): JsonRequest<LeaveOut>,
+) -> ApiResult<Accepted> {
+    blocking(move || {
+        let view = agent.member()?.log.view();
+        let nodes = request.nodes.iter().map(|name| find_node(&view, name)).collect::<Result<_, _>>()?;
+        agent.leave_out(nodes)?;
+        let names = request.nodes.join(", ");
+        accepted(&agent, format!("the rotation goes on without {names}, which must join anew"))
+    })
+    .await
 }
 
 pub(super) async fn tokens(AppState(agent): App) -> ApiResult<Vec<TokenView>> {
@@ -49,6 +112,7 @@ fn shown(id: u64, token: &JoinToken, now_ms: u64) -> TokenView {
     let status = match token.state {
         TokenState::Used(_) => TokenStatus::Used,
         TokenState::Revoked => TokenStatus::Revoked,
+        TokenState::Superseded => TokenStatus::Superseded,
         TokenState::Open if token.until_ms <= now_ms => TokenStatus::Ended,
         TokenState::Open => TokenStatus::Open,
     };

@@ -73,7 +73,8 @@ mod tests {
             assert!(match_greeting(peer, &greeting(3, LaneKind::Call)).is_err());
         }
         let withdraw = Call::Withdraw { nonce: 1 };
-        for question in [&Call::Waits, &Call::Renew, &Call::WhoJoins, &withdraw, &Call::AmI] {
+        let seal = Call::Seal { authority: 1 };
+        for question in [&Call::Waits, &Call::Renew, &Call::WhoJoins, &withdraw, &Call::AmI, &seal] {
             let may = |peer: &Peer| refuse_question(peer, question).is_none();
             assert!(may(&member));
             assert_eq!(may(&expired), matches!(question, Call::Renew));

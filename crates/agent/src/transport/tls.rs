@@ -11,7 +11,7 @@
 use super::{Wire, invalid};
 use crate::threads::lock;
 use mainstay_trust::tls::{AGENT_PROTOCOL, accept, connect};
-use mainstay_trust::{Credentials, Expect, Outcome, Peer, Refusal, Trust, TrustError};
+use mainstay_trust::{CertificateDer, Credentials, Expect, Outcome, Peer, Refusal, Trust, TrustError};
 use rustls::Connection;
 use rustls::time_provider::DefaultTimeProvider;
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ const SENT_NOW_BYTES_MAX: usize = 32 << 10;
 pub struct Proofs {
     pub own: Credentials,
     pub trust: Arc<Trust>,
+    /// Authorities that this node believes although its record may be behind, with their numbers.
+    pub ahead: Vec<(u32, CertificateDer<'static>)>,
 }
 
 /// A connection with both ends proven.

@@ -1,5 +1,7 @@
 //! Tokens, certificates and their renewal, and strangers (R23).
 
+mod rotation;
+
 use super::{eventually, init, join_as, support::TestNode, three_nodes, token_of};
 use mainstay_agent::error::AgentError;
 use mainstay_api::rest::{

@@ -1,6 +1,6 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::{checked_name, identities, nodes, placement, settings, upgrade};
+use super::{authority, checked_name, identities, nodes, placement, settings, upgrade};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -38,6 +38,10 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
         }
         ClusterCommand::Certificates => {
             identities::certificates(client, output)?;
+            return Ok(0);
+        }
+        ClusterCommand::Authority(command) => {
+            authority::run(command, client, output)?;
             return Ok(0);
         }
         ClusterCommand::Backup { file } => {

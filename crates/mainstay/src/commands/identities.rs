@@ -1,5 +1,6 @@
 //! `mainstay cluster token …` and `mainstay cluster certificates`.
 
+use super::authority;
 use crate::cli::TokenCommand;
 use crate::failure::{Code, Failure, Outcome};
 use crate::output::{Output, table};
@@ -78,6 +79,7 @@ fn tokens_table(tokens: &[TokenView], now_ms: u64) -> String {
             TokenStatus::Used => "used".to_owned(),
             TokenStatus::Revoked => "revoked".to_owned(),
             TokenStatus::Ended => "ended".to_owned(),
+            TokenStatus::Superseded => "of an earlier authority".to_owned(),
         };
         vec![token.id.clone(), token.node.clone(), status]
     };
@@ -90,14 +92,7 @@ pub fn certificates(client: &Client, output: Output) -> Outcome<()> {
 }
 
 fn certificates_words(view: &CertificatesView, now_ms: u64) -> String {
-    let mut lines: Vec<String> = view
-        .authorities
-        .iter()
-        .map(|authority| {
-            let use_now = if authority.issues { "gives certificates" } else { "is believed" };
-            format!("authority {} {use_now}: {}", authority.number, shortened(&authority.fingerprint))
-        })
-        .collect();
+    let mut lines = authority::lines(view, now_ms);
     let rows: Vec<Vec<String>> = view
         .nodes
         .iter()
@@ -112,8 +107,17 @@ fn certificates_words(view: &CertificatesView, now_ms: u64) -> String {
 }
 
 /// The beginning of a fingerprint, by which people compare two of them; `--json` shows all of it.
-fn shortened(fingerprint: &str) -> String {
+pub(super) fn shortened(fingerprint: &str) -> String {
     format!("{}…", fingerprint.chars().take(SHOWN_DIGITS).collect::<String>())
+}
+
+/// A span of time in words.
+pub(super) fn span_words(ms: u64) -> String {
+    match ms / 60_000 {
+        minutes @ 0..=119 => format!("{minutes} min"),
+        minutes @ 120..=2879 => format!("{} h", minutes / 60),
+        minutes => format!("{} days", minutes / 1440),
+    }
 }
 
 /// The time until an end in words.
@@ -122,15 +126,11 @@ fn left_words(until_ms: u64, now_ms: u64) -> String {
         Some(left_ms) => (left_ms, false),
         None => (now_ms - until_ms, true),
     };
-    let words = match left_ms / 60_000 {
-        minutes @ 0..=119 => format!("{minutes} min"),
-        minutes @ 120..=2879 => format!("{} h", minutes / 60),
-        minutes => format!("{} days", minutes / 1440),
-    };
+    let words = span_words(left_ms);
     if is_over { format!("ended {words} ago") } else { format!("good for {words}") }
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
@@ -163,9 +163,10 @@ mod tests {
             until_ms,
             authority: until_ms.map(|_| 1),
         };
-        let authorities = vec![AuthorityView { number: 1, issues: true, fingerprint: "cd".repeat(32) }];
+        let fingerprint = "cd".repeat(32);
+        let authorities = vec![AuthorityView { number: 1, issues: true, phase: None, fingerprint }];
         let nodes = vec![node("n1", Some(DAY_MS * 31)), node("n2", Some(DAY_MS - 60_000)), node("n3", None)];
-        let text = certificates_words(&CertificatesView { authorities, nodes }, DAY_MS);
+        let text = certificates_words(&CertificatesView { authorities, nodes, rotation: None }, DAY_MS);
         for words in
             ["authority 1 gives certificates: cdcd", "good for 30 days", "ended 1 min ago", "none yet"]
         {

@@ -3,6 +3,7 @@
 
 mod attached;
 pub mod audit;
+mod authority;
 pub mod cluster;
 pub mod events;
 pub mod history;

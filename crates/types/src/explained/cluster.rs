@@ -128,7 +128,7 @@ pub const CHAPTER: Chapter = chapter! {
         "Bring the other nodes or their network back. If they are lost for good, read about the loss of the majority.";
     NodeAlive
         "node n3 is alive"
-        "Only a dead node is replaced, and a cluster begins anew only when the other nodes are off."
+        "Only a dead node is replaced or left out of a rotation, and a cluster begins anew only when the other nodes are off."
         "Move its replicas, and remove it. If it died just now, wait until `mainstay node list` shows that.";
     NodeDead
         "node n3 counts as dead"
@@ -160,15 +160,23 @@ pub const CHAPTER: Chapter = chapter! {
         "Install the same release on all nodes, and try again.";
     PeerUnproven
         "the agent at 10.0.0.2:7400 cannot be believed: it comes from no authority of this cluster"
-        "The other end did not prove that it is the member that was sought: it belongs to another cluster or to none, its certificate has ended, or one of two clocks is wrong."
-        "Check the address, and that the token comes from this cluster. If the message speaks of time, set the clocks of both machines.";
+        "The other end did not prove that it is the member that was sought: it belongs to another cluster or to none, its certificate has ended, or one of two clocks is wrong. Or the cluster has replaced its authority since the token was made."
+        "Check the address, and that the token comes from this cluster, or make a new token. If the message speaks of time, set the clocks of both machines.";
+    RotationRuns
+        "the cluster is replacing its authority already: authority 2 is announced, and n3 must learn of it"
+        "A second rotation was begun before the first one was over."
+        "Look at `mainstay cluster authority show`. If the rotation waits for a dead node, `mainstay status` says what to do.";
+    RotationState
+        "authority 2 issues already, so there is no way back"
+        "The rotation of the authority is over, has not begun, is too far for this order, or does not wait for the node that was named."
+        "Look at `mainstay cluster authority show`.";
     StateLost
         "the file /var/lib/mainstay/agent.redb of this node's state is missing"
         "The node cannot know what it has voted for. If it went on, it could vote twice."
         "Do not put an older copy in its place. Make the node anew: the page has each step.";
     TokenRefused
         "this token is for a node named n2, and not for n3"
-        "A token lets one node join, under one name, once, and until its end. This one was used, was revoked, has ended, or is for another name or another cluster."
+        "A token lets one node join, under one name, once, and until its end. This one was used, was revoked, has ended, is for another name or another cluster, or the cluster has replaced its authority since."
         "Make a new one on a member: `mainstay cluster token create NODE`.";
     TooManyNodes
         "a cluster has at most 64 nodes"

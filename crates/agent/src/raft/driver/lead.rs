@@ -115,7 +115,8 @@ impl Driver {
 
     /// Makes a node that joins a member when it has answered at its address with all entries in its
     /// log (R29). Gives and takes votes, so that the right number of members has one. Raises the
-    /// feature level when every node has it.
+    /// feature level when every node has it, and goes on with a rotation of the authority when every
+    /// node is so far.
     fn seat(&mut self) {
         let state = &self.machine.state;
         let own = self.node;
@@ -141,7 +142,8 @@ impl Driver {
             let level = state.next_level().filter(|level| *level <= level::own())?;
             Some(Command::RaiseLevel { level })
         };
-        let command = seat.or_else(vote).or_else(raise);
+        let rotate = || state.next_rotation_step();
+        let command = seat.or_else(vote).or_else(raise).or_else(rotate);
         if let Some(command) = command {
             self.seated = Some(Instant::now());
             let entry = StateEntry { at_ms: clock::wall_ms(), command };
