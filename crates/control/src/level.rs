@@ -9,6 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
+//! | 2 | tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -33,10 +34,14 @@ use crate::state::{Command, Node, Outcome, State};
 use mainstay_types::{Code, NodeId, Problem, Severity};
 
 /// Feature level of this build.
-pub const LEVEL: u32 = 1;
+pub const LEVEL: u32 = 2;
 
 /// Level from which a living node that is one of two voters can be removed.
 pub(crate) const ONE_OF_TWO_GOES: u32 = 1;
+
+/// Level from which there are tokens of the API. No request has a right by a token below it, so
+/// the audit log has no address of one either.
+pub const API_TOKENS: u32 = 2;
 
 impl Command {
     /// The level that the cluster needs before this may be proposed. Every command is named here,
@@ -115,6 +120,9 @@ impl Command {
             | Self::GiveCertificate { .. }
             | Self::CreateToken { .. }
             | Self::RevokeToken { .. } => 0,
+            Self::CreateApiToken { .. } | Self::RevokeApiToken { .. } | Self::ApiTokenUsed { .. } => {
+                API_TOKENS
+            }
         }
     }
 }

@@ -54,6 +54,9 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::GiveCertificate { .. }
         | Command::CreateToken { .. }
         | Command::RevokeToken { .. }
+        | Command::CreateApiToken { .. }
+        | Command::RevokeApiToken { .. }
+        | Command::ApiTokenUsed { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
         | Command::SetVote { .. }
@@ -112,6 +115,7 @@ pub fn without_events(state: &State) -> State {
         removed: state.removed.clone(),
         audit: state.audit.clone(),
         identities: state.identities.clone(),
+        api_tokens: state.api_tokens.clone(),
     }
 }
 

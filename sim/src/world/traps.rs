@@ -62,6 +62,9 @@ impl World {
             | Command::GiveCertificate { .. }
             | Command::CreateToken { .. }
             | Command::RevokeToken { .. }
+            | Command::CreateApiToken { .. }
+            | Command::RevokeApiToken { .. }
+            | Command::ApiTokenUsed { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }
             | Command::RemoveNode { .. }

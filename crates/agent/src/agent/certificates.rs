@@ -129,7 +129,7 @@ fn certified(issued: &Issued, authorities: &[CertificateDer<'static>]) -> Certif
 }
 
 /// Certificates of the record's authorities, the one that issues first.
-fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
+pub(crate) fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
     let known = &state.identities.authorities;
     let issuing = known.values().filter(|authority| authority.phase == Phase::Issues);
     let others = known.values().filter(|authority| authority.phase != Phase::Issues);
@@ -138,7 +138,7 @@ fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
 
 impl Agent {
     /// The seal of this member.
-    pub(super) fn seal(&self) -> Result<SealKey, Problem> {
+    pub(crate) fn seal(&self) -> Result<SealKey, Problem> {
         let own = lock(&self.trust);
         own.membership
             .as_ref()

@@ -117,7 +117,7 @@ fn shortened(fingerprint: &str) -> String {
 }
 
 /// The time until an end in words.
-fn left_words(until_ms: u64, now_ms: u64) -> String {
+pub(super) fn left_words(until_ms: u64, now_ms: u64) -> String {
     let (left_ms, is_over) = match until_ms.checked_sub(now_ms) {
         Some(left_ms) => (left_ms, false),
         None => (now_ms - until_ms, true),
@@ -130,7 +130,7 @@ fn left_words(until_ms: u64, now_ms: u64) -> String {
     if is_over { format!("ended {words} ago") } else { format!("good for {words}") }
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
