@@ -55,6 +55,9 @@ pub fn command(command: &Command) -> String {
         }
         Command::CancelRotation { authority } => format!("withdraw authority {authority}"),
         Command::LeaveOut { authority, .. } => format!("go on to authority {authority} without dead nodes"),
+        Command::CreateApiToken { name, access, .. } => format!("make the token {name} for `{access}`"),
+        Command::RevokeApiToken { name } => format!("revoke the token {name}"),
+        Command::ApiTokenUsed { id } => format!("note that the token {id:x} was used"),
         Command::SeatNode { node } => format!("give {node} its vote"),
         Command::RemoveNode { node, .. } => format!("remove {node} from the cluster"),
         Command::ReplaceNode { node, by } => format!("put {by} in the place of {node}"),

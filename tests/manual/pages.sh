@@ -3,7 +3,14 @@
 
 page_access() {
     elsewhere docs/access 1 "a part of a configuration file"
-    play docs/access 2
+    elsewhere docs/access 2 "a part of a configuration file: agent tests of https"
+    play docs/access 3
+    play docs/access 4
+    on n1 "printf 'Authorization: Bearer %s' \"\$(cat ci.token)\" >ci.header"
+    play docs/access 5 "s/10.0.0.1/10.213.0.1/"
+    on n1 "mainstay token revoke ci" >/dev/null
+    elsewhere docs/access 6 "a part of a configuration file: agent own_files_are_read_again_when_they_are_replaced_and_used_only_if_they_fit"
+    play docs/access 7
 }
 
 page_attach() {

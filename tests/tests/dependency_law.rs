@@ -21,7 +21,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-control", &["mainstay-types", "mainstay-silence", "mainstay-ha"]),
     ("mainstay-ha", &["mainstay-types", "mainstay-silence"]),
     ("mainstay-api", &["mainstay-types"]),
-    ("mainstay-client", &["mainstay-types", "mainstay-api"]),
+    ("mainstay-client", &["mainstay-types", "mainstay-api", "mainstay-trust"]),
     ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
     ("mainstay-pool", &["mainstay-types", "mainstay-api"]),
     ("mainstay-probe", &["mainstay-ha"]),

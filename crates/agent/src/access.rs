@@ -86,14 +86,16 @@ impl Peer {
     }
 }
 
-/// A user who asks, with its rights.
+/// A user or the holder of a token who asks, with its rights.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// Name, or number without one.
+    /// Name, or number without one; of a token `token` and its name. No name of a user has a space.
     pub who: String,
     /// User who logged in and then became this one, as `sudo` does. For display: it decides
     /// nothing.
     pub login: Option<String>,
+    /// Address of the other machine, for a caller by a token.
+    pub from: Option<String>,
     pub access: Option<Access>,
 }
 
@@ -119,7 +121,7 @@ impl Callers {
     pub fn caller(&self, peer: &Peer) -> Caller {
         let who = if peer.is_root() { "root".to_owned() } else { name_of(peer.uid) };
         let access = if peer.is_root() { Some(Access::Admin) } else { self.access(peer) };
-        Caller { who, login: login_of(peer), access }
+        Caller { who, login: login_of(peer), from: None, access }
     }
 
     fn access(&self, peer: &Peer) -> Option<Access> {

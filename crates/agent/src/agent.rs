@@ -13,6 +13,7 @@ use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
+use crate::https::bearer::Uses;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel, log_path};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal, Waits};
@@ -78,6 +79,8 @@ pub struct Agent {
     pub metrics: Arc<Metrics>,
     /// Finds out the rights of those who ask.
     pub callers: Callers,
+    /// Uses of tokens of the API that were told of.
+    pub uses: Uses,
     engine_inputs: EngineInputs,
     transport: Transport,
     /// Keys and certificates of this node.
@@ -185,6 +188,7 @@ impl Agent {
             engine,
             metrics: Arc::default(),
             callers,
+            uses: Uses::default(),
             engine_inputs,
             transport,
             trust: Arc::new(Mutex::new(trust)),

@@ -1,8 +1,10 @@
-//! The HTTP API on `<run>/agent.sock`. See `mainstay_api::rest` for its routes.
+//! The HTTP API on `<run>/agent.sock` and over TLS ([`crate::https`]). See `mainstay_api::rest` for
+//! its routes.
 //!
 //! Handlers run on a thread pool for blocking work: they wait for the control plane and for other
 //! nodes. Lease, log and reconciler have threads of their own and are not delayed by any request.
 
+mod api_tokens;
 mod audit;
 mod clients;
 pub mod destinations;
@@ -110,7 +112,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
 /// an attached node fail when it is detached.
 #[must_use]
 pub fn routes() -> Routes {
-    use Access::{Admin, Operate, Read};
+    use Access::{Admin, Metrics, Operate, Read};
     Routes::default()
         .ask(Read, "/v1/alive", get(async || Json(true)))
         .ask(Read, "/v1/status", get(status))
@@ -127,6 +129,10 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/cluster/tokens", get(identities::tokens))
         .change(Admin, Method::POST, "/v1/cluster/tokens", post(identities::create_token))
         .change(Admin, Method::DELETE, "/v1/cluster/tokens/{id}", delete(identities::revoke_token))
+        .ask(Read, "/v1/authorities", get(api_tokens::authorities))
+        .ask(Read, "/v1/tokens", get(api_tokens::list))
+        .change(Admin, Method::POST, "/v1/tokens", post(api_tokens::create))
+        .change(Admin, Method::DELETE, "/v1/tokens/{name}", delete(api_tokens::revoke))
         .ask(Read, "/v1/nodes", get(all_nodes))
         .ask(Read, "/v1/nodes/{name}/removal", get(nodes::removal))
         .change(Admin, Method::POST, "/v1/nodes/{name}/removal", post(nodes::remove))
@@ -193,7 +199,7 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/engine/successor", get(nodes::in_place))
         .change(Admin, Method::POST, "/v1/engine/successor", post(nodes::successor))
         .ask(Read, destinations::PATH, get(destinations::answer))
-        .ask(Read, "/metrics", get(listener::answer))
+        .ask(Metrics, "/metrics", get(listener::answer))
 }
 
 /// Logs each request at the level `debug`, with its status and how long its answer took.

@@ -2,7 +2,7 @@
 //! is the only crate but the engine's that touches the operating system.
 //!
 //! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`,
-//! `reconciler_thread.rs`, `service/`, `http.rs`, `metrics/`.
+//! `reconciler_thread.rs`, `service/`, `http.rs`, `https.rs`, `metrics/`.
 
 pub mod access;
 pub mod agent;
@@ -18,6 +18,7 @@ pub mod fence;
 pub mod held;
 pub mod hooks;
 pub mod http;
+pub mod https;
 pub mod identity;
 pub mod lease;
 pub mod level;
@@ -81,6 +82,8 @@ pub struct AgentOptions {
     pub hooks: Option<PathBuf>,
     /// Program that switches a node off; see [`fence`].
     pub fence_command: Option<PathBuf>,
+    /// Where the API is served over TLS; on the socket alone if none.
+    pub api: Option<https::ApiListen>,
     /// Groups whose members may use the API's socket; `root` alone if there are none.
     pub groups: access::Groups,
 }
@@ -105,7 +108,8 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     Err(fatal.recv().unwrap_or_else(|_| AgentError::Fatal("all threads ended".to_owned())))
 }
 
-/// Serves the API of a started agent on its socket, in the background.
+/// Serves the API of a started agent on its socket, and on the ports that it was told, in the
+/// background.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -135,6 +139,9 @@ pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
     }
     if let Some(address) = agent.options.router_listen {
         runtime.spawn(http::destinations::serve(agent.clone(), address));
+    }
+    if let Some(listen) = agent.options.api.clone() {
+        https::serve(agent.clone(), listen).map_err(failed)?;
     }
     let routes = http::router(agent).into_make_service_with_connect_info::<access::Peer>();
     threads::spawn("agent-http", move || {

@@ -1,4 +1,5 @@
-//! Requests and answers of the HTTP API that an agent serves on `<run>/agent.sock`.
+//! Requests and answers of the HTTP API that an agent serves on `<run>/agent.sock`, and over TLS if
+//! it is told to.
 //!
 //! Bodies are JSON. Every failure is a [`Problem`] with content type `application/problem+json`
 //! and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
@@ -21,6 +22,10 @@
 //! | `GET /v1/cluster/tokens` | | `Vec<TokenView>` |
 //! | `POST /v1/cluster/tokens` | [`TokenCreate`] | [`TokenMade`] |
 //! | `DELETE /v1/cluster/tokens/{id}` | | [`Accepted`] |
+//! | `GET /v1/authorities` | | [`AuthoritiesView`] |
+//! | `GET /v1/tokens` | | `Vec<ApiTokenView>` |
+//! | `POST /v1/tokens` | [`ApiTokenCreate`] | [`ApiTokenMade`] |
+//! | `DELETE /v1/tokens/{name}` | | [`Accepted`] |
 //! | `GET /v1/nodes` | | `Vec<NodeView>` |
 //! | `POST /v1/nodes/{name}/confirm-off` | | [`Accepted`] |
 //! | `GET /v1/nodes/{name}/removal` | | [`NodeRemoval`] |
@@ -72,6 +77,7 @@
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
+mod api_tokens;
 mod audit;
 mod destinations;
 mod history;
@@ -83,6 +89,7 @@ mod services;
 mod settings;
 
 use crate::engine::{FrontendStatus, WatchdogStatus};
+pub use api_tokens::*;
 pub use audit::*;
 pub use destinations::*;
 pub use history::*;

@@ -4,9 +4,19 @@ use crate::failure::{Code, Failure, Outcome};
 use crate::members::{self, Members, Node, lab_name};
 use crate::{interrupt, output};
 use clap::Args;
-use mainstay_client::{Client, Method, OnWait, Stale};
-use std::path::PathBuf;
+use mainstay_client::{BadServer, Client, Knows, Method, OnWait, Server, Stale};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
+
+/// Longest files with a token and with certificates, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4096;
+const CA_BYTES_MAX: u64 = 1 << 20;
+/// Mode bits that a file with a secret must not have: all access of others, and writing by its
+/// group.
+const SECRET_MODE_FORBIDDEN: u32 = 0o027;
 
 /// Options that choose the agent to ask and the form of the answer.
 #[derive(Args, Debug)]
@@ -27,6 +37,22 @@ pub struct Target {
     /// means the same as --name.
     #[arg(long, global = true, value_name = "NAME", value_parser = lab_name)]
     pub lab: Option<String>,
+    /// Agent on another machine to ask over TLS, as https://HOST:PORT, instead of the one behind
+    /// --socket. Needs --token-file.
+    #[arg(long, global = true, env = "MAINSTAY_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// File with the token for --server, as `mainstay token create` printed it. Other users must
+    /// not be able to read the file.
+    #[arg(long, global = true, env = "MAINSTAY_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// File with the authority of the server's certificate, PEM. Default: the authorities that this
+    /// machine trusts.
+    #[arg(long, global = true, env = "MAINSTAY_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// SHA-256 of the server's certificate, or of its authority's, instead of --ca: 64 hexadecimal
+    /// digits.
+    #[arg(long, global = true, env = "MAINSTAY_FINGERPRINT", value_name = "SHA256")]
+    pub fingerprint: Option<String>,
     /// With --lab: the node whose agent is asked. Default: the first node that runs.
     #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
     pub node: Option<String>,
@@ -49,10 +75,13 @@ pub fn idle(option: &str, why: &str, remedy: impl Into<String>) -> Failure {
     Failure::new(Code::OptionWithoutEffect, format!("{option} has no effect here: {why}"), remedy)
 }
 
-/// A client for `--socket`, or for an agent inside a lab.
+/// A client for `--socket`, for an agent inside a lab, or for one on another machine.
 pub fn client(target: &Target) -> Outcome<Client> {
     let Some(name) = &target.lab else {
-        return Ok(told(Client::new(&target.socket)));
+        return Ok(told(match &target.server {
+            Some(address) => Client::of_server(server(address, target)?),
+            None => Client::new(&target.socket),
+        }));
     };
     let lab: Members = members::read(&members::base_dir(None).join(name))?;
     let node = match &target.node {
@@ -67,6 +96,57 @@ pub fn client(target: &Target) -> Outcome<Client> {
     };
     lab.awake(&node.name)?;
     Ok(told(Client::new(lab.agent_socket(node)?)))
+}
+
+const SERVER_REMEDY: &str = "Write the server as `--server https://HOST:PORT`, with --token-file FILE, and --ca FILE or --fingerprint SHA256.";
+
+/// The server that the options name.
+fn server(address: &str, target: &Target) -> Outcome<Server> {
+    let bad = |why: String| Failure::new(Code::BadServer, why, SERVER_REMEDY);
+    let knows = match (&target.ca, &target.fingerprint) {
+        (Some(_), Some(_)) => return Err(bad("--ca and --fingerprint are given both".to_owned())),
+        (None, Some(digits)) => Knows::Fingerprint(digits.clone()),
+        (None, None) => Knows::Machine,
+        (Some(path), None) => {
+            let text = read_bounded(path, CA_BYTES_MAX);
+            Knows::Authorities(text.map_err(|error| bad(format!("{}: {error}", path.display())))?)
+        }
+    };
+    let token = token(target.token_file.as_deref())?;
+    Server::new(address, knows, &token).map_err(|error| match error {
+        BadServer::Token(why) => bad_token(format!("the token for {address} cannot be used: {why}")),
+        error => bad(error.to_string()),
+    })
+}
+
+fn bad_token(why: String) -> Failure {
+    let remedy = "Put the token into a file that only you can read, and name the file with --token-file. `mainstay token create NAME --scope read` on a node prints a new one.";
+    Failure::new(Code::BadTokenFile, why, remedy)
+}
+
+fn token(path: Option<&Path>) -> Outcome<String> {
+    let Some(path) = path else {
+        return Err(bad_token("--server needs a token, and there is no --token-file".to_owned()));
+    };
+    let unread = |error: io::Error| bad_token(format!("{}: {error}", path.display()));
+    let mode = path.metadata().map_err(unread)?.permissions().mode() & 0o777;
+    if mode & SECRET_MODE_FORBIDDEN != 0 {
+        return Err(bad_token(format!(
+            "{} can be read or changed by others (mode {mode:o})",
+            path.display()
+        )));
+    }
+    let text = read_bounded(path, TOKEN_BYTES_MAX).map_err(unread)?;
+    String::from_utf8(text).map_err(|_| bad_token(format!("{} is no text", path.display())))
+}
+
+fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    Ok(text)
 }
 
 /// Names go into request paths; the API allows only these characters in them.
@@ -147,5 +227,50 @@ mod tests {
         for name in ["", "../nodes", "a b", "DB", "a?b", &"x".repeat(33)] {
             assert!(checked_name(name).is_err(), "{name}");
         }
+    }
+    fn target(words: &[&str]) -> Target {
+        #[derive(clap::Parser, Debug)]
+        struct Line {
+            #[command(flatten)]
+            target: Target,
+        }
+        <Line as clap::Parser>::parse_from(["x"].iter().chain(words)).target
+    }
+
+    fn refused(words: &[&str]) -> Failure {
+        client(&target(words)).map(|_| ()).expect_err("no client")
+    }
+
+    #[test]
+    fn a_server_needs_a_token_in_a_file_that_others_cannot_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("token");
+        let file = path.to_str().expect("text");
+        let print = "ab".repeat(32);
+        let whole = ["--server", "https://n1", "--fingerprint", &print, "--token-file", file];
+        assert_eq!(refused(&whole[..4]).problem.code, Code::BadTokenFile);
+        assert!(refused(&whole).problem.message.contains("No such file"));
+        let write = |text: &str, mode: u32| {
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+        };
+        write("hunter2", 0o600);
+        let failure = refused(&whole);
+        assert!(failure.problem.message.contains("begins with mst_api_"), "{failure}");
+        assert!(!failure.to_string().contains("hunter2"), "{failure}");
+        for mode in [0o644, 0o660, 0o604] {
+            write("mst_api_x", mode);
+            assert!(refused(&whole).problem.message.contains("by others"), "{mode:o}");
+        }
+        write(&"x".repeat(5000), 0o600);
+        assert!(refused(&whole).problem.message.contains("more than 4096 bytes"));
+    }
+
+    #[test]
+    fn a_server_is_known_in_one_way() {
+        let both = ["--server", "https://n1", "--ca", "/x", "--fingerprint", "ab"];
+        let failure = refused(&both);
+        assert_eq!(failure.problem.code, Code::BadServer);
+        assert_eq!(refused(&both[..4]).problem.code, Code::BadServer);
     }
 }

@@ -1,18 +1,23 @@
 //! A blocking client of the agent's HTTP API over its unix socket, for the command line and for
-//! tests, and over TCP, for routers.
+//! tests, over TLS from other machines, and over TCP, for routers.
 //!
 //! One connection per request: requests are rare.
+
+mod server;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 pub use hyper::Method;
+use hyper::http::request::Builder;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use mainstay_api::rest::{AGE_HEADER, NODE_HEADER};
 use mainstay_types::{Code, Problem};
 use serde::{Serialize, de::DeserializeOwned};
+pub use server::{BadServer, Knows, Server};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -37,6 +42,9 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
+    /// Another server answers than the one that was asked for. Nothing was sent to it.
+    #[error("the server at {path} cannot be believed: {why}")]
+    Unproven { path: PathBuf, why: String },
     #[error("the agent's answer could not be read: {0}")]
     Transport(String),
     #[error("the agent at {path} accepted the connection and did not answer within {within:?}")]
@@ -52,6 +60,10 @@ impl ClientError {
     pub fn problem(&self) -> Problem {
         let (code, remedy) = match self {
             Self::Refused { problem, .. } => return problem.clone(),
+            Self::Unreachable { path, .. } if path.starts_with(server::SCHEME) => (
+                Code::AgentUnreachable,
+                "Check host, port and network. An agent serves other machines only with `api_listen` in its configuration.",
+            ),
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => (
                 Code::AgentForbidden,
                 "Run the command as root. docs/access.md says how other users get rights.",
@@ -63,6 +75,10 @@ impl ClientError {
             Self::Unreachable { .. } => (
                 Code::AgentUnreachable,
                 "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",
+            ),
+            Self::Unproven { .. } => (
+                Code::ServerUnproven,
+                "Give the cluster's authority with --ca or --fingerprint, and a name or an address of the node with --server. If the message speaks of time, compare the clocks.",
             ),
             Self::Transport(_) => (Code::AgentAnswerUnreadable, "Look at the agent's log."),
             Self::Timeout { .. } => (
@@ -109,6 +125,7 @@ enum At {
     Socket(PathBuf),
     /// Host and port.
     Tcp(String),
+    Server(Arc<Server>),
 }
 
 impl At {
@@ -117,6 +134,7 @@ impl At {
         match self {
             Self::Socket(path) => path.clone(),
             Self::Tcp(address) => address.into(),
+            Self::Server(server) => server.shown(),
         }
     }
 }
@@ -150,6 +168,12 @@ impl Client {
     #[must_use]
     pub fn over_tcp(address: impl Into<String>) -> Self {
         Self::at(At::Tcp(address.into()))
+    }
+
+    /// A client of an agent on another machine.
+    #[must_use]
+    pub fn of_server(server: Server) -> Self {
+        Self::at(At::Server(Arc::new(server)))
     }
 
     fn at(at: At) -> Self {
@@ -291,11 +315,16 @@ impl Client {
         match &self.at {
             At::Socket(socket) => {
                 let stream = tokio::net::UnixStream::connect(socket).await.map_err(unreachable)?;
-                self.exchange_over(stream, method, path, body).await
+                self.exchange_over(stream, (request(AGENT, method, path), body.unwrap_or_default())).await
             }
             At::Tcp(address) => {
                 let stream = tokio::net::TcpStream::connect(address).await.map_err(unreachable)?;
-                self.exchange_over(stream, method, path, body).await
+                self.exchange_over(stream, (request(AGENT, method, path), body.unwrap_or_default())).await
+            }
+            At::Server(server) => {
+                let request = request(server.address(), method, path);
+                let request = request.header(header::AUTHORIZATION, server.authorization());
+                self.exchange_over(server.connect().await?, (request, body.unwrap_or_default())).await
             }
         }
     }
@@ -303,22 +332,14 @@ impl Client {
     async fn exchange_over(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
+        (request, body): (Builder, Bytes),
     ) -> Result<Bytes, ClientError> {
         let transport = |error: &dyn std::error::Error| ClientError::Transport(error.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| transport(&error))?;
         tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "agent")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| transport(&error))?;
+        let request = request.body(Full::new(body)).map_err(|error| transport(&error))?;
         let response = sender.send_request(request).await.map_err(|error| transport(&error))?;
         let status = response.status();
         if let (Some(on_stale), Some(stale)) = (self.on_stale, stale(response.headers())) {
@@ -331,6 +352,14 @@ impl Client {
             .to_bytes();
         if status.is_success() { Ok(bytes) } else { Err(refusal(status, &bytes)) }
     }
+}
+
+/// Name of the host in requests to an agent whose place has none.
+const AGENT: &str = "agent";
+
+fn request(host: &str, method: Method, path: &str) -> Builder {
+    let request = Request::builder().method(method).uri(path);
+    request.header(header::HOST, host).header(header::CONTENT_TYPE, "application/json")
 }
 
 fn stale(headers: &header::HeaderMap) -> Option<Stale> {

@@ -1,6 +1,7 @@
 //! Applying an entry of the control plane's log.
 
 use crate::actions::Unusable;
+use crate::api_tokens::NewApiToken;
 use crate::facts::Fact;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
@@ -103,6 +104,11 @@ impl State {
             Command::AdvanceRotation { authority, from } => self.advance_rotation(at_ms, authority, from),
             Command::CancelRotation { authority } => self.cancel_rotation(at_ms, authority),
             Command::LeaveOut { authority, nodes } => self.leave_out(at_ms, authority, &nodes),
+            Command::CreateApiToken { name, id, hash, access, until_ms } => {
+                self.create_api_token(at_ms, NewApiToken { name, id, hash, access, until_ms })
+            }
+            Command::RevokeApiToken { name } => self.revoke_api_token(at_ms, &name),
+            Command::ApiTokenUsed { id } => self.api_token_used(at_ms, id),
             Command::RemoveNode { node, lost } => self.remove_node(at_ms, node, &lost),
             Command::ReplaceNode { node, by } => self.replace_node(at_ms, node, by),
             Command::SetVote { node, votes } => self.set_vote(at_ms, node, votes),

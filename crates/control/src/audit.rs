@@ -40,8 +40,12 @@ pub struct Asked {
     pub id: u64,
     /// Wall clock of the agent when the request came, for display.
     pub at_ms: u64,
-    /// User who asked, by name, or by number where the machine knows no name.
+    /// User who asked, by name, or by number where the machine knows no name; or `token` and the
+    /// name of a token.
     pub who: String,
+    /// Address from which the request came, if it came over TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// User who logged in, if that is another one: somebody who became root with `sudo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
@@ -82,9 +86,9 @@ impl State {
         if self.audit.records.iter().any(|record| record.asked.id == asked.id) {
             return Outcome::Unchanged;
         }
-        let (who, login) = (cut(asked.who), asked.login.map(cut));
+        let (who, login, from) = (cut(asked.who), asked.login.map(cut), asked.from.map(cut));
         let (action, body) = (cut(asked.action), cut(asked.body));
-        let asked = Asked { who, login, action, body, ..asked };
+        let asked = Asked { who, login, from, action, body, ..asked };
         self.audit.last += 1;
         if self.audit.records.len() >= AUDIT_MAX {
             self.audit.records.pop_front();

@@ -12,9 +12,9 @@ use crate::state::{Links, ResourceSpec, Settings};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::settings::Changes;
 use mainstay_types::{
-    Choices, Code, ConfigVersion, Epoch, Fingerprint, Incarnation, Index, Instance, IssChange, Member,
-    NodeId, Position, ResourceId, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId, SnapshotOn,
-    VolumeId,
+    Access, Choices, Code, ConfigVersion, Epoch, Fingerprint, Incarnation, Index, Instance, IssChange,
+    Member, NodeId, Position, ResourceId, ScrubSummary, ServicePhase, SessionId, Severity, SnapshotId,
+    SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -156,6 +156,24 @@ pub enum Command {
     LeaveOut {
         authority: u32,
         nodes: BTreeSet<NodeId>,
+    },
+    /// Lets the holder of this token use the API with this right until `until_ms`; see
+    /// `api_tokens.rs`. Repeated it changes nothing.
+    CreateApiToken {
+        name: String,
+        /// Public half.
+        id: u64,
+        hash: Fingerprint,
+        access: Access,
+        /// End, in milliseconds since 1970.
+        until_ms: u64,
+    },
+    RevokeApiToken {
+        name: String,
+    },
+    /// A node was asked by the token with this public half.
+    ApiTokenUsed {
+        id: u64,
     },
     /// Proposed by the leader: a node that joins has answered at its address with all entries in
     /// its log, and votes from now on.

@@ -10,6 +10,8 @@
 //!   forces it (R11): the in-sync sets stay as they were recorded. A backup may be older than a
 //!   change of an in-sync set. So after it was put back, the remaining node is in sync only with
 //!   resources of which it holds the only replica;
+//! - no token of the API is good any more: what this node knows may be older than the revocation of
+//!   one;
 //! - epochs and versions continue beyond everything that the earlier era may have used (R5): an
 //!   epoch that the remaining node has not heard of is not begun a second time.
 
@@ -41,6 +43,8 @@ impl State {
         // The operator has said that the other nodes do not run.
         self.fences.clear();
         self.unfit.clear();
+        // A token may have been revoked without this node.
+        self.api_tokens.clear();
         let candidates: Vec<NodeId> =
             self.nodes.values().filter(|known| known.candidate).map(|known| known.id).collect();
         for candidate in candidates {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
-//! | 2 | the authority can be replaced; the setting `data-encryption` |
+//! | 2 | the authority can be replaced; the setting `data-encryption`; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -43,6 +43,10 @@ pub(crate) const AUTHORITY_ROTATES: u32 = 2;
 
 /// Level from which data between nodes can be sent without encryption.
 pub(crate) const CLEAR_DATA: u32 = 2;
+
+/// Level from which there are tokens of the API. No request has a right by a token below it, so
+/// the audit log has no address of one either.
+pub const API_TOKENS: u32 = 2;
 
 impl Command {
     /// The level that the cluster needs before this may be proposed. Every command is named here,
@@ -127,6 +131,9 @@ impl Command {
             | Self::AdvanceRotation { .. }
             | Self::CancelRotation { .. }
             | Self::LeaveOut { .. } => AUTHORITY_ROTATES,
+            Self::CreateApiToken { .. } | Self::RevokeApiToken { .. } | Self::ApiTokenUsed { .. } => {
+                API_TOKENS
+            }
         }
     }
 }

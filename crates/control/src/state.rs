@@ -9,6 +9,7 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display, and ends the
 //!   life of tokens (`identities.rs`).
 
+use crate::api_tokens::ApiToken;
 use crate::audit::AuditLog;
 pub use crate::command::{Command, Entry};
 use crate::cordon::Cordon;
@@ -90,6 +91,9 @@ pub struct State {
     /// See `identities.rs`.
     #[serde(default, skip_serializing_if = "Identities::is_empty")]
     pub identities: Identities,
+    /// Tokens of the API by their names; see `api_tokens.rs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub api_tokens: BTreeMap<String, ApiToken>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

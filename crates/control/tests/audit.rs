@@ -12,6 +12,7 @@ fn asked(id: u64) -> Asked {
         id,
         at_ms: 10,
         who: "root".into(),
+        from: None,
         login: None,
         access: Access::Admin,
         on: A,

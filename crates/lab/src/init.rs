@@ -157,12 +157,13 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     let group = group.to_string_lossy();
     // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node
     // (not yet).
-    let (metrics, routers) = (format!("{address}:7402"), format!("{address}:7403"));
+    let on = |port: u16| format!("{address}:{port}");
+    let (metrics, routers, api) = (on(7402), on(7403), on(7404));
     let mut programs = Vec::new();
     if !own.witness {
         programs.push(program("engine", 7401, &["--device", "fuse"])?);
     }
-    let ports = ["--metrics-listen", &metrics, "--router-listen", &routers];
+    let ports = ["--metrics-listen", &metrics, "--router-listen", &routers, "--api-listen", &api];
     programs.push(program("agent", 7400, &[&["--cgroup-root", &*group][..], &ports].concat())?);
     Ok(programs)
 }
@@ -234,6 +235,7 @@ fn launch(mut program: Program, running: &Running) {
         Command::new(&program.path)
             .args(&program.args)
             .env_remove("MAINSTAY_SOCKET")
+            .env_remove("MAINSTAY_SERVER")
             // The configuration is of the machine that the lab runs on.
             .env("MAINSTAY_CONFIG", "/dev/null")
             .stdin(Stdio::null())

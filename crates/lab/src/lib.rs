@@ -71,6 +71,9 @@ fn refuse_idle_options(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Lab(_) if named("socket") => {
             idle("--socket", "a lab has an agent in each node", "Name the lab with --name.")
         }
+        Command::Lab(_) if named("server") => {
+            idle("--server", "a lab has an agent in each node", "Name the lab with --name.")
+        }
         Command::Bench(_) if named("lab") => idle("--lab", NEEDS_NO_LAB, cli.target.inside("bench")),
         Command::Bench(_) if named("name") => idle("--name", NEEDS_NO_LAB, "Leave it out."),
         Command::Bench(_) if named("dir") => idle("--dir", NEEDS_NO_LAB, "Leave it out."),

@@ -3,10 +3,12 @@
 mod past;
 mod roles;
 mod service;
+mod token;
 
 pub use self::past::{AuditArgs, EventsArgs, HistoryArgs};
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
 pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};
+pub use self::token::ApiTokenCommand;
 use crate::connect::Target;
 use crate::doctor::DoctorArgs;
 use crate::front::FrontArgs;
@@ -80,6 +82,10 @@ pub enum Command {
     History(HistoryArgs),
     /// Show who asked for which change: when, on which node, and with what result.
     Audit(AuditArgs),
+    /// Make, list and revoke tokens by which people and programs use the cluster from other
+    /// machines.
+    #[command(subcommand)]
+    Token(ApiTokenCommand),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
     /// Print the metrics of the node that answers, in the text format of Prometheus.

@@ -43,6 +43,14 @@ impl Front {
         if is_given("socket") {
             all.extend(["--socket".into(), target.socket.clone().into()]);
         }
+        for (id, option, value) in [
+            ("server", "--server", target.server.clone().map(OsString::from)),
+            ("token_file", "--token-file", target.token_file.clone().map(OsString::from)),
+            ("ca", "--ca", target.ca.clone().map(OsString::from)),
+            ("fingerprint", "--fingerprint", target.fingerprint.clone().map(OsString::from)),
+        ] {
+            all.extend(value.filter(|_| is_given(id)).into_iter().flat_map(|value| [option.into(), value]));
+        }
         for (option, value) in [("--lab", &target.lab), ("--node", &target.node)] {
             all.extend(value.iter().flat_map(|value| [option.into(), value.into()]));
         }

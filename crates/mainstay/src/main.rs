@@ -17,7 +17,7 @@ mod router;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use cli::{Cli, ClusterCommand, Command, SnapshotCommand};
+use cli::{Cli, ClusterCommand, Command, NodeCommand, SnapshotCommand};
 use config::Started;
 use connect::idle;
 use failure::Outcome;
@@ -40,7 +40,12 @@ fn main() -> ExitCode {
         Ok(completed) => completed,
         Err(failure) => return Output::new(false).end(Err(failure)),
     };
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    // The command line wins over the environment.
+    if named("socket") && !named("server") {
+        cli.target.server = None;
+    }
     let output = Output::new(cli.target.json);
     if let Some(front) = Front::of(&cli, &matches) {
         return output.end(Err(front.become_program()));
@@ -71,6 +76,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
         Command::Explain { name } => commands::placement::explain(&name, &connect()?, output),
         Command::Audit(args) => commands::audit::run(&args, &connect()?, output),
+        Command::Token(command) => commands::token::run(command, &connect()?, output),
         Command::History(args) => commands::history::run(&args, &connect()?, output),
         Command::Status => commands::status::run(&connect()?, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
@@ -86,7 +92,8 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
 /// Refuses options that name an agent for commands that do not ask one.
 fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
     let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let (socket, lab) = (named("socket"), named("lab"));
+    let (socket, lab, server) = (named("socket"), named("lab"), named("server"));
+    let elsewhere = cli.target.server.is_some() && !lab;
     let inside = |verb: &str| cli.target.inside(verb);
     Err(match &cli.command {
         Command::Agent(args) if socket => idle(
@@ -133,6 +140,32 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
             "a clone is made of files of the node on which the command runs",
             inside(&format!("snapshot clone {name} {snapshot} {}", directory.display())),
         ),
+        Command::Agent(_)
+        | Command::Engine(_)
+        | Command::Router(_)
+        | Command::Inspect(_)
+        | Command::Doctor(_)
+        | Command::Config(_)
+        | Command::Probe(_)
+        | Command::Cluster(ClusterCommand::Recover { .. } | ClusterCommand::Restore { .. })
+            if server =>
+        {
+            idle("--server", "the command asks no agent", "Leave it out.")
+        }
+        Command::Snapshot(SnapshotCommand::Clone { .. })
+        | Command::Node(NodeCommand::Upgrade { .. })
+        | Command::Cluster(ClusterCommand::Init { .. } | ClusterCommand::Join { .. })
+            if elsewhere =>
+        {
+            idle(
+                "--server",
+                "the command is about the machine on which it runs",
+                "Run it on the node itself, without --server and MAINSTAY_SERVER.",
+            )
+        }
+        _ if server && (socket || lab) => {
+            idle("--server", "another option names another agent", "Give one of the two.")
+        }
         _ if socket && lab => idle("--socket", "--lab names another agent", "Give one of the two."),
         _ => return Ok(()),
     })

@@ -10,6 +10,7 @@ use mainstay_agent::AgentOptions;
 use mainstay_agent::access::Groups;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
+use mainstay_agent::https::ApiListen;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::watchdog::WatchdogOptions;
 use mainstay_engine::{EngineError, EngineOptions};
@@ -92,6 +93,8 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
             )
         })?;
     }
+    let files = args.api_tls.files();
+    let api = args.api_listen.map(|address| ApiListen { address, files });
     let options = AgentOptions {
         fence_command: args.fence_command,
         groups: Groups { read: args.read_group, operate: args.operate_group, admin: args.admin_group },
@@ -102,6 +105,7 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
         listen: Some(args.listen.to_string()),
         metrics_listen: args.metrics_listen,
         router_listen: args.router_listen,
+        api,
         cgroup_root: args.cgroup_root,
         // This very program, even if the path that it was started from holds another version now.
         log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],

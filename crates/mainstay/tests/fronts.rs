@@ -40,6 +40,10 @@ fn a_front_hands_all_its_arguments_over() {
         (&["lab", "--json", "status"], "--json status"),
         (&["lab", "status", "--json", "--lab", "x"], "status --json --lab x"),
         (&["--socket", "/s", "bench", "fio", "resource:db"], "--socket /s bench fio resource:db"),
+        (
+            &["--server", "https://n1", "--token-file", "/t", "--ca", "/c", "bench", "list"],
+            "--server https://n1 --token-file /t --ca /c bench list",
+        ),
         (&["bench", "fio", "/dev/x", "--overwrite"], "bench fio /dev/x --overwrite"),
         (&["help", "lab", "up"], "help up"),
         (&["help", "bench"], "help bench"),

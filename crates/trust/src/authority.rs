@@ -111,7 +111,12 @@ impl Authority {
         self.sign(params, key, now_ms + LIFE_MS)
     }
 
-    fn sign(&self, params: CertificateParams, key: &PublicKey, until_ms: u64) -> Result<Issued, TrustError> {
+    pub(crate) fn sign(
+        &self,
+        params: CertificateParams,
+        key: &PublicKey,
+        until_ms: u64,
+    ) -> Result<Issued, TrustError> {
         let own = named(self.cluster, self.number);
         let certificate = params.signed_by(key, &Issuer::from_params(&own, &self.key))?;
         Ok(Issued { certificate: certificate.der().clone(), until_ms })
@@ -168,7 +173,7 @@ fn node_params(name: &str) -> Result<CertificateParams, TrustError> {
 }
 
 /// Beginning and end of a life that begins now.
-fn life(now_ms: u64, life_ms: u64) -> Result<(OffsetDateTime, OffsetDateTime), TrustError> {
+pub(crate) fn life(now_ms: u64, life_ms: u64) -> Result<(OffsetDateTime, OffsetDateTime), TrustError> {
     let at = |ms: u64| {
         let seconds = i64::try_from(ms / 1000).map_err(|_| TrustError::Clock)?;
         OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| TrustError::Clock)
@@ -176,7 +181,7 @@ fn life(now_ms: u64, life_ms: u64) -> Result<(OffsetDateTime, OffsetDateTime), T
     Ok((at(now_ms.saturating_sub(CLOCKS_DIFFER_MS))?, at(now_ms.saturating_add(life_ms))?))
 }
 
-fn serial() -> Result<SerialNumber, TrustError> {
+pub(crate) fn serial() -> Result<SerialNumber, TrustError> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| TrustError::Randomness)?;
     // A positive number, without leading zeros.

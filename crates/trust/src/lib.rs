@@ -1,5 +1,5 @@
 //! Identities of nodes: the authority of a cluster, certificates, tokens, and TLS between nodes
-//! (R23).
+//! (R23); and what clients of the API need to know a node, and a node to know them.
 //!
 //! Guarantees
 //! - A peer is a member only if its certificate comes from an authority of the record, names this
@@ -15,21 +15,27 @@
 //! the authority's key. It cannot speak as any node, because the record has each node's key. It
 //! could deceive a machine that joins, until the authority is replaced.
 
+pub mod api_token;
 pub mod authority;
+pub mod https;
 pub mod key;
 pub mod peer;
+pub mod pem;
 pub mod seal;
 pub mod session;
+pub mod server_certificate;
 pub mod subject;
 pub mod tls;
 pub mod token;
 
+pub use api_token::{ApiToken, BadApiToken};
 pub use authority::{Authority, Issued, LIFE_MS, RENEWAL_MS, is_due, newcomer};
 pub use key::{Key, PublicKey, fingerprint_of};
 pub use peer::{Expect, Peer, Refusal, Trust};
 pub use rustls::pki_types::CertificateDer;
 pub use seal::SealKey;
 pub use session::{Payloads, Session, SessionError};
+pub use server_certificate::ServerNames;
 pub use subject::Subject;
 pub use tls::{Credentials, Outcome};
 pub use token::{BadToken, Token};

@@ -45,6 +45,12 @@ pub enum BadToken {
     Mangled,
 }
 
+/// The public half of a token, from the one form in which it is written.
+pub(crate) fn read_id(digits: &str) -> Option<u64> {
+    let is_written = digits.len() == ID_DIGITS && !digits.contains(['+', 'A', 'B', 'C', 'D', 'E', 'F']);
+    is_written.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
 impl Token {
     /// Makes a token for a cluster with this authority.
     ///
@@ -64,9 +70,7 @@ impl Token {
     pub fn read(text: &str) -> Result<Self, BadToken> {
         let rest = text.trim().strip_prefix(TOKEN_PREFIX).ok_or(BadToken::Prefix)?;
         let (id, rest) = rest.split_once('_').ok_or(BadToken::Mangled)?;
-        let id =
-            Some(id).filter(|id| id.len() == ID_DIGITS && !id.contains(['+', 'A', 'B', 'C', 'D', 'E', 'F']));
-        let id = id.and_then(|id| u64::from_str_radix(id, 16).ok()).ok_or(BadToken::Mangled)?;
+        let id = read_id(id).ok_or(BadToken::Mangled)?;
         // The decoder refuses what it has no room for.
         let mut bytes = Zeroizing::new([0; REST_BYTES]);
         let length = URL_SAFE_NO_PAD.decode_slice(rest, &mut *bytes).map_err(|_| BadToken::Mangled)?;

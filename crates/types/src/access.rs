@@ -7,6 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
+    /// Read metrics, and nothing else. Only tokens have it: a user who may ask may also look.
+    Metrics,
     /// Look at the state of the cluster, its events and its metrics.
     Read,
     /// Move, stop and start services, drain nodes, take snapshots: nothing that loses data or runs
@@ -17,11 +19,12 @@ pub enum Access {
 }
 
 impl Access {
-    pub const ALL: [Self; 3] = [Self::Read, Self::Operate, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Metrics, Self::Read, Self::Operate, Self::Admin];
 
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
+            Self::Metrics => "metrics",
             Self::Read => "read",
             Self::Operate => "operate",
             Self::Admin => "admin",

@@ -101,6 +101,9 @@ codes! {
     AlreadyAMember "already-a-member", status: 409, page: Some("docs/cluster.md#how-a-node-joins");
     AlreadyVotes "already-votes";
     Ambiguous "ambiguous", page: Some("docs/snapshots.md#before-copy-the-last-whole-state-of-a-replica-that-is-being-filled");
+    ApiAddress "api-address", page: Some("docs/access.md#from-other-machines");
+    ApiCertificate "api-certificate", page: Some("docs/access.md#the-certificate-of-the-server");
+    ApiUnavailable "api-unavailable", status: 503, exit: exit::UNREACHABLE, page: Some("docs/access.md#from-other-machines");
     Attached "attached", page: Some("docs/attach.md#before-you-attach");
     AttachedElsewhere "attached-elsewhere", page: Some("docs/attach.md");
     AuditUnwritten "audit-unwritten", status: 503, exit: exit::UNREACHABLE, page: Some("docs/access.md#the-audit-log");
@@ -118,11 +121,13 @@ codes! {
     BadRequest "bad-request", page: Some("docs/http-api.md");
     BadResource "bad-resource";
     BadRouter "bad-router", exit: exit::USAGE, page: Some("docs/router.md#options");
+    BadServer "bad-server", exit: exit::USAGE, page: Some("docs/access.md#the-command-line-on-another-machine");
     BadService "bad-service", page: Some("docs/services.md#templates");
     BadServiceFile "bad-service-file", page: Some("docs/service-file.md");
     BadSettings "bad-settings", page: Some("docs/settings.md#all-settings");
     BadSize "bad-size", page: Some("docs/volumes.md#limits");
     BadToken "bad-token", exit: exit::USAGE, page: Some("docs/identities.md#tokens");
+    BadTokenFile "bad-token-file", exit: exit::USAGE, page: Some("docs/access.md#the-command-line-on-another-machine");
     BadTokenLife "bad-token-life", exit: exit::USAGE, page: Some("docs/identities.md#tokens");
     BadWait "bad-wait", page: Some("docs/attach.md");
     BeingCloned "being-cloned", page: Some("docs/snapshots.md#a-resource-made-from-a-snapshot");
@@ -295,6 +300,7 @@ codes! {
     RunDir "run-dir";
     ScrubInterrupted "scrub-interrupted", page: Some("docs/scrub.md#what-a-scrub-does");
     ScrubRunning "scrub-running", page: Some("docs/scrub.md#what-a-scrub-does");
+    ServerUnproven "server-unproven", exit: exit::UNREACHABLE, page: Some("docs/access.md#the-command-line-on-another-machine");
     ServiceExists "service-exists", page: Some("docs/services.md#templates");
     ServiceFailed "service-failed", page: Some("docs/services.md#when-a-service-fails");
     ServiceFileTooLarge "service-file-too-large", page: Some("docs/service-file.md");
@@ -310,11 +316,15 @@ codes! {
     TooFewNodes "too-few-nodes";
     TooFewReplicas "too-few-replicas", page: Some("docs/replicas.md#replicas-come-and-go");
     TooMany "too-many", page: Some("docs/snapshots.md#limits");
+    TooManyApiTokens "too-many-api-tokens", page: Some("docs/access.md#tokens");
+    TooManyAttempts "too-many-attempts", status: 429, exit: exit::UNREACHABLE, page: Some("docs/access.md#from-other-machines");
     TooManyNodes "too-many-nodes", page: Some("docs/limits.md#nodes");
     TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md#limits");
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
     TooManyTokens "too-many-tokens", page: Some("docs/identities.md#tokens");
+    Unauthenticated "unauthenticated", status: 401, page: Some("docs/access.md#tokens");
+    UnknownApiToken "unknown-api-token", status: 404, page: Some("docs/access.md#tokens");
     UnknownNode "unknown-node", status: 404;
     UnknownProcess "unknown-process", page: Some("docs/services.md#daily-verbs");
     UnknownResource "unknown-resource", status: 404;
@@ -411,12 +421,15 @@ mod tests {
             Code::ALL.iter().filter(|code| wanted(code)).map(Code::as_str).collect()
         };
         for (status, codes) in [
-            (403, &["forbidden"][..]),
-            (404, &["not-found", "unknown-node", "unknown-resource", "unknown-service"]),
+            (401, &["unauthenticated"][..]),
+            (403, &["forbidden"]),
+            (404, &["not-found", "unknown-api-token", "unknown-node", "unknown-resource", "unknown-service"]),
             (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
+            (429, &["too-many-attempts"]),
             (
                 503,
                 &[
+                    "api-unavailable",
                     "audit-unwritten",
                     "control-plane-busy",
                     "engine-unreachable",
@@ -428,7 +441,10 @@ mod tests {
         ] {
             assert_eq!(of(&|code| code.status() == status), codes.iter().copied().collect(), "{status}");
         }
-        assert_eq!(of(&|code| ![403, 404, 409, 422, 503].contains(&code.status())), BTreeSet::new());
+        assert_eq!(
+            of(&|code| ![401, 403, 404, 409, 422, 429, 503].contains(&code.status())),
+            BTreeSet::new()
+        );
         for (exit, codes) in [
             (
                 exit::USAGE,
@@ -436,7 +452,9 @@ mod tests {
                     "bad-configuration",
                     "bad-directory",
                     "bad-router",
+                    "bad-server",
                     "bad-token",
+                    "bad-token-file",
                     "bad-token-life",
                     "bench-size",
                     "lab-cut",
@@ -455,10 +473,13 @@ mod tests {
                     "agent-forbidden",
                     "agent-timeout",
                     "agent-unreachable",
+                    "api-unavailable",
                     "audit-unwritten",
                     "no-majority",
                     "result-unknown",
+                    "server-unproven",
                     "service-not-running",
+                    "too-many-attempts",
                     "wait-over",
                 ],
             ),

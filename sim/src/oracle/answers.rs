@@ -59,6 +59,9 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AdvanceRotation { .. }
         | Command::CancelRotation { .. }
         | Command::LeaveOut { .. }
+        | Command::CreateApiToken { .. }
+        | Command::RevokeApiToken { .. }
+        | Command::ApiTokenUsed { .. }
         | Command::SeatNode { .. }
         | Command::WithdrawNode { .. }
         | Command::SetVote { .. }
@@ -117,6 +120,7 @@ pub fn without_events(state: &State) -> State {
         removed: state.removed.clone(),
         audit: state.audit.clone(),
         identities: state.identities.clone(),
+        api_tokens: state.api_tokens.clone(),
     }
 }
 

@@ -67,6 +67,9 @@ impl World {
             | Command::AdvanceRotation { .. }
             | Command::CancelRotation { .. }
             | Command::LeaveOut { .. }
+            | Command::CreateApiToken { .. }
+            | Command::RevokeApiToken { .. }
+            | Command::ApiTokenUsed { .. }
             | Command::SeatNode { .. }
             | Command::WithdrawNode { .. }
             | Command::RemoveNode { .. }

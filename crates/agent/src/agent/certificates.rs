@@ -138,7 +138,7 @@ fn certified(issued: &Issued, authorities: &[CertificateDer<'static>]) -> Certif
 }
 
 /// Certificates of the record's authorities, the one that issues first.
-fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
+pub(crate) fn authorities_of(state: &State) -> Vec<CertificateDer<'static>> {
     let known = &state.identities.authorities;
     let issuing = known.values().filter(|authority| authority.phase == Phase::Issues);
     let others = known.values().filter(|authority| authority.phase != Phase::Issues);
@@ -160,7 +160,7 @@ pub(super) fn refuse_other_key(state: &State, subject: Subject, key: &PublicKey)
 
 impl Agent {
     /// The seal of an authority of the record.
-    pub(super) fn seal_of(&self, authority: &identities::Authority) -> Result<SealKey, Problem> {
+    pub(crate) fn seal_of(&self, authority: &identities::Authority) -> Result<SealKey, Problem> {
         let own = lock(&self.trust);
         let seal = own.membership.as_ref().and_then(|member| member.seal_of(authority)).cloned();
         seal.ok_or_else(|| problem_of(&TrustError::NotSealedHere))

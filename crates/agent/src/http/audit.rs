@@ -53,6 +53,7 @@ pub(super) async fn recorded(
         id: random_u64(),
         at_ms: wall_ms(),
         who: caller.who,
+        from: caller.from,
         login: caller.login,
         access,
         on: NodeId(0),
@@ -74,7 +75,8 @@ pub(super) async fn recorded(
     let took_ms = u64::try_from(came.elapsed().as_millis()).unwrap_or(u64::MAX);
     let result = AuditResult { took_ms, status, code };
     let login = asked.login.clone().unwrap_or_default();
-    tracing::info!(who = asked.who, login, action = asked.action, status, "a change was asked for");
+    let from = asked.from.clone().unwrap_or_default();
+    tracing::info!(who = asked.who, login, from, action = asked.action, status, "a change was asked for");
     // The answer does not wait for the second entry.
     tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, result));
     response
@@ -185,6 +187,7 @@ fn shown(state: &State, record: &AuditRecord) -> AuditView {
         number: *number,
         at_ms: asked.at_ms,
         who: asked.who.clone(),
+        from: asked.from.clone(),
         login: asked.login.clone(),
         access: asked.access,
         node: state.node_name(asked.on),

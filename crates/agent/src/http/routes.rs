@@ -108,15 +108,22 @@ fn allowed(caller: Option<Caller>, route: &Route, remedy: &str) -> Result<(Calle
         let message = "the agent cannot find out who asks, so nothing is answered";
         return Err(Problem::new(Code::Forbidden, message, remedy));
     };
-    let who = caller.who.clone();
+    // The name of a token says that it is one.
+    let kind = if caller.from.is_some() { "" } else { "user " };
+    let who = format!("the {kind}{}", caller.who);
     let message = match caller.access {
         Some(access) if access >= route.access => return Ok((caller, access)),
         Some(access) => format!(
-            "the user {who} has the right `{access}`, and {} {} needs `{}`",
+            "{who} has the right `{access}`, and {} {} needs `{}`",
             route.method, route.path, route.access
         ),
-        None => format!("the user {who} has no right to use Mainstay on this node"),
+        None => format!("{who} has no right to use Mainstay on this node"),
     };
+    if caller.from.is_some() {
+        let remedy =
+            format!("Use a token with the right `{}`. `mainstay token list` shows them.", route.access);
+        return Err(Problem::new(Code::Forbidden, message, remedy));
+    }
     Err(Problem::new(Code::Forbidden, message, remedy))
 }
 
@@ -125,7 +132,7 @@ mod tests {
     use super::*;
 
     fn caller(access: Option<Access>) -> Caller {
-        Caller { who: "bob".into(), login: None, access }
+        Caller { who: "bob".into(), login: None, from: None, access }
     }
 
     #[test]
@@ -147,5 +154,10 @@ mod tests {
         let refusal = allowed(Some(caller(Some(Access::Read))), &route, "Ask root.").unwrap_err();
         assert_eq!(refusal.message, "the user bob has the right `read`, and PUT /v1/x needs `admin`");
         assert_eq!((refusal.code, refusal.remedy.as_str()), (Code::Forbidden, "Ask root."));
+        let who = "token ci".to_owned();
+        let by_token = Caller { who, from: Some("10.0.0.9".into()), ..caller(Some(Access::Operate)) };
+        let refusal = allowed(Some(by_token), &route, "Ask root.").unwrap_err();
+        assert_eq!(refusal.message, "the token ci has the right `operate`, and PUT /v1/x needs `admin`");
+        assert!(refusal.remedy.starts_with("Use a token with the right `admin`."), "{refusal}");
     }
 }

@@ -3,6 +3,7 @@
 //! The agent is a process of its own, so that a test can kill it as a crash would.
 
 use mainstay_agent::AgentOptions;
+use mainstay_agent::https::ApiListen;
 use mainstay_agent::identity::{Identity, LogMark};
 use mainstay_agent::level::TEST_LEVEL;
 use mainstay_agent::own_state::mark;
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const CHILD_VARIABLE: &str = "MAINSTAY_TEST_AGENT";
+/// File for everything that the agent logs.
+const LOG_VARIABLE: &str = "MAINSTAY_TEST_LOG";
 
 /// Process of an agent, and no test of its own: it does nothing unless a test asks for it.
 #[test]
@@ -34,6 +37,10 @@ fn agent_process() {
     };
     let (directory, listen) = text.split_once(' ').unwrap();
     let directory = PathBuf::from(directory);
+    if let Some(path) = std::env::var_os(LOG_VARIABLE) {
+        let file = std::fs::File::create(path).unwrap();
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(file).init();
+    }
     let options = AgentOptions {
         fence_command: None,
         groups: crate::access::groups(),
@@ -42,6 +49,7 @@ fn agent_process() {
         listen: Some(listen.to_owned()),
         metrics_listen: Some(with_port(listen, 7402)),
         router_listen: Some(with_port(listen, 7403)),
+        api: Some(ApiListen { address: with_port(listen, 7404), files: None }),
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
         journals: mainstay_pool::journals::Journals::default(),
@@ -75,6 +83,8 @@ pub struct TestNode {
     refuse_create: Arc<AtomicBool>,
     /// Feature level that its build pretends to have.
     level: Option<u32>,
+    /// Whether the agent writes a log.
+    logs: bool,
 }
 
 impl TestNode {
@@ -90,7 +100,21 @@ impl TestNode {
             engine: None,
             refuse_create: Arc::default(),
             level: None,
+            logs: false,
         }
+    }
+
+    /// Lets the agent log everything, from its next start on.
+    pub fn log_everything(&mut self) {
+        self.logs = true;
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
     }
 
     /// Installs a build of this feature level. The agent that runs stays.
@@ -108,6 +132,10 @@ impl TestNode {
 
     pub fn router_address(&self) -> SocketAddr {
         with_port(&self.address, 7403)
+    }
+
+    pub fn api_address(&self) -> SocketAddr {
+        with_port(&self.address, 7404)
     }
 
     pub fn client(&self) -> Client {
@@ -135,6 +163,7 @@ impl TestNode {
             .args(["--exact", "support::agent_process", "--nocapture"])
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
             .envs(self.level.map(|level| (TEST_LEVEL, level.to_string())))
+            .envs(self.logs.then(|| (LOG_VARIABLE, self.log_path())))
             .stdout(Stdio::null());
         command
     }

@@ -20,8 +20,11 @@ pub struct AuditView {
     /// Rises by one with each record.
     pub number: u64,
     pub at_ms: u64,
-    /// User who asked.
+    /// User who asked, or `token` and the name of a token.
     pub who: String,
+    /// Address from which the request came, if it came over TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// User who had logged in, if that is another one, as with `sudo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,

@@ -3,6 +3,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use mainstay_agent::https::CertificateFiles;
 use mainstay_api::engine::WatchdogChoice;
 use mainstay_engine::DeviceOption;
 use mainstay_engine::frontend::nbd::TlsFiles;
@@ -117,6 +118,28 @@ impl NbdTlsArgs {
     }
 }
 
+/// A certificate of your own for --api-listen. Give both files or none: without them the cluster's
+/// authority gives the node a certificate. The agent reads replaced files again within seconds.
+#[derive(Args, Debug, Clone)]
+pub struct ApiTlsArgs {
+    /// Certificate for --api-listen, PEM, followed by its intermediate certificates. The agent
+    /// reads it again within seconds after you have replaced it. Default: one that the cluster's
+    /// authority gives.
+    #[arg(long, env = "MAINSTAY_API_CERTIFICATE", value_name = "FILE", requires_all = ["api_listen", "api_key"])]
+    pub api_certificate: Option<PathBuf>,
+    /// Private key of that certificate, PEM, without a password. The file must not be readable by
+    /// others.
+    #[arg(long, env = "MAINSTAY_API_KEY", value_name = "FILE", requires = "api_certificate")]
+    pub api_key: Option<PathBuf>,
+}
+
+impl ApiTlsArgs {
+    /// `None` unless both are there, which the command line sees to.
+    pub fn files(self) -> Option<CertificateFiles> {
+        Some(CertificateFiles { certificate: self.api_certificate?, key: self.api_key? })
+    }
+}
+
 fn device_option() -> impl TypedValueParser<Value = DeviceOption> {
     PossibleValuesParser::new(DeviceOption::NAMES).try_map(|name| name.parse::<DeviceOption>())
 }
@@ -147,6 +170,12 @@ pub struct AgentArgs {
     /// nodes where they run, and nothing else. Default: off.
     #[arg(long, env = "MAINSTAY_ROUTER_LISTEN", value_name = "ADDRESS:PORT")]
     pub router_listen: Option<std::net::SocketAddr>,
+    /// Address and port for people and programs on other machines: for example 0.0.0.0:7404. They
+    /// speak TLS 1.3 and prove themselves by tokens (`mainstay token`). Default: off.
+    #[arg(long, env = "MAINSTAY_API_LISTEN", value_name = "ADDRESS:PORT")]
+    pub api_listen: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    pub api_tls: ApiTlsArgs,
     /// Program that switches a node off which was primary and died, for resources with the setting
     /// fencing. It is run on the node that leads; MAINSTAY_NODE names the node. Give it to all
     /// agents. Default: none.

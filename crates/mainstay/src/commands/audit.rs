@@ -34,6 +34,7 @@ fn words(page: &AuditPage, columns: Option<usize>) -> String {
 
 fn of_record(record: &AuditView, columns: Option<usize>) -> String {
     let login = record.login.as_ref().map(|login| format!(" (login {login})")).unwrap_or_default();
+    let from = record.from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     let result = match (record.status, &record.code) {
         (None, _) => "result unknown".to_owned(),
         (Some(status), None) if status < 400 => "done".to_owned(),
@@ -42,7 +43,7 @@ fn of_record(record: &AuditView, columns: Option<usize>) -> String {
     };
     let took = record.took_ms.map(|ms| format!(" after {ms} ms")).unwrap_or_default();
     let head = format!(
-        "{:>6}  {}  {}{login} on {}: {}: {result}{took}",
+        "{:>6}  {}  {}{login}{from} on {}: {}: {result}{took}",
         record.number,
         clock(record.at_ms),
         record.who,
@@ -66,6 +67,7 @@ mod tests {
             number: 7,
             at_ms: 0,
             who: "root".into(),
+            from: None,
             login: Some("alice".into()),
             access: Access::Admin,
             node: "n1".into(),
@@ -88,6 +90,9 @@ mod tests {
         );
         let refused = AuditView { status: Some(422), code: Some(Code::UnknownNode), ..record() };
         assert!(of_record(&refused, None).contains(": refused: unknown-node after 12 ms"));
+        let (who, from) = ("token ci".to_owned(), Some("192.0.2.9".to_owned()));
+        let by_token = AuditView { who, from, login: None, ..record() };
+        assert!(of_record(&by_token, None).contains("  token ci from 192.0.2.9 on n1: PUT "));
         let open = AuditView { status: None, took_ms: None, ..record() };
         assert!(of_record(&open, None).contains(": result unknown"));
     }

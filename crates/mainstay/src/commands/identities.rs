@@ -121,7 +121,7 @@ pub(super) fn span_words(ms: u64) -> String {
 }
 
 /// The time until an end in words.
-fn left_words(until_ms: u64, now_ms: u64) -> String {
+pub(super) fn left_words(until_ms: u64, now_ms: u64) -> String {
     let (left_ms, is_over) = match until_ms.checked_sub(now_ms) {
         Some(left_ms) => (left_ms, false),
         None => (now_ms - until_ms, true),

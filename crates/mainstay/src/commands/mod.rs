@@ -20,6 +20,7 @@ pub mod service;
 mod settings;
 pub mod snapshot;
 pub mod status;
+pub mod token;
 mod upgrade;
 
 use crate::connect::checked_name;

@@ -52,8 +52,8 @@ pub const CHAPTER: Chapter = chapter! {
         "Copy the whole token, from `mst_join_` to its end, or make a new one on a member: `mainstay cluster token create NODE`.";
     BadTokenLife
         "a token is good for at most 24 h, and for more than no time"
-        "The time that was asked for with `--ttl` is outside of these limits."
-        "Give a time of up to 24h with `--ttl`.";
+        "The time that was asked for with `--ttl` or `--days` is outside of the limits: 24 h for a token to join, and 366 days for one of the API."
+        "Give a time of up to 24h with `--ttl`, or up to 366 days with `--days`.";
     BuildTooOld
         "the build of this node has feature level 1, and the cluster uses feature level 2"
         "The cluster uses functions that this build does not know, so it could not follow the record of the cluster."

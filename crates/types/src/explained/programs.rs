@@ -54,6 +54,18 @@ pub const CHAPTER: Chapter = chapter! {
         "no agent answers at /run/mainstay/agent.sock: No such file or directory"
         "The agent does not run on this node, or has its socket elsewhere."
         "Start it: `systemctl start mainstay-agent`. Or name its socket with `--socket`.";
+    ApiAddress
+        "the agent cannot listen for the API on TCP"
+        "Another program has the port of `api_listen`, or this machine does not have the address. The agent goes on without it, and tries again."
+        "Free the port, or choose another one. The agent's socket works without it.";
+    ApiCertificate
+        "the API is not served on TCP: /etc/mainstay/api.pem has no certificate in PEM form"
+        "The files of `api_certificate` and `api_key` cannot be used, or the node has no certificate for its server. You see this in logs only."
+        "Correct the files. The agent reads them again within seconds. The socket works without them.";
+    ApiUnavailable
+        "this node cannot judge tokens now"
+        "The node is no member, has not received the record, or has had no contact with a majority for longer than five minutes. So it cannot know which tokens were revoked."
+        "Ask another node. On the node itself, root may use the socket.";
     BadConfiguration
         "/etc/mainstay/mainstay.toml, line 12, column 1: there is no option `lisen`"
         "The configuration cannot be read, or has a mistake."
@@ -66,6 +78,14 @@ pub const CHAPTER: Chapter = chapter! {
         "the request to the API has a field that does not fit"
         "The body is no JSON, has an unknown field, or lacks one."
         "The message names the field. The page has all requests.";
+    BadServer
+        "`10.0.0.1` is not the address of a server"
+        "The text after `--server`, `--ca` or `--fingerprint` cannot be used, or a file that it names has no certificates."
+        "Write the server as `https://HOST:PORT`, for example `--server https://10.0.0.1:7404`.";
+    BadTokenFile
+        "/etc/mainstay/token can be read by others (mode 644)"
+        "The file of `--token-file` is missing, has no token in it, or other users may read it."
+        "Put the token into a file that only you can read: `chmod 600 FILE`. `mainstay token create NAME --scope read` on a node prints a new one.";
     ControlPlaneBusy
         "the request was not taken"
         "There is no leader at this moment, or it has too much to do. Nothing was changed."
@@ -92,16 +112,16 @@ pub const CHAPTER: Chapter = chapter! {
         "Start it: `systemctl start mainstay-engine`.";
     Forbidden
         "the user bob has the right `read`, and PUT /v1/nodes/{name}/cordon needs `operate`"
-        "The agent knows the user from the kernel, and the groups of that user do not have the right that the command needs."
-        "Run the command as root, or let an administrator add the user to a group that has the right. The error names the groups of this node.";
+        "The agent knows the user from the kernel, and the groups of that user do not have the right that the command needs. Or the token of the request has a lesser right."
+        "Run the command as root, or let an administrator add the user to a group that has the right. The error names the groups of this node. For a program from elsewhere, make a token with the right.";
     Guard
         "the engine could not note what it has to silence"
         "The engine's helper process has ended and is being started again, or a path or an address is not absolute. You see this in logs only."
         "Nothing has to be done: the agent asks again.";
     Http
         "the answer is no error of Mainstay"
-        "Something else than an agent answers at the socket, or a much newer agent."
-        "Check `--socket`.";
+        "Something else than an agent answers at the socket or the server, or a much newer agent."
+        "Check `--socket` or `--server`.";
     Interrupted
         "the engine gave up the request, or the command was interrupted"
         "The engine ended with the request under way, or you ended the command."
@@ -182,10 +202,30 @@ pub const CHAPTER: Chapter = chapter! {
         "cannot note the users of devices"
         "The run directory cannot be written."
         "Make `/run/mainstay` writable, and look whether its file system is full.";
+    ServerUnproven
+        "the server at n1:7404 cannot be believed: its certificate comes from no authority that this command believes"
+        "The certificate of the server is of another authority, has another name than the command asked for, or has ended. Nothing was sent."
+        "Give the cluster's authority with `--ca` or `--fingerprint`, and a name or address of the node with `--server`. If the message speaks of time, compare the clocks.";
     SilencerEnded
         "the engine's helper process ended"
         "The helper that silences services could not go on."
         "Nothing has to be done: the engine starts it again.";
+    TooManyApiTokens
+        "the cluster has 256 tokens of the API already"
+        "A cluster keeps at most this many."
+        "Revoke those that are not needed: `mainstay token list` shows when each was last used.";
+    TooManyAttempts
+        "too many requests without a good token came from 192.0.2.9"
+        "After ten requests without a good token from one address, the node refuses all requests over TCP from there for a while, also those with a good token."
+        "Wait as long as the message says. Find the program that sends the wrong token: the agent's log names its address.";
+    Unauthenticated
+        "the cluster does not know this token"
+        "The request has no token, or one that is mangled, was revoked or has ended, or is of another cluster."
+        "Make a new one on a node, as root: `mainstay token create NAME --scope read`.";
+    UnknownApiToken
+        "there is no token named ci"
+        "No token of the API has this name. It may have been revoked already."
+        "See `mainstay token list`.";
     Unreachable
         "this node does not answer within 5 s"
         "The agent of this node waits for its disk."

@@ -178,6 +178,9 @@ fn idle_options(lab: &Lab) -> Result<()> {
         &["--lab", name, "agent"],
         &["agent", "--socket", "/tmp/none"],
         &["engine", "--socket", "/tmp/none"],
+        &["doctor", "--server", "https://n1"],
+        &["--server", "https://n1", "--socket", "/tmp/none", "status"],
+        &["--server", "https://n1", "snapshot", "clone", "a", "b", "/tmp/none"],
         &["--socket", "/tmp/none", "--lab", name, "status"],
     ] {
         refused(&run(words)?, USAGE, "option-without-effect")?;
