@@ -248,6 +248,7 @@ pub enum AuthorityPhase {
 /// Lets a rotation go on without these dead nodes. They have to join anew.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeaveOut {
+    /// Names of the nodes.
     pub nodes: Vec<String>,
 }
 
@@ -256,7 +257,7 @@ pub struct AuthorityView {
     pub number: u32,
     /// New certificates come from this authority.
     pub issues: bool,
-    /// `null` from an agent of an earlier release.
+    /// The use that the cluster makes of it; `null` from an agent of an earlier release.
     #[serde(default)]
     pub phase: Option<AuthorityPhase>,
     /// SHA-256 of its certificate.
