@@ -15,7 +15,7 @@ use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::https::bearer::Uses;
 use crate::identity::Identity;
-use crate::member::{EngineInputs, Member, fatal_channel, log_path};
+use crate::member::{EngineInputs, Member, Ways, fatal_channel, log_path};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal, Waits};
 use crate::metrics::Metrics;
 use crate::own_state;
@@ -220,9 +220,11 @@ impl Agent {
         let member = Arc::new(Member::start(
             identity,
             &self.options,
-            self.transport.clone(),
-            self.trust.clone(),
-            self.engine.clone(),
+            Ways {
+                transport: self.transport.clone(),
+                keys: self.trust.clone(),
+                engine: self.engine.clone(),
+            },
             &self.engine_inputs,
             &self.metrics,
             &self.fatal,

@@ -1,8 +1,8 @@
 //! Proofs that the engine of this node shows to other engines, and the members that it believes
-//! (R23). The engine has no files of its own for them: its agent states them, and again whenever the
-//! record or the certificate of this node changes.
+//! (R23). The engine has no files of its own for them: its agent states them, and again whenever
+//! the record or the certificate of this node changes.
 
-use crate::trust::{OwnTrust, recorded_trust};
+use crate::trust::{OwnTrust, believed};
 use mainstay_api::engine::Proofs;
 use mainstay_control::State;
 use mainstay_types::{Choices, HexBytes};
@@ -12,7 +12,7 @@ use mainstay_types::{Choices, HexBytes};
 #[must_use]
 pub fn engine_proofs(own: &OwnTrust, cluster: u64, state: &State) -> Option<Proofs> {
     let member = own.membership.as_ref().filter(|_| !state.identities.is_empty())?;
-    let trust = recorded_trust(cluster, &state.identities);
+    let trust = believed(cluster, &state.identities, &member.ahead());
     let chain = std::iter::once(&member.certificate).chain(member.authorities.first());
     let policy = Choices::resolve(&state.choices, &Choices::default(), u64::MAX);
     Some(Proofs {

@@ -84,6 +84,14 @@ pub struct Member {
     started: Instant,
 }
 
+/// Ways of a member to other nodes and to its engine.
+pub struct Ways {
+    pub transport: Transport,
+    /// Keys and certificates of this node, which both show.
+    pub keys: Arc<Mutex<OwnTrust>>,
+    pub engine: EngineLink,
+}
+
 impl Member {
     /// Whether this node has asked to join, and does not vote yet.
     #[must_use]
@@ -107,9 +115,7 @@ impl Member {
     pub fn start(
         identity: Identity,
         options: &AgentOptions,
-        transport: Transport,
-        keys: Arc<Mutex<OwnTrust>>,
-        engine: EngineLink,
+        Ways { transport, keys, engine }: Ways,
         engine_inputs: &EngineInputs,
         metrics: &Arc<Metrics>,
         fatal: &SyncSender<AgentError>,

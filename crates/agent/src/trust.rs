@@ -110,8 +110,8 @@ impl Membership {
         found.or_else(|| is_own.then_some(self.number))
     }
 
-    /// Authorities that this node believes already if its record is behind: it has confirmed that it
-    /// does, or shows a certificate of them.
+    /// Authorities that this node believes already if its record is behind: it has confirmed that
+    /// it does, or shows a certificate of them.
     #[must_use]
     pub fn ahead(&self) -> Vec<(u32, CertificateDer<'static>)> {
         let own = self.authorities.first().filter(|_| self.number > 0);
@@ -424,7 +424,7 @@ mod tests {
         assert!(believed(7, &record(&[], 2), &own.ahead()).authorities.is_empty(), "it was withdrawn");
     }
 
-    /// As an earlier release wrote it.
+    /// An earlier build wrote no numbers.
     #[test]
     fn a_file_without_numbers_of_authorities_is_read() {
         let state = tempfile::tempdir().unwrap();

@@ -244,7 +244,7 @@ pub struct RotationView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthorityPhase {
-    /// It is to issue when every node believes it.
+    /// To issue when every node believes it.
     Announced,
     /// New certificates come from it.
     Issues,
@@ -255,6 +255,7 @@ pub enum AuthorityPhase {
 /// Lets a rotation go on without these dead nodes. They have to join anew.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeaveOut {
+    /// Names of the nodes.
     pub nodes: Vec<String>,
 }
 
@@ -263,7 +264,7 @@ pub struct AuthorityView {
     pub number: u32,
     /// New certificates come from this authority.
     pub issues: bool,
-    /// `null` from an agent of an earlier release.
+    /// The use that the cluster makes of it; `null` from an agent of an earlier release.
     #[serde(default)]
     pub phase: Option<AuthorityPhase>,
     /// SHA-256 of its certificate.

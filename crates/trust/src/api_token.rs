@@ -55,6 +55,15 @@ impl ApiToken {
         Ok(Self { id: u64::from_le_bytes(id), secret })
     }
 
+    /// Makes a token with the public half of another one: for tests of refusals.
+    ///
+    /// # Errors
+    /// As [`ApiToken::make`].
+    #[doc(hidden)]
+    pub fn forged(id: u64) -> Result<Self, TrustError> {
+        Ok(Self { id, ..Self::make()? })
+    }
+
     /// Reads a token. Space around it is left out.
     ///
     /// # Errors

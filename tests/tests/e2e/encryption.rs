@@ -44,7 +44,7 @@ fn marks_on_the_wire(cluster: &Cluster, log: &str) -> Result<u64> {
     );
     lab.shell(&node, &script)?;
     lab.wait_in_sync(NAME, LIMIT)?;
-    let pid = lab.shell(other, &format!("pgrep -n -f {MARK}"))?;
+    let pid = lab.shell(other, &format!("pgrep -o -f {MARK}"))?;
     lab.shell(other, &format!("kill -TERM {}", pid.trim()))?;
     listener.wait()?;
     let said = said()?;
@@ -67,8 +67,7 @@ pub fn replication_is_encrypted_unless_the_cluster_says_otherwise(cluster: &Clus
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &NODES[..2], &[])?;
     ensure!(marks_on_the_wire(cluster, "wire-1")? == 0, "the data went over the wire as it is");
-    let said = lab.cli(&["cluster", "set", "data-encryption=off"])?;
-    ensure!(said.contains("data-encryption is off"), "{said}");
+    lab.cli(&["cluster", "set", "data-encryption=off"])?;
     let notice = "data between nodes is not encrypted";
     ensure!(lab.cli(&["status"])?.contains(notice), "{}", lab.cli(&["status"])?);
     reconnect(cluster)?;

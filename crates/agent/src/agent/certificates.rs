@@ -166,8 +166,8 @@ impl Agent {
         seal.ok_or_else(|| problem_of(&TrustError::NotSealedHere))
     }
 
-    /// Gives a node a certificate for its key, by the record that this node has. Returns the seal of
-    /// the authority with it.
+    /// Gives a node a certificate for its key, by the record that this node has. Returns the seal
+    /// of the authority with it.
     pub(super) fn issue(
         &self,
         member: &Member,
@@ -262,8 +262,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Renews this node's certificate when it is due, and does this node's part in a rotation of the
-    /// authority, as long as the agent is in use.
+    /// Renews this node's certificate when it is due, and does this node's part in a rotation of
+    /// the authority, as long as the agent is in use.
     pub(super) fn watch_certificate(self: &Arc<Self>) {
         let this: Weak<Self> = Arc::downgrade(self);
         spawn("agent-certificate", move || {

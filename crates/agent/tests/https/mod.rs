@@ -186,6 +186,8 @@ fn each_wrong_token_is_refused_with_words_and_many_of_them_are_not_judged() {
     served(&node);
     std::thread::sleep(Duration::from_millis(1600));
     let unknown = ApiToken::make().unwrap().text();
+    // The public half is that of a good token, and the checksum is right.
+    let forged = ApiToken::forged(ApiToken::read(&good).unwrap().id()).unwrap().text();
     let to_join = Token::make(Fingerprint([7; 32])).unwrap().text();
     // From another address each, so that none is refused for the ones before it.
     let mut host = 10;
@@ -203,6 +205,7 @@ fn each_wrong_token_is_refused_with_words_and_many_of_them_are_not_judged() {
         (bearer(&to_join), "begins with mst_api_"),
         (bearer(&good[..good.len() - 1]), "checksum"),
         (bearer(&unknown), "does not know this token"),
+        (bearer(&forged), "does not know this token"),
         (bearer(&revoked), "does not know this token"),
         (bearer(&ended), "the token ended has ended"),
         (bearer(&good) + &bearer(&good), "more than one token"),

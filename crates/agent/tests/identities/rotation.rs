@@ -44,7 +44,7 @@ fn advice(node: &TestNode) -> String {
     node.client().get::<StatusView>("/v1/status").unwrap().advice.join("\n")
 }
 
-/// What a node has in its file of keys as a member.
+/// Content of a member's file of keys.
 fn kept(node: &TestNode) -> serde_json::Value {
     let text = std::fs::read(node.state_dir().join("trust.json")).unwrap();
     serde_json::from_slice::<serde_json::Value>(&text).unwrap()["membership"].clone()

@@ -64,7 +64,7 @@ pub(super) struct Connection {
     pub(super) state: State,
     socket: Fd,
     stream: Stream,
-    /// It was accepted from an address at which no peer is known to be.
+    /// Accepted from an address at which no peer is known to be.
     pub(super) is_foreign: bool,
     assembler: Assembler,
     /// `None` while the kernel has it.

@@ -35,7 +35,7 @@ fn chain(node: u32) -> Vec<mainstay_trust::CertificateDer<'static>> {
     vec![issued.certificate, made.authority.certificate().clone()]
 }
 
-/// What a node shows, and the other nodes of the cluster as members.
+/// Proofs of a node, and the other nodes of the cluster as members.
 pub fn identities(node: u32, allowed: Payloads) -> Identities {
     let made = made();
     let own = Credentials::new(&made.keys[&node], chain(node)).expect("its own certificate");

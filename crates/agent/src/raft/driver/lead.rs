@@ -115,8 +115,8 @@ impl Driver {
 
     /// Makes a node that joins a member when it has answered at its address with all entries in its
     /// log (R29). Gives and takes votes, so that the right number of members has one. Raises the
-    /// feature level when every node has it, and goes on with a rotation of the authority when every
-    /// node is so far.
+    /// feature level when every node has it, and goes on with a rotation of the authority when
+    /// every node is so far.
     fn seat(&mut self) {
         let state = &self.machine.state;
         let own = self.node;

@@ -1,7 +1,8 @@
 //! Names of D-Bus whose first use starts a unit of systemd.
 //!
-//! D-Bus reads files `*.service` in the directories of dbus-daemon(1), `standard_system_servicedirs`.
-//! The first file of a name counts. One with a line `SystemdService=` starts that unit.
+//! D-Bus reads files `*.service` in the directories of dbus-daemon(1),
+//! `standard_system_servicedirs`. The first file of a name counts. One with a line
+//! `SystemdService=` starts that unit.
 
 use mainstay_ha::{Starts, UnitStarter};
 use std::collections::BTreeSet;

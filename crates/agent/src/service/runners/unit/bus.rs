@@ -33,8 +33,8 @@ const JOB_LOOK: Duration = Duration::from_millis(200);
 pub(super) trait Systemd: Send {
     /// Loads a unit if it is not loaded, and returns its state.
     fn state(&self, unit: &str) -> Result<UnitState, String>;
-    /// Returns the names of D-Bus and the other units that start `unit`, the units as far as systemd
-    /// has loaded them; the first [`STARTERS_MAX`] of them.
+    /// Returns the names of D-Bus and the other units that start `unit`, the units as far as
+    /// systemd has loaded them; the first [`STARTERS_MAX`] of them.
     fn starters(&self, unit: &str) -> Result<Vec<UnitStarter>, String>;
     /// Reads all units and drop-ins anew.
     fn reload(&self) -> Result<(), String>;
