@@ -220,11 +220,7 @@ impl Agent {
         let member = Arc::new(Member::start(
             identity,
             &self.options,
-            Ways {
-                transport: self.transport.clone(),
-                keys: self.trust.clone(),
-                engine: self.engine.clone(),
-            },
+            Ways { transport: self.transport.clone(), keys: self.trust.clone(), engine: self.engine.clone() },
             &self.engine_inputs,
             &self.metrics,
             &self.fatal,

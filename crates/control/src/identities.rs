@@ -103,7 +103,7 @@ pub struct Authority {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It is to issue when every member believes it; see `rotation.rs`.
+    /// To issue when every member believes it; see `rotation.rs`.
     Announced,
     /// New certificates come from it.
     Issues,

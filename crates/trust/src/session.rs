@@ -159,8 +159,8 @@ fn protocols(allowed: Payloads) -> &'static [&'static [u8]] {
 }
 
 impl Session {
-    /// Makes the end of a connection to `node` that this node opens. Payloads are clear if `allowed`
-    /// says so at both ends.
+    /// Makes the end of a connection to `node` that this node opens. Payloads are clear if
+    /// `allowed` says so at both ends.
     ///
     /// # Errors
     /// When TLS cannot be set up.

@@ -97,8 +97,8 @@ fn run(address: &str, notes: &Path, stop: &Path, connections: usize, pause_ms: u
     })
 }
 
-/// One connection's work: insert, note, reconnect when anything fails. `lag`: time from a failure to
-/// the first attempt to connect again.
+/// One connection's work: insert, note, reconnect when anything fails. `lag`: time from a failure
+/// to the first attempt to connect again.
 fn insert(
     options: &Opts,
     notes: &Notes,

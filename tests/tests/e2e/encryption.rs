@@ -1,4 +1,4 @@
-//! What somebody sees who can read the network between two nodes.
+//! Data that somebody sees who can read the network between two nodes.
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -62,7 +62,8 @@ fn reconnect(cluster: &Cluster) -> Result<()> {
     cluster.lab.wait_in_sync(NAME, LIMIT)
 }
 
-/// S641: nobody reads what is replicated, unless an operator has said so, and `status` says it then.
+/// S641: nobody reads what is replicated, unless an operator has said so, and `status` says it
+/// then.
 pub fn replication_is_encrypted_unless_the_cluster_says_otherwise(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &NODES[..2], &[])?;

@@ -239,7 +239,7 @@ fn the_record_alone_decides_and_clocks_do_not() {
     }
 }
 
-/// What both ends say of each other: first the one that connects.
+/// Errors of both ends about each other: first of the one that connects.
 fn met(
     from: (&Arc<Trust>, &Node),
     to: (&Arc<Trust>, &Node),

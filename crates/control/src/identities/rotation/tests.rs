@@ -34,11 +34,11 @@ fn given(node: NodeId, authority: u32) -> Command {
     Command::GiveCertificate { node, key, fingerprint, authority, until_ms: NOW_MS + 30 * DAY_MS }
 }
 
-/// What a node has on its disk, as its agent keeps it.
+/// Content of a node's disk, as its agent keeps it.
 struct Peer {
     /// Entries of the log that it has applied.
     applied: usize,
-    /// Those of them that it had when it became a member.
+    /// Number of entries that it had when it became a member.
     first: usize,
     record: State,
     /// Number of the authority that gave the certificate that it shows.
@@ -161,7 +161,8 @@ impl Cluster {
         outcome
     }
 
-    /// The agent of a node does its part of a rotation by its own record: one thing after the other.
+    /// The agent of a node does its part of a rotation by its own record: one thing after the
+    /// other.
     fn act(&mut self, node: NodeId) {
         let of_others: BTreeSet<u32> = self
             .peers
