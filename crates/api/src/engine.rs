@@ -72,8 +72,8 @@ pub enum Request {
         cluster: u64,
         generation: u64,
     },
-    /// Proofs that this node shows to other engines, and the members that it believes. Replaces what
-    /// was stated before. Without it the engine connects to nobody and lets nobody in.
+    /// Proofs that this node shows to other engines, and the members that it believes. Replaces
+    /// what was stated before. Without it the engine connects to nobody and lets nobody in.
     Trust {
         proofs: Box<Proofs>,
     },
