@@ -48,6 +48,8 @@ page_identities() {
     play docs/identities 2
     play docs/identities 3 "3~it gives certificates within seconds: control a_rotation_is_cancelled_until_the_new_authority_issues" \
         "4~no node is dead: agent a_node_that_was_left_out_of_a_rotation_is_believed_no_more_and_joins_anew"
+    play docs/identities 4
+    on n1 "mainstay cluster set data-encryption=default" >/dev/null
 }
 
 page_maintenance() {
