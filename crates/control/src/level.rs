@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
-//! | 2 | the authority can be replaced; the setting `data-encryption`; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from` |
+//! | 2 | the authority can be replaced: `rotation` with `since_ms` and `believed_by`, the phases `Announced` and `Superseded`, `certified`, `left_out` and `last_authority`; the setting `data-encryption`, `clear` in policies; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;

@@ -169,6 +169,9 @@ fn data_without_encryption_is_told_and_needs_its_level() {
     let off = [(Key::DataEncryption, Some(0))];
     let command = Command::ChangeSettings { resource: None, version: None, changes: off.into() };
     assert_eq!(command.level(), 2);
+    assert_eq!(refused(choose_for_all(&mut state, off)).code, Code::FeatureLevel);
+    state.nodes.values_mut().for_each(|node| node.level = 2);
+    state.level = 2;
     assert!(choose_for_all(&mut state, off).is_ok());
     assert!(policy(&state).clear, "each record says so");
     let told = notice(&state).expect("advice");

@@ -80,9 +80,9 @@ impl Cluster {
                 nonce: n.into(),
             });
             cluster.voters_seen();
-            cluster.done(Command::NodeLevel { node: NodeId(n), level: 1 });
+            cluster.done(Command::NodeLevel { node: NodeId(n), level: 2 });
         }
-        cluster.done(Command::RaiseLevel { level: 1 });
+        cluster.done(Command::RaiseLevel { level: 2 });
         cluster.done(Command::SetAuthority { authority: authority(1, Phase::Issues, 1) });
         for n in 1..=members {
             cluster.done(given(NodeId(n), 1));
@@ -428,7 +428,7 @@ fn a_node_that_is_removed_midway_is_not_waited_for_and_one_that_joins_is() {
         witness: false,
         nonce: 9,
         replace: false,
-        level: 1,
+        level: 2,
         by: Some(Admission { token: 7, hash: print(7), key: key_of(NodeId(5)) }),
     });
     let joins = NodeId(5);
@@ -542,7 +542,7 @@ fn a_dead_node_is_left_out_and_is_believed_no_more() {
         witness: false,
         nonce: 9,
         replace: true,
-        level: 1,
+        level: 2,
         by: Some(Admission { token: 7, hash: print(7), key: print(99) }),
     });
     cluster.done(Command::SeatNode { node: NodeId(5) });
@@ -566,7 +566,7 @@ fn tokens_end_with_the_authority_that_they_name() {
         witness: false,
         nonce,
         replace: false,
-        level: 1,
+        level: 2,
         by: Some(Admission { token: id, hash: print(id as u8), key: print(99) }),
     };
     [7, 8].into_iter().for_each(|id| cluster.done(token(id)));
@@ -604,7 +604,7 @@ fn a_rotation_needs_its_level_and_an_earlier_record_is_read() {
     }
     let token = r#"{"hash":"0909090909090909090909090909090909090909090909090909090909090909","node":"e","made_ms":1,"until_ms":2,"state":"open"}"#;
     assert_eq!(serde_json::from_str::<crate::identities::JoinToken>(token).unwrap().authority, 1);
-    cluster.record.level = 0;
+    cluster.record.level = 1;
     let (code, _) =
         cluster.refused(Command::AnnounceAuthority { authority: authority(2, Phase::Announced, 1) });
     assert_eq!(code, Code::FeatureLevel);
