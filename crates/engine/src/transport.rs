@@ -30,7 +30,7 @@ use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, OpHandle, Owner, Ring};
 use connection::{Connection, State, TAG_BITS, TAG_CONNECT, TAG_RECEIVE, TAG_SEND, own, system};
 use mainstay_codec::{Envelope, Message};
-use mainstay_trust::{Payloads, SessionError};
+use mainstay_trust::SessionError;
 use mainstay_types::{NodeId, Time};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};
@@ -117,6 +117,8 @@ pub enum DownReason {
     NotProven { says: NodeId, proven: NodeId },
     #[error("payloads are to be encrypted from now on")]
     ToBeEncrypted,
+    #[error("the record has this node as a member no longer")]
+    NoMember,
 }
 
 /// Why a message was not queued.
@@ -231,16 +233,13 @@ impl Transport {
     }
 
     /// States what this node shows and believes, for new connections. Open ones stay, except for
-    /// those with clear payloads if these are allowed no longer.
+    /// those with clear payloads if these are allowed no longer, and those of nodes that are members
+    /// no longer.
     pub fn set_identities(&mut self, identities: Identities) {
-        let ended: Vec<u64> = match identities.allowed {
-            Payloads::Clear => Vec::new(),
-            Payloads::Encrypted => {
-                self.connections.iter().filter(|(_, known)| known.is_clear()).map(|(id, _)| *id).collect()
-            }
-        };
-        for id in ended {
-            self.close(id, DownReason::ToBeEncrypted);
+        let faults = self.connections.iter().map(|(id, known)| (*id, known.fault(&identities)));
+        let ended: Vec<_> = faults.filter_map(|(id, fault)| Some((id, fault?))).collect();
+        for (id, reason) in ended {
+            self.close(id, reason);
         }
         if self.identities.replace(identities).is_none() {
             for peer in self.peers.values_mut().filter(|peer| peer.outgoing.is_none()) {
@@ -580,6 +579,10 @@ impl Transport {
         let proven = connection.proven().ok_or(DownReason::NoHello)?;
         if proven != node {
             return Err(DownReason::NotProven { says: node, proven });
+        }
+        // The record may have changed since the handshake began.
+        if let Some(reason) = self.identities.as_ref().and_then(|known| connection.fault(known)) {
+            return Err(reason);
         }
         let reply = own(Message::Hello { cluster: self.cluster, node: self.node, to: node });
         let Some(expected) = expected else {

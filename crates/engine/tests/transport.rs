@@ -658,6 +658,27 @@ fn payloads_are_clear_only_while_both_nodes_are_told_so() {
     assert!(!clear(&c) && !clear(&d));
 }
 
+/// A node that has left, or that a rotation of the authority has left out, is believed no more.
+#[test]
+fn a_connection_ends_with_the_membership_of_its_peer() {
+    let (mut a, mut b) = pair();
+    let mut without = identities(1, Payloads::Encrypted);
+    let mut trust = (*without.trust).clone();
+    trust.members.as_mut().expect("listed").remove(&NodeId(2));
+    without.trust = Arc::new(trust);
+    a.transport.set_identities(without);
+    run(&mut [&mut a, &mut b], "down on both sides", |nodes| {
+        nodes[0].downs().len() == 2 && nodes[1].downs().len() == 2
+    });
+    assert_eq!(a.downs(), [(out(2), DownReason::NoMember), (back(2), DownReason::NoMember)]);
+    for_ms(&mut [&mut a, &mut b], 500);
+    assert!(!b.transport.is_up(out(1)) && !a.transport.is_up(back(2)));
+    let told = b.last_error(1);
+    assert!(matches!(told, Some(DownReason::Session(SessionError::RefusedByPeer(_)))), "{told:?}");
+    a.transport.set_identities(identities(1, Payloads::Encrypted));
+    up(&mut a, &mut b);
+}
+
 /// Strangers from another address that begin handshakes, and say nothing or a byte now and then.
 #[test]
 fn strangers_take_no_place_of_a_peer_and_do_not_stay() {

@@ -21,7 +21,7 @@ use crate::tls::{
     server_config,
 };
 use bytes::BytesMut;
-use mainstay_types::NodeId;
+use mainstay_types::{Fingerprint, NodeId};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::UnixTime;
@@ -233,11 +233,24 @@ impl Session {
     /// The node at the other end. `None` before it has proven who it is.
     #[must_use]
     pub fn peer(&self) -> Option<NodeId> {
+        self.proven().map(|(node, _)| node)
+    }
+
+    /// Whether the node at the other end is a member by this record too, which may be newer than
+    /// the one that has judged it. True before it has proven who it is.
+    #[must_use]
+    pub fn is_believed(&self, trust: &Trust) -> bool {
+        let is_member = |(node, key)| trust.members.as_ref().and_then(|all| all.get(&node)) == Some(&key);
+        self.proven().is_none_or(is_member)
+    }
+
+    /// Node and key at the other end.
+    fn proven(&self) -> Option<(NodeId, Fingerprint)> {
         if self.common().is_handshaking() {
             return None;
         }
         match self.outcome.peer()? {
-            Peer::Member { subject, .. } => Some(subject.node),
+            Peer::Member { subject, key } => Some((subject.node, key.fingerprint())),
             _ => None,
         }
     }

@@ -3,11 +3,12 @@
 
 use super::assembler::Assembler;
 use super::stream::Stream;
-use super::{Channel, DownReason};
+use super::{Channel, DownReason, Identities};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Fd, Op, OpHandle, Owner, Ring, advance};
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::{Envelope, Message, frame};
+use mainstay_trust::Payloads;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::VecDeque;
@@ -149,6 +150,15 @@ impl Connection {
     /// The node at the other end, once it has proven who it is.
     pub(super) fn proven(&self) -> Option<NodeId> {
         self.stream.peer()
+    }
+
+    /// The reason why this connection may not go on with these identities, if there is one.
+    pub(super) fn fault(&self, identities: &Identities) -> Option<DownReason> {
+        if !self.stream.is_believed(&identities.trust) {
+            return Some(DownReason::NoMember);
+        }
+        let may_be_clear = identities.allowed == Payloads::Clear;
+        (self.is_clear() && !may_be_clear).then_some(DownReason::ToBeEncrypted)
     }
 
     /// Whether payloads on this connection are not encrypted.

@@ -62,6 +62,11 @@ impl Stream {
         self.session.peer()
     }
 
+    /// Whether the node at the other end is a member by this record too.
+    pub(super) fn is_believed(&self, trust: &Trust) -> bool {
+        self.session.is_believed(trust)
+    }
+
     /// Hands what `wire` holds for the frames to `frames`. Overwrites `wire`.
     pub(super) fn open(&mut self, wire: &mut [u8], frames: Sink<'_>) -> Result<(), DownReason> {
         self.session.open(wire, frames)
