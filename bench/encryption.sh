@@ -7,16 +7,8 @@ mainstay=$(realpath "${BUILT:-target/release}/mainstay")
 mib=1536
 labs=(bench-clear bench-sealed)
 work=$(mktemp -d /var/tmp/mainstay-encryption.XXXXXX)
+. "$(dirname "$0")/labs.sh"
 
-end() {
-    umount "$work"/bench-* 2>/dev/null || true
-    for lab in "${labs[@]}"; do "$mainstay" lab down --name "$lab" >/dev/null || true; done
-    rm -rf "$work"
-}
-trap end EXIT
-trap 'exit 130' INT TERM
-
-devices=() places=()
 for lab in "${labs[@]}"; do
     "$mainstay" lab up --directories --name "$lab" >/dev/null
     if [ "$lab" = bench-clear ]; then
@@ -26,23 +18,7 @@ for lab in "${labs[@]}"; do
         sleep 1.5
         "$mainstay" lab heal --name "$lab" >/dev/null
     fi
-    "$mainstay" resource create db --lab "$lab" --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
-    device=''
-    for _ in $(seq 100); do
-        device=$("$mainstay" resource status db --lab "$lab" | sed -n 's/^volume 0 is //p') || true
-        [ -n "$device" ] && break
-        sleep 0.2
-    done
-    devices+=("${device:?no device of the resource}")
-    mkdir "$work/$lab"
-    places+=("$work/$lab")
+    make_device "$lab"
+    "$mainstay" status --lab "$lab" | grep 'not encrypted' || echo "$lab: data between nodes is encrypted"
 done
-for which in 0 1; do
-    echo "${labs[$which]}: $("$mainstay" status --lab "${labs[$which]}" | grep -c 'not encrypted') notice that data is not encrypted"
-done
-"$mainstay" bench fio "${devices[@]}" --overwrite --size ${mib}MiB --only "$fio" --rounds "$rounds" --seconds "$seconds"
-for which in 0 1; do
-    mkfs.xfs -q -K -f "${devices[$which]}"
-    mount "${devices[$which]}" "${places[$which]}"
-done
-"$mainstay" bench sysbench "${places[@]}" --only "$sysbench" --rounds "$rounds" --seconds "$seconds"
+compare "$fio" "$sysbench" "$rounds" "$seconds"

@@ -12,40 +12,19 @@ if [ "$(nproc)" -lt 4 ]; then
 fi
 work=$(mktemp -d /var/tmp/mainstay-polling.XXXXXX)
 
-end() {
-    umount "$work"/bench-* 2>/dev/null || true
-    for lab in "${labs[@]}"; do "$mainstay" lab down --name "$lab" >/dev/null || true; done
-    rm -rf "$work"
-}
-trap end EXIT
-trap 'exit 130' INT TERM
+. "$(dirname "$0")/labs.sh"
 
-devices=() places=()
 for lab in "${labs[@]}"; do
     export MAINSTAY_LAB=$lab
     [ "$lab" = bench-polls ] || export MAINSTAY_NO_POLL=1
     "$mainstay" lab up --directories >/dev/null
-    "$mainstay" resource create db --lab "$lab" --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
-    device=''
-    for _ in $(seq 50); do
-        device=$("$mainstay" resource status db --lab "$lab" | sed -n 's/^volume 0 is //p') || true
-        [ -n "$device" ] && break
-        sleep 0.2
-    done
-    devices+=("${device:?no device of the resource}")
-    mkdir "$work/$lab"
-    places+=("$work/$lab")
+    make_device "$lab"
 done
 # What the engines say of themselves.
 for lab in "${labs[@]}"; do
     echo "$lab: $("$mainstay" lab logs n1 --program engine --lines 1000 --name "$lab" | grep -o 'polls=[a-z]*' | head -n 1)"
 done
-"$mainstay" bench fio "${devices[@]}" --overwrite --size ${mib}MiB --only "$fio" --rounds "$rounds" --seconds "$seconds"
-for which in 0 1; do
-    mkfs.xfs -q -K -f "${devices[$which]}"
-    mount "${devices[$which]}" "${places[$which]}"
-done
-"$mainstay" bench sysbench "${places[@]}" --only "$sysbench" --rounds "$rounds" --seconds "$seconds"
+compare "$fio" "$sysbench" "$rounds" "$seconds"
 for lab in "${labs[@]}"; do
     echo "$lab: polled for $("$mainstay" metrics --lab "$lab" --node n1 | sed -n 's/^mainstay_engine_polled_seconds_total //p') s"
 done

@@ -292,7 +292,7 @@ impl LinkShared {
             tracing::error!("a request to the engine is longer than a line may be and is not sent");
             return false;
         };
-        // It may have the private key of this node in it.
+        // The line may contain the private key of this node.
         let line = Zeroizing::new(line);
         let mut writer = lock(&self.writer);
         let Some(stream) = writer.as_mut() else {

@@ -5,7 +5,7 @@
 use crate::trust::{OwnTrust, believed};
 use mainstay_api::engine::Proofs;
 use mainstay_control::State;
-use mainstay_types::{Choices, HexBytes};
+use mainstay_types::HexBytes;
 
 /// Everything but the private key. `None` while this node has no certificate, or the record no
 /// members.
@@ -14,13 +14,12 @@ pub fn engine_proofs(own: &OwnTrust, cluster: u64, state: &State) -> Option<Proo
     let member = own.membership.as_ref().filter(|_| !state.identities.is_empty())?;
     let trust = believed(cluster, &state.identities, &member.ahead());
     let chain = std::iter::once(&member.certificate).chain(member.authorities.first());
-    let policy = Choices::resolve(&state.choices, &Choices::default(), u64::MAX);
     Some(Proofs {
         key: HexBytes::default(),
         chain: chain.map(|der| HexBytes(der.to_vec())).collect(),
         cluster,
         authorities: trust.authorities.iter().map(|der| HexBytes(der.to_vec())).collect(),
         members: trust.members.unwrap_or_default().into_iter().collect(),
-        allows_clear: policy.clear,
+        allows_clear: state.sends_clear(),
     })
 }

@@ -136,6 +136,7 @@ pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> Clu
         as_of_ms: connections.age_ms,
         joining_ms: None,
         maintenance: maintenance(state, &Scope::Cluster),
+        sends_clear: state.sends_clear(),
         nodes: nodes(state, connections, live),
     }
 }

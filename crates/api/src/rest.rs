@@ -313,6 +313,10 @@ pub struct ClusterView {
     pub joining_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceView>,
+    /// Whether data goes from node to node without encryption, because the setting
+    /// `data-encryption` is off.
+    #[serde(default)]
+    pub sends_clear: bool,
     pub nodes: Vec<NodeView>,
 }
 

@@ -127,8 +127,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    let of_record =
-        state.fencing_advice().into_iter().chain(state.level_advice()).chain(state.encryption_advice());
+    let of_record = state.fencing_advice().into_iter().chain(state.level_advice());
     for Advice { severity, subject, what, remedy } in of_record.chain(state.identity_advice(observations)) {
         add(severity, subject, what, remedy);
     }

@@ -9,7 +9,6 @@
 //! Guaranteed after every command (`State::check` asserts it in tests): the policy of each
 //! record is what the choices give, and the resource can keep it (`copies.rs`, `mode.rs`).
 
-use crate::advice::Advice;
 use crate::copies;
 use crate::mode::check_lag;
 use crate::snapshots::unknown_resource;
@@ -146,15 +145,10 @@ impl State {
         }
     }
 
-    /// The advice about data that goes from node to node without encryption.
-    pub(crate) fn encryption_advice(&self) -> Option<Advice> {
-        Choices::resolve(&self.choices, &Choices::default(), u64::MAX).clear.then(|| Advice {
-            severity: Severity::Info,
-            subject: "cluster".into(),
-            what: "data between nodes is not encrypted, because data-encryption is off".into(),
-            remedy: "`mainstay cluster set data-encryption=on` encrypts it, unless the network is for the nodes alone"
-                .into(),
-        })
+    /// Whether data goes from node to node without encryption, because an operator has said so.
+    #[must_use]
+    pub fn sends_clear(&self) -> bool {
+        Choices::resolve(&self.choices, &Choices::default(), u64::MAX).clear
     }
 
     /// For [`State::check`].

@@ -3,7 +3,6 @@
 mod common;
 
 use common::*;
-use mainstay_control::advice::Observations;
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::settings::Changes;
 use mainstay_types::{Code, Key, Mode, Policy, Problem};
@@ -156,16 +155,9 @@ fn a_change_is_based_on_the_version_that_was_read() {
 
 /// S645. Without a word of the operator all is encrypted.
 #[test]
-fn data_without_encryption_is_told_and_needs_its_level() {
-    let notice = |state: &State| {
-        let advice = mainstay_control::advice::advice(
-            state,
-            &Observations { has_leader: true, ..Observations::default() },
-        );
-        advice.into_iter().find(|one| one.what.contains("not encrypted"))
-    };
+fn data_is_encrypted_unless_an_operator_turns_it_off_and_that_needs_its_level() {
     let mut state = ready();
-    assert!(!policy(&state).clear && notice(&state).is_none());
+    assert!(!policy(&state).clear && !state.sends_clear());
     let off = [(Key::DataEncryption, Some(0))];
     let command = Command::ChangeSettings { resource: None, version: None, changes: off.into() };
     assert_eq!(command.level(), 2);
@@ -173,12 +165,10 @@ fn data_without_encryption_is_told_and_needs_its_level() {
     state.nodes.values_mut().for_each(|node| node.level = 2);
     state.level = 2;
     assert!(choose_for_all(&mut state, off).is_ok());
-    assert!(policy(&state).clear, "each record says so");
-    let told = notice(&state).expect("advice");
-    assert!(told.remedy.contains("mainstay cluster set data-encryption=on"), "{told:?}");
-    // It is for the whole cluster only.
+    assert!(policy(&state).clear && state.sends_clear(), "each record says so");
+    // No resource has a choice of its own.
     let problem = refused(choose(&mut state, [(Key::DataEncryption, Some(1))]));
     assert!(problem.remedy.contains("mainstay cluster set data-encryption=on"), "{problem:?}");
     assert!(choose_for_all(&mut state, [(Key::DataEncryption, None)]).is_ok());
-    assert!(!policy(&state).clear && notice(&state).is_none());
+    assert!(!policy(&state).clear && !state.sends_clear());
 }

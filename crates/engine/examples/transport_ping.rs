@@ -13,7 +13,7 @@ use mainstay_engine::disk::{Disk, Layout, NewReplica};
 use mainstay_engine::ring::{Owner, Ring, Spin, now};
 use mainstay_engine::transport::{Channel, Transport, TransportEvent};
 use mainstay_store::{OpId, Output};
-use mainstay_trust::Payloads;
+use mainstay_trust::{Payloads, Session, SessionError};
 use mainstay_types::{Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -175,11 +175,31 @@ fn measure(
     far.join().expect("the far side ended well");
 }
 
+/// Measures the handshakes of connections, both ends together, without a network.
+fn measure_handshakes(count: u32) {
+    let (a, b) =
+        (identities::identities(1, Payloads::Encrypted), identities::identities(2, Payloads::Encrypted));
+    let begin = Instant::now();
+    for _ in 0..count {
+        let mut client = Session::connect(a.trust.clone(), &a.own, NodeId(2), a.allowed).expect("a session");
+        let mut server = Session::accept(b.trust.clone(), &b.own, b.allowed).expect("a session");
+        let nowhere: &mut dyn FnMut(&[u8]) -> Result<(), SessionError> = &mut |_| Ok(());
+        while !(client.is_open() && server.is_open()) {
+            let mut there = client.said().split();
+            server.open(&mut there, nowhere).expect("a good peer");
+            let mut back = server.said().split();
+            client.open(&mut back, nowhere).expect("a good peer");
+        }
+    }
+    println!("handshake, both ends: {:.0} us", begin.elapsed().as_secs_f64() * 1e6 / f64::from(count));
+}
+
 fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
     let payload_bytes = numbers.first().copied().unwrap_or(4096);
     let rounds = numbers.get(1).copied().unwrap_or(20_000);
     let poll = numbers.get(2).is_some_and(|poll| *poll > 0);
+    measure_handshakes(500);
     let dir = std::env::temp_dir().join(format!("transport-ping-{}", std::process::id()));
     for payloads in [Payloads::Clear, Payloads::Encrypted] {
         println!("{payloads:?}");

@@ -49,11 +49,11 @@ pub const RETRY_MS_MIN: u64 = 50;
 pub const RETRY_MS_MAX: u64 = 1000;
 /// How long an attempt to connect may take, in milliseconds.
 pub const CONNECT_MS: u64 = 1000;
-/// Most accepted connections that have not said hello yet, from addresses of peers and from others
-/// each; more are refused.
-pub const STRANGERS_MAX: usize = 64;
-/// How many connections from addresses of no peer may begin a handshake, each second. A handshake
-/// takes some 0.2 ms of the shard.
+/// Most accepted connections from addresses of peers that have not said hello yet; more are
+/// refused. Connections from other addresses take none of these places.
+pub const GREETINGS_MAX: usize = 48;
+/// How many connections from addresses of no peer may begin a handshake, each second. The time for
+/// a greeting, [`GREETING_MS`], bounds how many there are.
 pub const HANDSHAKES_PER_S: u32 = 20;
 /// Pause after a failed accept (no descriptors left), in milliseconds.
 const ACCEPT_RETRY_MS: u64 = 100;
@@ -517,14 +517,13 @@ impl Transport {
 
     /// Whether one more connection may begin a handshake.
     fn may_greet(&mut self, is_foreign: bool) -> bool {
-        let waits =
-            |c: &&Connection| c.is_foreign == is_foreign && matches!(c.state, State::Greeting { peer: None });
-        if self.connections.values().filter(waits).count() >= STRANGERS_MAX {
-            tracing::warn!("refused a connection: {STRANGERS_MAX} others have not said hello yet");
-            return false;
-        }
         if !is_foreign {
-            return true;
+            let waits = |c: &&Connection| !c.is_foreign && matches!(c.state, State::Greeting { peer: None });
+            let is_room = self.connections.values().filter(waits).count() < GREETINGS_MAX;
+            if !is_room {
+                tracing::warn!("refused a connection: {GREETINGS_MAX} others have not said hello yet");
+            }
+            return is_room;
         }
         if self.now.ms_since(self.handshakes.0) >= 1000 {
             self.handshakes = (self.now, HANDSHAKES_PER_S);

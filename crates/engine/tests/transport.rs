@@ -9,7 +9,8 @@ use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry, frame};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::ring::{Owner, Ring, now};
 use mainstay_engine::transport::{
-    Channel, DownReason, PING_MS, SILENCE_MS, SendError, Transport, TransportEvent,
+    Channel, DownReason, GREETING_MS, GREETINGS_MAX, PING_MS, SILENCE_MS, SendError, Transport,
+    TransportEvent,
 };
 use mainstay_trust::{Payloads, Refusal, Session, SessionError};
 use mainstay_types::{
@@ -692,8 +693,20 @@ fn strangers_take_no_place_of_a_peer_and_do_not_stay() {
         TcpStream::from(socket)
     };
     a.know(&[(2, b.addr())]);
-    let mut crowd: Vec<TcpStream> = (0..100).map(|_| stranger(a.addr())).collect();
-    for_ms(&mut [&mut a, &mut b], 100);
+    // As many as get in keep their places for as long as they can, by a byte now and then. Others
+    // are refused.
+    let hello = [0x16, 3, 1, 0x20, 0, 1, 0, 0x1f, 0xfc, 3, 3];
+    let mut crowd: Vec<(TcpStream, usize)> = Vec::new();
+    let until = now().plus_ms(GREETING_MS - 300);
+    while now() < until {
+        crowd.extend((0..10).map(|_| (stranger(a.addr()), 0)));
+        crowd.retain_mut(|(stream, at)| {
+            *at += 1;
+            stream.write_all(&hello[(*at - 1) % hello.len()..][..1]).is_ok()
+        });
+        for_ms(&mut [&mut a, &mut b], 200);
+    }
+    assert!(crowd.len() > GREETINGS_MAX, "only {} strangers are there", crowd.len());
     b.know(&[(1, a.addr())]);
     let before = now();
     up(&mut a, &mut b);
@@ -701,17 +714,20 @@ fn strangers_take_no_place_of_a_peer_and_do_not_stay() {
     // One that drips bytes of a handshake is not kept for longer than one that says nothing.
     let mut slow = stranger(a.addr());
     slow.set_nonblocking(true).expect("a socket");
-    let mut is_over = false;
+    let (mut is_over, mut at) = (false, 0);
     let begun = now();
     run(&mut [&mut a, &mut b], "the end of the slow one", |_| {
-        if slow.write_all(&[0x16]).is_err() || matches!(slow.read(&mut [0; 8]), Ok(0)) {
+        at += 1;
+        if slow.write_all(&hello[(at - 1) % hello.len()..][..1]).is_err()
+            || matches!(slow.read(&mut [0; 8]), Ok(0))
+        {
             is_over = true;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(300));
         is_over
     });
     assert!(now().ms_since(begun) < 10_000);
-    for stream in &mut crowd {
+    for (stream, _) in &mut crowd {
         stream.set_nonblocking(true).expect("a socket");
         run(&mut [&mut a, &mut b], "the end of the crowd", |_| match stream.read(&mut [0; 8]) {
             Ok(count) => count == 0,

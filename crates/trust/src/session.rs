@@ -1,7 +1,7 @@
 //! One end of a connection between engines: TLS 1.3 for a caller that owns sockets and buffers.
 //!
 //! A session takes the bytes that a socket delivers and gives the bytes that a socket is to send.
-//! It does no I/O and has no thread.
+//! There is no I/O and no thread in it.
 //!
 //! Guarantees
 //! - Nothing is delivered before the handshake has ended: both ends have proven their keys, and the

@@ -139,7 +139,7 @@ impl Agent {
     ) -> Result<HexBytes, Problem> {
         let member = self.member()?;
         let state = member.log.view().state;
-        // It may have been removed since its connection began.
+        // The asker may have been removed since its connection began.
         refuse_other_key(&state, subject, key)?;
         let authority = state.identities.authorities.get(&number);
         let authority = authority.ok_or_else(|| problem_of(&TrustError::NotSealedHere))?;

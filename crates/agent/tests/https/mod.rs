@@ -225,7 +225,7 @@ fn each_wrong_token_is_refused_with_words_and_many_of_them_are_not_judged() {
         .map(|_| status(&answer_from(own, &node, &request("GET", "/metrics", Some("x")))).to_owned())
         .collect();
     assert_eq!((seen[0].as_str(), seen[11].as_str()), ("401", "429"), "{seen:?}");
-    // Nobody learns from this whether a token is good.
+    // The answer tells nobody whether a token is good.
     let answer = answer_from(own, &node, &request("GET", "/metrics", Some(&good)));
     let lower = answer.to_lowercase();
     let wait = lower.split("retry-after: ").nth(1).and_then(|rest| rest.split("\r\n").next());

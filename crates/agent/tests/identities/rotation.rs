@@ -129,7 +129,7 @@ fn a_node_that_was_left_out_of_a_rotation_is_believed_no_more_and_joins_anew() {
     let told = advice(&nodes[0]);
     assert!(told.contains("was left out when the authority was replaced"), "{told}");
     assert!(!told.contains("rejoins by itself"), "{told}");
-    // It returns with all that it had.
+    // The node returns with all that it had.
     nodes[2].start();
     std::thread::sleep(Duration::from_secs(4));
     assert!(nodes[2].lease_left_ms() == 0 && is_dead(&nodes[0], "n3"));

@@ -19,6 +19,9 @@ fn words(status: &StatusView) -> String {
         Some(view) => lines.push(cluster::head(view)),
         None => lines.push("this node is not a member of a cluster".into()),
     }
+    if status.cluster.as_ref().is_some_and(|cluster| cluster.sends_clear) {
+        lines.push("data between nodes is not encrypted: data-encryption is off".into());
+    }
     let own = |view: &ClusterView| view.nodes.iter().any(|node| node.witness && node.name == view.this_node);
     if status.cluster.as_ref().is_some_and(own) {
         lines.push("this node is a witness: it votes, holds no data and needs no engine".into());
@@ -70,9 +73,8 @@ mod tests {
     use super::*;
     use mainstay_api::rest::{EngineView, NodeStatus, NodeView};
 
-    /// A witness has no engine, and the output must not make an operator look for one.
-    #[test]
-    fn a_witness_is_called_one_and_misses_no_engine() {
+    /// A node and a witness, as the witness sees them.
+    fn of_two() -> StatusView {
         let node = |name: &str, witness| NodeView {
             id: 1,
             name: name.into(),
@@ -92,7 +94,7 @@ mod tests {
             maintenance: None,
             cordon: None,
         };
-        let mut status = StatusView {
+        StatusView {
             cluster: Some(ClusterView {
                 id: 1,
                 name: "c".into(),
@@ -105,6 +107,7 @@ mod tests {
                 as_of_ms: Some(0),
                 joining_ms: None,
                 maintenance: None,
+                sends_clear: false,
                 nodes: vec![node("a", false), node("w", true)],
             }),
             engine: EngineView { connected: false, message: "gone".into(), frontend: None, watchdog: None },
@@ -112,7 +115,22 @@ mod tests {
             resources: vec![],
             services: vec![],
             advice: vec![],
-        };
+        }
+    }
+
+    #[test]
+    fn data_without_encryption_is_told() {
+        let mut status = of_two();
+        assert!(!words(&status).contains("encrypted"));
+        status.cluster.as_mut().unwrap().sends_clear = true;
+        let said = words(&status);
+        assert!(said.contains("data between nodes is not encrypted: data-encryption is off"), "{said}");
+    }
+
+    /// A witness has no engine, and the output must not make an operator look for one.
+    #[test]
+    fn a_witness_is_called_one_and_misses_no_engine() {
+        let mut status = of_two();
         let said = words(&status);
         assert!(said.contains("this node is a witness") && !said.contains("does not answer"), "{said}");
         status.cluster.as_mut().unwrap().this_node = "a".into();

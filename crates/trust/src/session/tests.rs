@@ -160,7 +160,7 @@ fn payloads_are_clear_only_if_both_ends_say_so() {
             let (mut client, mut server) = pair((ours, theirs), step);
             let agreed = if (ours, theirs) == (Clear, Clear) { Clear } else { Encrypted };
             assert_eq!((client.session.payloads(), server.session.payloads()), (Some(agreed), Some(agreed)));
-            // Of each direction, the first record is encrypted.
+            // The first record of each direction is encrypted.
             let mut wire = client.send(&secret);
             assert!(!has_it(&wire));
             wire.extend(client.send(&secret));
