@@ -51,7 +51,7 @@ pub const RETRY_MS_MAX: u64 = 1000;
 pub const CONNECT_MS: u64 = 1000;
 /// Most accepted connections from addresses of peers that have not said hello yet; more are
 /// refused. Connections from other addresses take none of these places.
-pub const GREETINGS_MAX: usize = 48;
+pub const GREETINGS_MAX: usize = 32;
 /// How many connections from addresses of no peer may begin a handshake, each second. The time for
 /// a greeting, [`GREETING_MS`], bounds how many there are.
 pub const HANDSHAKES_PER_S: u32 = 20;

@@ -706,11 +706,15 @@ fn strangers_take_no_place_of_a_peer_and_do_not_stay() {
         });
         for_ms(&mut [&mut a, &mut b], 200);
     }
-    assert!(crowd.len() > GREETINGS_MAX, "only {} strangers are there", crowd.len());
     b.know(&[(1, a.addr())]);
-    let before = now();
+    run(&mut [&mut a, &mut b], "the way from a peer", |nodes| nodes[1].transport.is_up(out(1)));
+    // Many more than there is room for peers were there at that moment.
+    crowd.retain_mut(|(stream, _)| {
+        stream.set_nonblocking(true).expect("a socket");
+        stream.read(&mut [0; 8]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    assert!(crowd.len() > GREETINGS_MAX, "only {} strangers are there", crowd.len());
     up(&mut a, &mut b);
-    assert!(now().ms_since(before) < 900, "{} ms", now().ms_since(before));
     // One that drips bytes of a handshake is not kept for longer than one that says nothing.
     let mut slow = stranger(a.addr());
     slow.set_nonblocking(true).expect("a socket");
@@ -728,7 +732,6 @@ fn strangers_take_no_place_of_a_peer_and_do_not_stay() {
     });
     assert!(now().ms_since(begun) < 10_000);
     for (stream, _) in &mut crowd {
-        stream.set_nonblocking(true).expect("a socket");
         run(&mut [&mut a, &mut b], "the end of the crowd", |_| match stream.read(&mut [0; 8]) {
             Ok(count) => count == 0,
             Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
