@@ -233,8 +233,8 @@ impl Transport {
     }
 
     /// States what this node shows and believes, for new connections. Open ones stay, except for
-    /// those with clear payloads if these are allowed no longer, and those of nodes that are members
-    /// no longer.
+    /// those with clear payloads if these are allowed no longer, and those of nodes that are
+    /// members no longer.
     pub fn set_identities(&mut self, identities: Identities) {
         let faults = self.connections.iter().map(|(id, known)| (*id, known.fault(&identities)));
         let ended: Vec<_> = faults.filter_map(|(id, fault)| Some((id, fault?))).collect();
