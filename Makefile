@@ -23,6 +23,7 @@ help:
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make tutorial-test  follow docs/tutorial.md on three machines of namespaces, upgrade them under load, purge (root)"
 	@echo "make lab-test   a lab of such machines, with the package in each (root)"
+	@echo "make tls-test   the ports of nodes under openssl, testssl and sslyze (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
@@ -207,7 +208,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test lab-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
+.PHONY: deb install package-test tutorial-test lab-test tls-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -229,6 +230,11 @@ package-test: deps
 book:
 	@command -v mdbook >/dev/null || { echo "make book needs mdBook: cargo install --locked mdbook" >&2; exit 1; }
 	mdbook build docs
+
+# The ports of nodes under openssl, testssl and sslyze, in a lab (root).
+tls-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/tls/run.sh $(DEV)/mainstay
 
 # Units as processes of services, in such a machine (root).
 units-test: deps
@@ -266,7 +272,7 @@ manual-test: deps
 	@tests/manual/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test lab-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
+test-long: package-test tutorial-test lab-test tls-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
