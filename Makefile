@@ -338,7 +338,7 @@ FORCE:
 # Coverage-guided fuzzing of one decoder after the other, SECONDS for each; what is found stays in fuzz/found. The stable
 # compiler can instrument; a target triple is given so that build scripts are not instrumented as well.
 SECONDS := 30
-FUZZ := frame batch superblock versions service nbd vhost_user
+FUZZ := frame batch superblock versions service nbd vhost_user session proofs
 SANCOV := --cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 -Cllvm-args=-sanitizer-coverage-level=4 \
 	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 	-Cllvm-args=-sanitizer-coverage-trace-compares

@@ -8,7 +8,7 @@ bytes() { # bytes FILE: the bytes that its hexadecimal digits stand for
     hex=$(tr -d ' \n\r\t' <"$1")
     printf '%b' "$(sed 's/../\\x&/g' <<<"$hex")"
 }
-mkdir -p corpus/{frame,batch,superblock,versions,service,nbd,vhost_user}
+mkdir -p corpus/{frame,batch,superblock,versions,service,nbd,vhost_user,session,proofs}
 for file in "$golden"/frame_*.hex; do
     bytes "$file" >"corpus/frame/$(basename "$file" .hex)"
 done
@@ -39,3 +39,11 @@ nbd_client() { # FIRST_BYTE STARTTLS
 }
 nbd_client '\0' '' >corpus/nbd/go
 nbd_client '\1' 'IHAVEOPT\0\0\0\5\0\0\0\0' >corpus/nbd/tls
+# The first byte of a session says who speaks and what is allowed, the second how bytes are cut; then come changes on the way.
+printf '\4\377' >corpus/session/members
+printf '\7\0' >corpus/session/clear
+printf '\4\7\2\0\20\1' >corpus/session/changed
+printf '\0\377\26\3\1\0\5\1\0\0\1\3' >corpus/session/stranger
+printf 'mainstay://0000000000c0ffee/node/3' >corpus/proofs/name
+printf 'mst_join_0123456789abcdef_' >corpus/proofs/token
+printf 'mst_api_0123456789abcdef_' >corpus/proofs/api
