@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Short, so that the measurement covers the failover and not the client's patience.
 const CONNECT_LIMIT: Duration = Duration::from_millis(200);
@@ -87,8 +87,9 @@ fn run(address: &str, notes: &Path, stop: &Path, connections: usize, pause_ms: u
         let (options, notes, next, pause) = (&options, &notes, &next, Duration::from_millis(pause_ms));
         let workers: Vec<_> = (0..connections)
             .map(|worker| {
-                // An address that is gone costs each attempt its whole limit. The attempts of all
-                // workers are spread over that time, so that one of them soon finds the server.
+                // An address that is gone costs each attempt its whole limit, and it goes for all
+                // workers at once. Their attempts are spread over that time, so that one of them
+                // soon finds the server.
                 let lag = CONNECT_LIMIT * worker as u32 / connections as u32;
                 scope.spawn(move || insert(options, notes, stop, next, pause, lag))
             })
@@ -97,8 +98,8 @@ fn run(address: &str, notes: &Path, stop: &Path, connections: usize, pause_ms: u
     })
 }
 
-/// One connection's work: insert, note, reconnect when anything fails. `lag`: time from a failure
-/// to the first attempt to connect again.
+/// One connection's work: insert, note, reconnect when anything fails. `lag`: pause after the first
+/// attempt to connect that got no answer.
 fn insert(
     options: &Opts,
     notes: &Notes,
@@ -108,12 +109,19 @@ fn insert(
     lag: Duration,
 ) -> Result<()> {
     let mut connection: Option<Conn> = None;
+    let mut lags = false;
     while !stop.exists() {
         let Some(open) = &mut connection else {
+            let asked = Instant::now();
             match Conn::new(options.clone()) {
                 Ok(made) => {
                     notes.add(&Note::Connected { at_us: now_us() })?;
                     connection = Some(made);
+                    lags = false;
+                }
+                Err(_) if !lags && asked.elapsed() >= CONNECT_LIMIT => {
+                    lags = true;
+                    std::thread::sleep(lag);
                 }
                 Err(_) => std::thread::sleep(RETRY_PAUSE),
             }
@@ -132,7 +140,6 @@ fn insert(
                 // ends with the connection's own time limit.
                 let broken = connection.take();
                 std::thread::spawn(move || drop(broken));
-                std::thread::sleep(lag);
             }
         }
         if !pause.is_zero() {
