@@ -13,7 +13,7 @@ mod processes;
 #[cfg(test)]
 mod tests;
 
-use self::address::Free;
+use self::address::{EarlyProbe, Free};
 pub(super) use self::address::NoAddress;
 pub(super) use self::processes::KILL_PATIENCE;
 
@@ -35,7 +35,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const POLL: Duration = Duration::from_millis(50);
 /// How often the mount of a service that runs is looked at.
 const WATCH: Duration = Duration::from_secs(1);
 
@@ -71,6 +70,8 @@ pub(super) struct Work {
     address: Arc<Lane>,
     /// The addresses that the last probe found free or here.
     free_addresses: Mutex<BTreeMap<IpAddr, Free>>,
+    /// The probe that was begun when the last process was started.
+    early_probe: Mutex<Option<EarlyProbe>>,
     /// The addresses that were taken last, in words.
     taken_addresses: Mutex<Vec<String>>,
     /// The addresses that hooks were told to be here, each with its interface.
@@ -109,6 +110,7 @@ impl Work {
             killed: AtomicBool::new(false),
             address: Arc::default(),
             free_addresses: Mutex::default(),
+            early_probe: Mutex::default(),
             taken_addresses: Mutex::default(),
             told_addresses: Mutex::default(),
             hook_said: Mutex::default(),

@@ -10,6 +10,7 @@ use mainstay_types::AddressHere;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Why not all addresses are taken.
@@ -25,6 +26,30 @@ pub(super) struct Free {
     interface: Interface,
     /// A node that has lost its right still answers for it.
     contested: bool,
+}
+
+/// How long it counts that a probe has found no other host with an address.
+const PROBE_COUNTS: Duration = Duration::from_secs(2);
+
+/// The addresses of a service, each with the interface that the operator has named.
+type Named = Vec<(Vip, Option<String>)>;
+
+/// A probe under way beside the start of a process: that usually takes longer than the probe, and
+/// the address is added after both.
+#[derive(Debug)]
+pub(super) struct EarlyProbe {
+    vips: Named,
+    /// Gives the time of the answer, and what is free: nothing unless all addresses are, and
+    /// nobody had to be overruled.
+    asked: JoinHandle<Option<(Instant, BTreeMap<IpAddr, Free>)>>,
+}
+
+impl EarlyProbe {
+    /// Waits for the answer. `None` if it says nothing about these addresses now.
+    fn free(self, vips: &Named) -> Option<BTreeMap<IpAddr, Free>> {
+        let (at, free) = self.asked.join().ok()??;
+        (self.vips == *vips && at.elapsed() <= PROBE_COUNTS).then_some(free)
+    }
 }
 
 /// Why one address is not taken.
@@ -72,14 +97,12 @@ impl Work {
     /// right to the address has ended, and the address may be taken.
     pub(in crate::service) fn probe(&self) -> Result<(), NoAddress> {
         let vips = self.vips().map_err(NoAddress::Failed)?;
-        let found: Vec<Result<Free, Not>> = std::thread::scope(|scope| {
-            let asked: Vec<_> = vips
-                .iter()
-                .map(|(vip, interface)| scope.spawn(|| self.probe_one(*vip, interface.as_deref())))
-                .collect();
-            let gone = || Err(Not::Failed("its probe has ended".into()));
-            asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| gone())).collect()
-        });
+        let early = lock(&self.early_probe).take();
+        if let Some(free) = early.and_then(|early| early.free(&vips)) {
+            *lock(&self.free_addresses) = free;
+            return Ok(());
+        }
+        let found = self.ask(&vips);
         let mut free = BTreeMap::new();
         let told = vips
             .iter()
@@ -88,6 +111,39 @@ impl Work {
         let told = told.collect();
         *lock(&self.free_addresses) = free;
         together(told)
+    }
+
+    /// Begins a probe of the addresses beside the start of a process. It only saves time: whatever
+    /// it does not find free is asked for again.
+    pub(super) fn probe_early(self: &Arc<Self>) {
+        let vips = self.vips().unwrap_or_default();
+        let is_here = |(vip, _): &(Vip, Option<String>)| !matches!(vip::whose(*vip), Ok(AddressHere::No));
+        // An address that is here is not asked for, and may be off this node in a moment.
+        if vips.is_empty() || vips.iter().any(is_here) {
+            return;
+        }
+        let (work, asked) = (Arc::clone(self), vips.clone());
+        let ask = move || {
+            let found = work.ask(&asked);
+            let at = Instant::now();
+            let free = asked.iter().zip(found).map(|((vip, _), found)| Some((vip.address, found.ok()?)));
+            let free: BTreeMap<_, _> = free.collect::<Option<_>>()?;
+            free.values().all(|free| !free.contested).then_some((at, free))
+        };
+        let asked = std::thread::Builder::new().name("agent-probe".into()).spawn(ask);
+        *lock(&self.early_probe) = asked.ok().map(|asked| EarlyProbe { vips, asked });
+    }
+
+    /// Asks for all addresses at the same time.
+    fn ask(&self, vips: &Named) -> Vec<Result<Free, Not>> {
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = vips
+                .iter()
+                .map(|(vip, interface)| scope.spawn(|| self.probe_one(*vip, interface.as_deref())))
+                .collect();
+            let gone = || Err(Not::Failed("its probe has ended".into()));
+            asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| gone())).collect()
+        })
     }
 
     fn probe_one(&self, vip: Vip, interface: Option<&str>) -> Result<Free, Not> {
@@ -178,6 +234,8 @@ impl Work {
     /// Takes the addresses away that Mainstay has added.
     pub(super) fn undo_addresses(&self, number: u64, patience: Duration) -> Result<(), String> {
         let vips = self.vips()?;
+        // What was found before the address went off this node says nothing any more (S86).
+        *lock(&self.early_probe) = None;
         self.address.undo(number, Haste::AtOnce, patience, || {
             // Each is removed before a hook is told of any.
             let removed: Vec<_> = vips.iter().map(|(vip, _)| vip::remove(*vip)).collect();
@@ -199,7 +257,7 @@ impl Work {
     }
 
     /// The addresses of the service, each with the interface that the operator has named.
-    fn vips(&self) -> Result<Vec<(Vip, Option<String>)>, String> {
+    fn vips(&self) -> Result<Named, String> {
         let spec = self.spec();
         let parsed = spec.vips.iter().map(|vip| {
             let address = vip.address.parse().map_err(words::<VipError>)?;
@@ -223,6 +281,24 @@ mod tests {
 
     fn vip() -> Vip {
         "10.0.0.7/24".parse().expect("an address")
+    }
+
+    /// An answer counts for the same addresses, and for a short time.
+    #[test]
+    fn an_early_probe_counts_while_it_is_fresh_and_of_the_same_addresses() {
+        let vips = vec![(vip(), None)];
+        let now = Instant::now();
+        let early = |answer: Option<Instant>| {
+            let asked = std::thread::spawn(move || Some((answer?, BTreeMap::new())));
+            EarlyProbe { vips: vips.clone(), asked }
+        };
+        assert!(early(Some(now)).free(&vips).is_some());
+        assert!(early(None).free(&vips).is_none(), "an address was not free");
+        assert!(early(now.checked_sub(PROBE_COUNTS)).free(&vips).is_none(), "it is too old");
+        let others = vec![(vip(), Some("eth1".to_owned()))];
+        assert!(early(Some(now)).free(&others).is_none(), "the operator has named another interface");
+        let broken = EarlyProbe { vips: vips.clone(), asked: std::thread::spawn(|| panic!("broken")) };
+        assert!(broken.free(&vips).is_none());
     }
 
     fn held() -> Result<(), Not> {

@@ -8,7 +8,7 @@
 //! - Nothing begins before its footing was found in place (see [`Work::stands`]), nor beside
 //!   another start or stop of the service (see `service::lane`).
 
-use super::{POLL, Work, tell_loss, words};
+use super::{Work, tell_loss, words};
 use crate::service::cgroup;
 use crate::service::command::{self, Identified, ProcessError, ProcessPlan, Role};
 use crate::service::instance::OnDone;
@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Longest run of one readiness test, after which it counts as failed and is repeated.
 const READY_TEST_MAX: Duration = Duration::from_secs(10);
-/// How long readiness is tested every [`POLL`], and the pause between two tests after that.
+/// How long readiness is tested often, the pause between two tests then, and later.
 const OFTEN: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_millis(20);
 const SELDOM: Duration = Duration::from_millis(100);
 /// How long a process may take to vanish once it is killed.
 pub(in crate::service) const KILL_PATIENCE: Duration = Duration::from_secs(8);
@@ -67,6 +68,7 @@ impl Work {
             // The state file has to name the process before this agent may end and forget it.
             self.save(None);
             self.watch_process(process, note, watch, on_done);
+            self.probe_early();
             Ok(())
         };
         let revoke = || {
@@ -188,7 +190,7 @@ impl Work {
             if is_ready {
                 return Ok(());
             }
-            std::thread::sleep(if start.elapsed() < OFTEN { POLL } else { SELDOM });
+            std::thread::sleep(if start.elapsed() < OFTEN { SOON } else { SELDOM });
         }
         Err(CALLED_OFF.into())
     }

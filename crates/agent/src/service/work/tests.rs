@@ -17,6 +17,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+const POLL: Duration = Duration::from_millis(50);
+
 struct NoVolumes;
 
 impl Volumes for NoVolumes {
