@@ -3,6 +3,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
+use mainstay_trust::session::RECORD_PAYLOAD_MAX;
 use mainstay_trust::{Authority, Credentials, Key, Payloads, Session, SessionError, Subject, Trust};
 use mainstay_types::NodeId;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +32,10 @@ fn world() -> &'static World {
         });
         let members = [0, 1].map(|at| (IDS[at], keys[at].public().fingerprint())).into();
         let authorities = vec![authority.certificate().clone()];
-        World { trust: Arc::new(Trust { cluster: Some(CLUSTER), authorities, members: Some(members) }), shown }
+        World {
+            trust: Arc::new(Trust { cluster: Some(CLUSTER), authorities, members: Some(members) }),
+            shown,
+        }
     })
 }
 
@@ -75,7 +79,10 @@ impl End {
             if self.session.sends_clear() {
                 out.extend_from_slice(payload);
             } else {
-                self.session.seal(payload, &mut out).expect("an open session seals");
+                for part in payload.chunks(RECORD_PAYLOAD_MAX) {
+                    let fill = |record: &mut BytesMut| record.extend_from_slice(part);
+                    self.session.seal(&mut out, fill).expect("an open session seals");
+                }
             }
         }
         out.to_vec()
@@ -99,7 +106,9 @@ fn members(changes: &[Change], step: usize, allowed: [Payloads; 2]) {
         let mut wire = from.says(payload);
         for [number, high, low, bits] in changes {
             let place = usize::from(u16::from_be_bytes([*high, *low]));
-            if *number == flight && let Some(byte) = wire.get_mut(place) {
+            if *number == flight
+                && let Some(byte) = wire.get_mut(place)
+            {
                 *byte ^= bits;
                 changed |= *bits != 0;
             }

@@ -414,7 +414,8 @@ impl Hand {
 
     fn say(&mut self, payload: &[u8]) {
         let mut wire = BytesMut::new();
-        self.session.seal(payload, &mut wire).expect("an open session");
+        let seal = |record: &mut BytesMut| record.extend_from_slice(payload);
+        self.session.seal(&mut wire, seal).expect("an open session");
         self.send(&wire);
     }
 

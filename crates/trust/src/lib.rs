@@ -21,6 +21,7 @@ pub mod https;
 pub mod key;
 pub mod peer;
 pub mod pem;
+mod records;
 pub mod seal;
 pub mod server_certificate;
 pub mod session;

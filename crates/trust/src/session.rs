@@ -1,7 +1,8 @@
 //! One end of a connection between engines: TLS 1.3 for a caller that owns sockets and buffers.
 //!
 //! A session takes the bytes that a socket delivers and gives the bytes that a socket is to send.
-//! There is no I/O and no thread in it.
+//! There is no I/O and no thread in it. Rustls makes the handshake and all keys; [`crate::records`]
+//! seals payload and opens it, in place.
 //!
 //! Guarantees
 //! - Nothing is delivered before the handshake has ended: both ends have proven their keys, and the
@@ -16,6 +17,7 @@
 
 use crate::TrustError;
 use crate::peer::{Peer, Refusal, Trust};
+use crate::records::{self, Records};
 use crate::tls::{
     ClientRule, Clients, Credentials, Outcome, ServerRule, Servers, client_config, no_name, provider,
     server_config,
@@ -27,7 +29,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::UnixTime;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::time_provider::TimeProvider;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{AlertDescription, CipherSuite, CommonState};
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +39,6 @@ use std::time::SystemTime;
 /// clear ones.
 pub const ENCRYPTED_PROTOCOL: &[u8] = b"mainstay-engine/1";
 pub const CLEAR_PROTOCOL: &[u8] = b"mainstay-engine-clear/1";
-/// Bytes of a record around its payload, at most.
-const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// Most payload of a record, in bytes (RFC 8446, 5.1).
 pub const RECORD_PAYLOAD_MAX: usize = 16 << 10;
 /// Bytes before the length of a record, and with it.
@@ -121,9 +121,13 @@ impl End for UnbufferedServerConnection {
     }
 }
 
+/// What has the connection: rustls during the handshake, and then its records.
 enum Side {
     Client(Box<UnbufferedClientConnection>),
     Server(Box<UnbufferedServerConnection>),
+    Open(Box<Records>),
+    /// The connection has failed on its way from the handshake to its records.
+    Lost,
 }
 
 /// Taker of payload.
@@ -137,7 +141,8 @@ pub struct Session {
     held: Vec<u8>,
     /// Bytes of the handshake that are to be sent.
     said: BytesMut,
-    is_open: bool,
+    /// Whether payloads are encrypted, once both ends have agreed.
+    agreed: Option<Payloads>,
     /// In each direction, a first record has gone.
     has_received: bool,
     has_sent: bool,
@@ -147,7 +152,7 @@ pub struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Session(open: {}, payloads: {:?})", self.is_open, self.payloads())
+        write!(f, "Session(open: {}, payloads: {:?})", self.is_open(), self.payloads())
     }
 }
 
@@ -180,8 +185,9 @@ impl Session {
     pub fn accept(trust: Arc<Trust>, own: &Credentials, allowed: Payloads) -> Result<Self, TrustError> {
         let outcome = Outcome::default();
         let verifier = Clients { trust, rule: ClientRule::Engine, outcome: outcome.clone() };
-        let config = server_config(ciphers(), verifier, own, Arc::new(WallClock), protocols(allowed))?;
-        let side = Side::Server(Box::new(UnbufferedServerConnection::new(config)?));
+        let mut config = server_config(ciphers(), verifier, own, Arc::new(WallClock), protocols(allowed))?;
+        config.enable_secret_extraction = true;
+        let side = Side::Server(Box::new(UnbufferedServerConnection::new(Arc::new(config))?));
         Ok(Self::new(side, outcome))
     }
 
@@ -194,8 +200,9 @@ impl Session {
     ) -> Result<Self, TrustError> {
         let outcome = Outcome::default();
         let verifier = Servers { trust, rule: ServerRule::Engine(node), outcome: outcome.clone() };
-        let config = client_config(ciphers, verifier, own, Arc::new(WallClock), protocols(allowed))?;
-        let side = Side::Client(Box::new(UnbufferedClientConnection::new(config, no_name()?)?));
+        let mut config = client_config(ciphers, verifier, own, Arc::new(WallClock), protocols(allowed))?;
+        config.enable_secret_extraction = true;
+        let side = Side::Client(Box::new(UnbufferedClientConnection::new(Arc::new(config), no_name()?)?));
         let mut session = Self::new(side, outcome);
         // The first words of the handshake; there is nothing yet that could be delivered.
         session
@@ -210,24 +217,17 @@ impl Session {
             outcome,
             held: Vec::new(),
             said: BytesMut::new(),
-            is_open: false,
+            agreed: None,
             has_received: false,
             has_sent: false,
             failed: None,
         }
     }
 
-    fn common(&self) -> &CommonState {
-        match &self.side {
-            Side::Client(end) => end.common(),
-            Side::Server(end) => end.common(),
-        }
-    }
-
     /// Whether the handshake has ended, so that payload can be sent.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.is_open
+        matches!(self.side, Side::Open(_))
     }
 
     /// The node at the other end. `None` before it has proven who it is.
@@ -246,7 +246,7 @@ impl Session {
 
     /// Node and key at the other end.
     fn proven(&self) -> Option<(NodeId, Fingerprint)> {
-        if self.common().is_handshaking() {
+        if !self.is_open() {
             return None;
         }
         match self.outcome.peer()? {
@@ -258,7 +258,7 @@ impl Session {
     /// Whether payloads are encrypted. `None` before the ends have agreed.
     #[must_use]
     pub fn payloads(&self) -> Option<Payloads> {
-        agreed(self.common())
+        self.agreed
     }
 
     /// Whether bytes of the socket are payload as they are, from now on.
@@ -317,34 +317,83 @@ impl Session {
 
     /// Processes whole records. Returns how many bytes of `wire` are done with.
     fn process<E: From<SessionError>>(&mut self, wire: &mut [u8], sink: Sink<'_, E>) -> Result<usize, E> {
-        let mut seen = Seen { said: &mut self.said, has_received: &mut self.has_received, is_open: false };
         let result = match &mut self.side {
-            Side::Client(end) => look(&mut **end, wire, &mut seen, sink),
-            Side::Server(end) => look(&mut **end, wire, &mut seen, sink),
+            Side::Client(end) => shake_hands(&mut **end, wire, &mut self.said),
+            Side::Server(end) => shake_hands(&mut **end, wire, &mut self.said),
+            Side::Open(_) | Side::Lost => Ok(Progress { used: 0, agreed: self.agreed }),
         };
-        self.is_open |= seen.is_open;
-        match result {
-            Ok(used) => Ok(used),
-            Err(Ended::Sink(error)) => {
-                self.failed = Some(SessionError::Closed);
-                Err(error)
-            }
-            Err(Ended::Tls(error)) => Err(self.fail(error).into()),
+        let Progress { used, agreed } = result.map_err(|error| self.fail(error))?;
+        self.agreed = agreed;
+        if agreed.is_none() {
+            return Ok(used);
         }
+        self.begin_records().map_err(|error| self.fail(error))?;
+        Ok(used + self.open_records(&mut wire[used..], sink)?)
     }
 
-    /// Turns payload into records at the end of `out`, after whatever the session itself has to
-    /// say. To be called only while it [is open](Self::is_open) and does not send clear.
+    /// Goes on from the handshake, which has ended, to payload.
+    fn begin_records(&mut self) -> Result<(), rustls::Error> {
+        let records = match std::mem::replace(&mut self.side, Side::Lost) {
+            Side::Client(end) => Box::new(Records::of_client(*end)?),
+            Side::Server(end) => Box::new(Records::of_server(*end)?),
+            Side::Open(records) => records,
+            Side::Lost => return Err(rustls::Error::HandshakeNotComplete),
+        };
+        self.side = Side::Open(records);
+        Ok(())
+    }
+
+    /// Hands the payload of the whole records in `wire` to `sink`. Stops behind the first payload
+    /// if those that follow are clear. Returns how many bytes are done with.
+    fn open_records<E: From<SessionError>>(
+        &mut self,
+        wire: &mut [u8],
+        sink: Sink<'_, E>,
+    ) -> Result<usize, E> {
+        let mut used = 0;
+        while !self.receives_clear() {
+            let Side::Open(records) = &mut self.side else { break };
+            let (length, payload) = match records.open(&mut wire[used..]) {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(records::Ended::Closed) => {
+                    self.failed = Some(SessionError::Closed);
+                    return Err(SessionError::Closed.into());
+                }
+                Err(records::Ended::Failed(error)) => {
+                    if !matches!(error, rustls::Error::AlertReceived(_)) {
+                        records.alert(alert_of(&error), &mut self.said);
+                    }
+                    return Err(self.fail(error).into());
+                }
+            };
+            used += length;
+            if let Some(payload) = payload {
+                self.has_received = true;
+                if let Err(error) = sink(payload) {
+                    self.failed = Some(SessionError::Closed);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// Puts a record at the end of `out`, after whatever the session itself has to say. `fill`
+    /// appends the payload, at most [`RECORD_PAYLOAD_MAX`] bytes. To be called only while the
+    /// session [is open](Self::is_open) and does not send clear.
     ///
     /// # Errors
-    /// When TLS has failed before.
-    pub fn seal(&mut self, payload: &[u8], out: &mut BytesMut) -> Result<(), SessionError> {
+    /// When TLS has failed before, or the payload is longer.
+    pub fn seal(&mut self, out: &mut BytesMut, fill: impl FnOnce(&mut BytesMut)) -> Result<(), SessionError> {
         if let Some(reason) = &self.failed {
             return Err(reason.clone());
         }
+        out.extend_from_slice(&self.said);
+        self.said.clear();
         let result = match &mut self.side {
-            Side::Client(end) => encrypt(&mut **end, &mut self.held, payload, &mut self.said, out),
-            Side::Server(end) => encrypt(&mut **end, &mut self.held, payload, &mut self.said, out),
+            Side::Open(records) => records.seal(out, fill),
+            _ => Err(rustls::Error::HandshakeNotComplete),
         };
         self.has_sent = true;
         result.map_err(|error| self.fail(error))
@@ -368,7 +417,7 @@ impl Session {
         }
         match error {
             rustls::Error::AlertReceived(alert) => SessionError::RefusedByPeer(words_of(alert)),
-            rustls::Error::InvalidMessage(_) if !self.is_open => SessionError::NoTls,
+            rustls::Error::InvalidMessage(_) if !self.is_open() => SessionError::NoTls,
             error => SessionError::Tls(error.to_string()),
         }
     }
@@ -412,78 +461,55 @@ fn missing_bytes(held: &[u8]) -> usize {
     }
 }
 
-/// Things that come to light while records are processed.
-struct Seen<'a> {
-    said: &'a mut BytesMut,
-    has_received: &'a mut bool,
-    is_open: bool,
+/// Bytes of the first record, as far as it is there.
+fn record_bytes(wire: &[u8]) -> usize {
+    let whole = wire
+        .get(3..HEADER_BYTES)
+        .map(|length| HEADER_BYTES + usize::from(u16::from_be_bytes([length[0], length[1]])));
+    whole.map_or(wire.len(), |whole| whole.min(wire.len()))
 }
 
-enum Ended<E> {
-    Tls(rustls::Error),
-    Sink(E),
+/// How far a handshake has come.
+struct Progress {
+    /// Bytes that are done with.
+    used: usize,
+    /// Whether payloads are encrypted: known once the handshake has ended.
+    agreed: Option<Payloads>,
 }
 
-impl<E> From<rustls::Error> for Ended<E> {
-    fn from(error: rustls::Error) -> Self {
-        Self::Tls(error)
-    }
-}
-
-/// Processes the whole records at the beginning of `wire`, and returns how many bytes they take.
-/// Stops behind the first payload if those that follow are clear.
-fn look<T: End, E: From<SessionError>>(
-    end: &mut T,
-    wire: &mut [u8],
-    seen: &mut Seen<'_>,
-    sink: Sink<'_, E>,
-) -> Result<usize, Ended<E>> {
-    let mut used = 0;
+/// Processes the parts of a handshake at the beginning of `wire`, and nothing behind its end.
+fn shake_hands<T: End>(end: &mut T, wire: &mut [u8], said: &mut BytesMut) -> Result<Progress, rustls::Error> {
+    // Rustls sees one record after the other, and so none behind the end of the handshake. It needs
+    // several at once only for a message that is longer than a record.
+    let (mut used, mut seen) = (0, record_bytes(wire));
     loop {
-        let UnbufferedStatus { mut discard, state, .. } = end.process(&mut wire[used..]);
+        let UnbufferedStatus { discard, state, .. } = end.process(&mut wire[used..seen]);
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                last_words(end, &mut wire[used + discard..], seen.said);
-                return Err(error.into());
+                last_words(end, &mut wire[used + discard..seen], said);
+                return Err(error);
             }
         };
+        used += discard;
         match state {
-            ConnectionState::ReadTraffic(mut traffic) => {
-                while let Some(record) = traffic.next_record() {
-                    let record = record?;
-                    discard += record.discard;
-                    // Payload comes after the handshake only.
-                    (*seen.has_received, seen.is_open) = (true, true);
-                    sink(record.payload).map_err(Ended::Sink)?;
-                }
-                used += discard;
-                match agreed(end.common()) {
-                    Some(Payloads::Encrypted) => {}
-                    Some(Payloads::Clear) => return Ok(used),
-                    None => return Err(no_protocol().into()),
-                }
-                continue;
-            }
-            ConnectionState::EncodeTlsData(mut data) => encode(&mut data, seen.said)?,
+            ConnectionState::EncodeTlsData(mut data) => encode(&mut data, said)?,
             ConnectionState::TransmitTlsData(data) => data.done(),
-            ConnectionState::BlockedHandshake => return Ok(used + discard),
+            ConnectionState::BlockedHandshake => match record_bytes(&wire[seen..]) {
+                0 => return Ok(Progress { used, agreed: None }),
+                more => seen += more,
+            },
             ConnectionState::WriteTraffic(_) => {
-                if agreed(end.common()).is_none() {
-                    return Err(no_protocol().into());
-                }
-                seen.is_open = true;
-                return Ok(used + discard);
+                let agreed = agreed(end.common()).ok_or(rustls::Error::NoApplicationProtocol)?;
+                return Ok(Progress { used, agreed: Some(agreed) });
             }
             ConnectionState::PeerClosed | ConnectionState::Closed => {
-                return Err(Ended::Sink(SessionError::Closed.into()));
+                return Err(rustls::Error::AlertReceived(AlertDescription::CloseNotify));
             }
-            _ => return Err(rustls::Error::General("early data, which is not allowed".into()).into()),
+            _ => return Err(rustls::Error::General("payload before the end of the handshake".into())),
         }
-        used += discard;
     }
 }
-
 /// Fetches what TLS tells the peer about an error. `rest`: the bytes behind those that are done
 /// with; TLS may still have places in them in mind.
 fn last_words<T: End>(end: &mut T, rest: &mut [u8], said: &mut BytesMut) {
@@ -496,8 +522,13 @@ fn last_words<T: End>(end: &mut T, rest: &mut [u8], said: &mut BytesMut) {
     }
 }
 
-fn no_protocol() -> rustls::Error {
-    rustls::Error::NoApplicationProtocol
+/// The alert that tells the peer about an error in its records (RFC 8446, 6.2).
+fn alert_of(error: &rustls::Error) -> AlertDescription {
+    match error {
+        rustls::Error::DecryptError => AlertDescription::BadRecordMac,
+        rustls::Error::PeerSentOversizedRecord => AlertDescription::RecordOverflow,
+        _ => AlertDescription::UnexpectedMessage,
+    }
 }
 
 /// Puts a record of TLS itself at the end of `said`.
@@ -513,42 +544,6 @@ fn encode<Data>(
     said.resize(at + needed, 0);
     let result = data.encode(&mut said[at..]);
     result.map(drop).map_err(|error| rustls::Error::General(error.to_string()))
-}
-
-/// Encrypts `payload`. `held`: all bytes that were received and not processed.
-fn encrypt<T: End>(
-    end: &mut T,
-    held: &mut [u8],
-    payload: &[u8],
-    said: &mut BytesMut,
-    out: &mut BytesMut,
-) -> Result<(), rustls::Error> {
-    let internal = |what: String| rustls::Error::General(what);
-    loop {
-        let UnbufferedStatus { state, .. } = end.process(held);
-        match state? {
-            ConnectionState::EncodeTlsData(mut data) => encode(&mut data, said)?,
-            ConnectionState::TransmitTlsData(data) => data.done(),
-            ConnectionState::WriteTraffic(mut traffic) => {
-                out.extend_from_slice(said);
-                said.clear();
-                let at = out.len();
-                let records = payload.len().div_ceil(RECORD_PAYLOAD_MAX);
-                out.resize(at + payload.len() + records * RECORD_OVERHEAD, 0);
-                let written = match traffic.encrypt(payload, &mut out[at..]) {
-                    // Words of TLS itself come before the records.
-                    Err(EncryptError::InsufficientSize(needed)) => {
-                        out.resize(at + needed.required_size, 0);
-                        traffic.encrypt(payload, &mut out[at..])
-                    }
-                    result => result,
-                };
-                out.truncate(at + written.map_err(|error| internal(error.to_string()))?);
-                return Ok(());
-            }
-            _ => return Err(internal("no payload can be sent now".into())),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ pub fn accept(
     let outcome = Outcome::default();
     let verifier = Clients { trust, rule: ClientRule::Agent, outcome: outcome.clone() };
     let config = server_config(provider(), verifier, own, clock, &[protocol])?;
-    Ok((ServerConnection::new(config)?, outcome))
+    Ok((ServerConnection::new(Arc::new(config))?, outcome))
 }
 
 /// Settings of the end of a connection that another node has opened. `protocols`: in the order in
@@ -154,7 +154,7 @@ pub(crate) fn server_config(
     own: &Credentials,
     clock: Arc<dyn TimeProvider>,
     protocols: &[&[u8]],
-) -> Result<Arc<ServerConfig>, TrustError> {
+) -> Result<ServerConfig, TrustError> {
     let mut config = ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
@@ -163,7 +163,7 @@ pub(crate) fn server_config(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Makes the end of a connection that this node opens.
@@ -180,7 +180,7 @@ pub fn connect(
     let outcome = Outcome::default();
     let verifier = Servers { trust, rule: ServerRule::Agent(expect), outcome: outcome.clone() };
     let config = client_config(provider(), verifier, own, clock, &[protocol])?;
-    Ok((ClientConnection::new(config, no_name()?)?, outcome))
+    Ok((ClientConnection::new(Arc::new(config), no_name()?)?, outcome))
 }
 
 /// TLS wants a name of the peer. It is neither sent nor looked at.
@@ -195,7 +195,7 @@ pub(crate) fn client_config(
     own: &Credentials,
     clock: Arc<dyn TimeProvider>,
     protocols: &[&[u8]],
-) -> Result<Arc<ClientConfig>, TrustError> {
+) -> Result<ClientConfig, TrustError> {
     let mut config = ClientConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
@@ -204,7 +204,7 @@ pub(crate) fn client_config(
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {

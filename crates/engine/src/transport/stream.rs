@@ -29,8 +29,6 @@ pub(super) struct Stream {
     session: Session,
     /// Records that are not sent yet. Its memory is used again when they have left.
     sealed: BytesMut,
-    /// Payload of one record, out of several pieces.
-    gathered: Vec<u8>,
 }
 
 impl Stream {
@@ -43,7 +41,7 @@ impl Stream {
             None => Session::accept(trust.clone(), own, *allowed),
         };
         let session = session.map_err(|error| DownReason::NoSession { error: error.to_string() })?;
-        Ok(Self { session, sealed: BytesMut::new(), gathered: Vec::new() })
+        Ok(Self { session, sealed: BytesMut::new() })
     }
 
     /// Whether the socket carries the bytes of frames as they are, so that payload may be received
@@ -101,30 +99,22 @@ impl Stream {
         Ok(taken)
     }
 
-    /// Seals the payload of one record.
+    /// Seals the payload of one record, from as many pieces as it has room for.
     fn seal_record(&mut self, frames: &mut VecDeque<Bytes>) -> Result<usize, DownReason> {
-        if let Some(first) = frames.front_mut()
-            && first.len() >= RECORD_PAYLOAD_MAX
-        {
-            self.session.seal(&first[..RECORD_PAYLOAD_MAX], &mut self.sealed)?;
-            first.advance(RECORD_PAYLOAD_MAX);
-            if first.is_empty() {
+        let mut taken = 0;
+        self.session.seal(&mut self.sealed, |record| {
+            while let Some(piece) = frames.front_mut() {
+                let part = piece.len().min(RECORD_PAYLOAD_MAX - taken);
+                record.extend_from_slice(&piece[..part]);
+                taken += part;
+                if part < piece.len() {
+                    piece.advance(part);
+                    break;
+                }
                 frames.pop_front();
             }
-            return Ok(RECORD_PAYLOAD_MAX);
-        }
-        self.gathered.clear();
-        while let Some(mut piece) = frames.pop_front() {
-            let part = piece.len().min(RECORD_PAYLOAD_MAX - self.gathered.len());
-            self.gathered.extend_from_slice(&piece[..part]);
-            piece.advance(part);
-            if !piece.is_empty() {
-                frames.push_front(piece);
-                break;
-            }
-        }
-        self.session.seal(&self.gathered, &mut self.sealed)?;
-        Ok(self.gathered.len())
+        })?;
+        Ok(taken)
     }
 
     /// Words by which the session tells the peer why it ends.

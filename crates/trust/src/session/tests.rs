@@ -1,6 +1,7 @@
 use super::*;
 use crate::authority::Authority;
 use crate::key::Key;
+use crate::records::RECORD_OVERHEAD;
 use crate::subject::Subject;
 use rustls::crypto::CipherSuiteCommon;
 use rustls::{SupportedCipherSuite, Tls13CipherSuite};
@@ -77,7 +78,9 @@ impl Open {
             return payload.to_vec();
         }
         let mut out = BytesMut::new();
-        self.session.seal(payload, &mut out).unwrap();
+        for part in payload.chunks(RECORD_PAYLOAD_MAX) {
+            self.session.seal(&mut out, |record| record.extend_from_slice(part)).unwrap();
+        }
         out.to_vec()
     }
 }
@@ -374,5 +377,136 @@ fn a_damaged_handshake_opens_nothing() {
         carry(&mut client, &mut server, 50);
         assert!(!(client.session.is_open() && server.session.is_open()), "seed {seed}");
         assert!(client.received.is_empty() && server.received.is_empty());
+    }
+}
+
+/// An end that rustls has as a whole.
+fn whole(authority: &Authority, a: &Node, trust: &Arc<Trust>) -> rustls::ClientConnection {
+    let verifier = Servers { trust: trust.clone(), rule: ServerRule::Engine(B), outcome: Outcome::default() };
+    let clock = Arc::new(WallClock);
+    let config = client_config(ciphers(), verifier, &a.shows, clock, &[ENCRYPTED_PROTOCOL]).unwrap();
+    assert_eq!(trust.authorities, [authority.certificate().clone()]);
+    rustls::ClientConnection::new(Arc::new(config), no_name().unwrap()).unwrap()
+}
+
+/// Carries bytes between an end of rustls and a session, until neither has more to say. Returns
+/// what that end of rustls has received.
+fn pump(
+    client: &mut rustls::ClientConnection,
+    server: &mut Open,
+    wire: &[u8],
+) -> Result<Vec<u8>, rustls::Error> {
+    let (mut back, mut read) = (wire.to_vec(), Vec::new());
+    loop {
+        let mut rest = &back[..];
+        while !rest.is_empty() {
+            client.read_tls(&mut rest).unwrap();
+            client.process_new_packets()?;
+            // There is no end of the connection yet, which reads as `WouldBlock`.
+            let _ = std::io::Read::read_to_end(&mut client.reader(), &mut read);
+        }
+        let mut there = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut there).unwrap();
+        }
+        server.take(&there, 1000);
+        back = server.said();
+        if there.is_empty() && back.is_empty() {
+            return Ok(read);
+        }
+    }
+}
+
+/// The records of this crate are those of rustls: payload, new keys that either end asks for, an
+/// end, and a reason.
+#[test]
+fn rustls_understands_the_records_and_is_understood() {
+    let authority = authority();
+    let (a, b) = (Node::of(&authority, CLUSTER, A, NOW_MS), Node::of(&authority, CLUSTER, B, NOW_MS));
+    let both = trust(&authority, &[&a, &b]);
+    let open = || {
+        let mut client = whole(&authority, &a, &both);
+        let server = Session::accept(both.clone(), &b.shows, Payloads::Encrypted).unwrap();
+        let mut server = Open::new(server);
+        pump(&mut client, &mut server, &[]).unwrap();
+        assert!(!client.is_handshaking() && server.session.is_open());
+        (client, server)
+    };
+    let (mut client, mut server) = open();
+    for round in 0..5_u8 {
+        let payload = vec![round; 40_000];
+        std::io::Write::write_all(&mut client.writer(), &payload).unwrap();
+        pump(&mut client, &mut server, &[]).unwrap();
+        assert_eq!(std::mem::take(&mut server.received), payload);
+        // Rustls asks for new keys of both ends.
+        client.refresh_traffic_keys().unwrap();
+        pump(&mut client, &mut server, &[]).unwrap();
+        let wire = server.send(&payload);
+        assert_eq!(wire.len(), 40_000 + 3 * RECORD_OVERHEAD + RECORD_OVERHEAD + 5);
+        assert_eq!(pump(&mut client, &mut server, &wire).unwrap(), payload);
+        let wire = server.send(&payload);
+        assert_eq!(wire.len(), 40_000 + 3 * RECORD_OVERHEAD, "no key was asked for again");
+        assert_eq!(pump(&mut client, &mut server, &wire).unwrap(), payload);
+    }
+    client.send_close_notify();
+    pump(&mut client, &mut server, &[]).unwrap();
+    assert_eq!(server.error, Some(SessionError::Closed));
+    // A damaged record.
+    let (mut client, mut server) = open();
+    std::io::Write::write_all(&mut client.writer(), b"payload").unwrap();
+    let mut wire = Vec::new();
+    client.write_tls(&mut wire).unwrap();
+    wire[9] ^= 1;
+    server.take(&wire, usize::MAX);
+    let said = server.said();
+    let told = pump(&mut client, &mut server, &said);
+    assert_eq!(told, Err(rustls::Error::AlertReceived(AlertDescription::BadRecordMac)));
+    assert!(server.received.is_empty());
+}
+
+/// Records that a member seals although the RFC does not allow them.
+#[test]
+fn records_that_say_something_else_end_the_session() {
+    let from = |kind: u8, content: &[u8]| {
+        let (mut client, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
+        let Side::Open(records) = &mut client.session.side else { panic!("it is open") };
+        let mut wire = BytesMut::new();
+        records.put(kind.into(), &mut wire, |out| out.extend_from_slice(content)).unwrap();
+        server.take(&wire, usize::MAX);
+        // What came before the fault may be delivered, and nothing comes after it.
+        let said = server.said();
+        assert_eq!(server.error.is_some(), server.session.failed.is_some());
+        (server.received, server.error, !said.is_empty())
+    };
+    let fine = |payload: &[u8]| (payload.to_vec(), None, false);
+    assert_eq!(from(23, b"payload"), fine(b"payload"));
+    assert_eq!(from(23, b""), fine(b""));
+    assert_eq!(from(0, b"padded\x17\0\0\0"), fine(b"padded"));
+    let closed = (Vec::new(), Some(SessionError::Closed), false);
+    assert_eq!(from(21, &[1, 0]), closed);
+    let (received, error, says) = from(21, &[2, 48]);
+    assert!(received.is_empty() && !says, "an alert is not answered");
+    assert!(matches!(error, Some(SessionError::RefusedByPeer(_))), "{error:?}");
+    for (kind, content) in [
+        (0, &[0; 9][..]),        // nothing but padding
+        (21, &[2]),              // half an alert
+        (20, &[1]),              // a change of ciphers, after the handshake
+        (22, &[24, 0, 0, 1, 2]), // a new key with an unknown wish
+        (22, &[24, 0, 0, 1]),    // a part of it
+        (22, &[4, 0, 0, 0]),     // a ticket
+        (22, &[24, 0, 0, 1, 0, 24, 0, 0, 1, 0]),
+        (24, b"heartbeat"),
+        (99, b"unknown"),
+    ] {
+        let (received, error, says) = from(kind, content);
+        assert!(received.is_empty() && says, "{kind} {content:?}");
+        assert!(matches!(error, Some(SessionError::Tls(_))), "{kind} {content:?}: {error:?}");
+    }
+    // Longer than a record may be, and another type outside.
+    for header in [[23, 3, 3, 0x41, 1], [22, 3, 3, 0, 40], [20, 3, 3, 0, 1]] {
+        let (_, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
+        server.take(&header, usize::MAX);
+        server.take(&[0; 40], usize::MAX);
+        assert!(server.error.is_some() && server.received.is_empty(), "{header:?}");
     }
 }
