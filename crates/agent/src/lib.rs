@@ -26,6 +26,7 @@ pub mod member;
 pub mod messages;
 pub mod metrics;
 pub mod own_state;
+pub mod picture;
 mod placed;
 pub mod ports;
 mod private;

@@ -6,6 +6,7 @@ mod https;
 mod identities;
 mod levels;
 mod nodes;
+mod stream;
 mod support;
 
 use mainstay_agent::error::AgentError;
