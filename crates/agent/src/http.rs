@@ -31,6 +31,7 @@ mod users;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::{boot_now, wall_ms};
 use crate::error::settle;
+use crate::health;
 use crate::identity::Identity;
 use crate::member::Member;
 use crate::metrics::listener;
@@ -210,6 +211,11 @@ pub fn routes() -> Routes {
         .change(Admin, Method::POST, "/v1/engine/successor", post(nodes::successor))
         .ask(Read, destinations::PATH, get(destinations::answer))
         .ask(Metrics, "/metrics", get(listener::answer))
+        .ask(Metrics, "/livez", get(health::live))
+        .ask(Metrics, "/readyz", get(health::ready))
+        .ask(Metrics, "/primary/{name}", get(health::primary))
+        .ask(Metrics, "/replica/{name}", get(health::replica))
+        .ask(Metrics, "/health/{name}", get(health::health))
 }
 
 /// Logs each request at the level `debug`, with its status and how long its answer took.

@@ -77,6 +77,11 @@
 //! | `POST /v1/engine/successor` | [`EngineSuccessor`] | [`Accepted`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
+//! | `GET /livez` | | not JSON: a sentence |
+//! | `GET /readyz` | | not JSON: a sentence |
+//! | `GET /primary/{name}` | | not JSON: a sentence |
+//! | `GET /replica/{name}` | | not JSON: a sentence |
+//! | `GET /health/{name}` | | not JSON: a sentence |
 
 mod api_tokens;
 mod audit;
