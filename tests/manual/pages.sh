@@ -117,6 +117,9 @@ page_status() {
     play docs/metrics 1 "2~an option of the agent: agent metrics_are_served_and_say_when_the_engine_does_not_answer"
     elsewhere docs/metrics 2 "an expression of Prometheus"
     play docs/http-api 1
+    play docs/http-api 2 "1=timeout 3 curl -N --unix-socket /run/mainstay/agent.sock 'http://mainstay/v1/stream?after=0'" "1!124"
+    elsewhere docs/health 1 "agent load_balancers_find_the_primary_and_the_replicas_by_the_status_alone"
+    elsewhere docs/health 2 "a part of a configuration file"
     on n1 "cp -a --sparse=always /var/lib/mainstay/pools/default/db-* /run/manual/copy"
     play docs/replica-directories 1 "s|DIRECTORY|/run/manual/copy|" "s|FILE|/run/manual/copy/journal|"
     gone db

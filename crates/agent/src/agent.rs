@@ -13,12 +13,14 @@ use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
+use crate::http::stream::Streams;
 use crate::https::bearer::Uses;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, Ways, fatal_channel, log_path};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal, Waits};
 use crate::metrics::Metrics;
 use crate::own_state;
+use crate::picture::Pictures;
 use crate::programs;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, View};
@@ -81,6 +83,10 @@ pub struct Agent {
     pub callers: Callers,
     /// Uses of tokens of the API that were told of.
     pub uses: Uses,
+    /// Readers of the stream of events.
+    pub streams: Streams,
+    /// Tells them of changes of the status.
+    pub pictures: Pictures,
     engine_inputs: EngineInputs,
     transport: Transport,
     /// Keys and certificates of this node.
@@ -189,6 +195,8 @@ impl Agent {
             metrics: Arc::default(),
             callers,
             uses: Uses::default(),
+            streams: Streams::default(),
+            pictures: Pictures::default(),
             engine_inputs,
             transport,
             trust: Arc::new(Mutex::new(trust)),

@@ -9,6 +9,7 @@ mod audit;
 mod clients;
 pub mod destinations;
 mod existing;
+pub(crate) mod extract;
 mod fencing;
 mod force;
 mod history;
@@ -24,23 +25,25 @@ mod service_orders;
 mod services;
 mod settings;
 mod snapshots;
+pub mod stream;
 mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::{boot_now, wall_ms};
 use crate::error::settle;
+use crate::health;
 use crate::identity::Identity;
 use crate::member::Member;
 use crate::metrics::listener;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::body::Bytes;
-use axum::extract::{FromRequest, Path, Query, Request, State as AppState};
+use axum::extract::{Request, State as AppState};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
+use extract::{JsonRequest, Path, Query};
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
     NODE_HEADER, NodeView, ServiceMove, ServiceView, StatusView,
@@ -54,7 +57,6 @@ use mainstay_types::{Access, Code, NodeId, Problem, ServicePhase};
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
 use routes::Routes;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +102,14 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .into_router()
         .fallback(async || {
             Refused(Problem::new(Code::NotFound, "there is no such route", "See the API's description."))
+        })
+        .method_not_allowed_fallback(async |method: Method| {
+            let message = format!("{method} is no method of this path");
+            Refused(Problem::new(
+                Code::MethodNotAllowed,
+                message,
+                "Use one of the methods in the header `Allow`.",
+            ))
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .layer(middleware::from_fn_with_state(agent.clone(), routes::identify))
@@ -193,6 +203,7 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/services/{name}/history", get(service_looks::history))
         .ask_with(Operate, "/v1/service-check", post(service_check::check))
         .ask(Read, "/v1/events", get(events))
+        .ask(Read, stream::PATH, get(stream::answer))
         .ask(Read, "/v1/history", get(history::history))
         .ask(Operate, "/v1/audit", get(audit::page))
         .ask(Read, "/v1/programs", get(nodes::programs))
@@ -200,6 +211,11 @@ pub fn routes() -> Routes {
         .change(Admin, Method::POST, "/v1/engine/successor", post(nodes::successor))
         .ask(Read, destinations::PATH, get(destinations::answer))
         .ask(Metrics, "/metrics", get(listener::answer))
+        .ask(Metrics, "/livez", get(health::live))
+        .ask(Metrics, "/readyz", get(health::ready))
+        .ask(Metrics, "/primary/{name}", get(health::primary))
+        .ask(Metrics, "/replica/{name}", get(health::replica))
+        .ask(Metrics, "/health/{name}", get(health::health))
 }
 
 /// Logs each request at the level `debug`, with its status and how long its answer took.
@@ -217,12 +233,13 @@ async fn log_request(request: Request, next: middleware::Next) -> Response {
 
 /// Questions whose answers carry their age themselves, or have none.
 const OWN_AGE: [&str; 7] =
-    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/v1/programs", destinations::PATH, "/metrics"];
+    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/v1/programs", destinations::PATH, stream::PATH];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.
 async fn tell_age(AppState(agent): App, request: Request, next: middleware::Next) -> Response {
-    let is_question = request.method() == Method::GET && !OWN_AGE.contains(&request.uri().path());
+    let path = request.uri().path();
+    let is_question = request.method() == Method::GET && path.starts_with("/v1/") && !OWN_AGE.contains(&path);
     let asked = if is_question {
         let age = move || {
             let member = agent.member().ok()?;
@@ -243,51 +260,6 @@ async fn tell_age(AppState(agent): App, request: Request, next: middleware::Next
         }
     }
     response
-}
-
-/// The JSON of a request. Refused by field: what is no JSON, what has the wrong type, what is
-/// missing, and what the request does not have, because a misspelt field would be left out in
-/// silence.
-struct JsonRequest<T>(T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonRequest<T> {
-    type Rejection = Refused;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let refuse = |why: String| {
-            let remedy =
-                "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
-            Refused(Problem::new(Code::BadRequest, why, remedy))
-        };
-        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-        if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(refuse(format!("the content type is `{kind}`, and not `application/json`")));
-        }
-        let text = Bytes::from_request(request, state).await;
-        let text = text.map_err(|rejection| refuse(rejection.body_text()))?;
-        asked(&text).map(Self).map_err(refuse)
-    }
-}
-
-/// A request from its JSON.
-///
-/// # Errors
-/// The fault in words, with the path of the field.
-fn asked<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    let mut unknown = Vec::new();
-    let mut note = |path: serde_ignored::Path<'_>| unknown.push(path.to_string().replace(".?", ""));
-    let mut json = serde_json::Deserializer::from_slice(text);
-    let asked = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(&mut json, &mut note));
-    let asked = asked.map_err(|error| match error.path().to_string() {
-        path if path == "." => error.inner().to_string(),
-        path => format!("{path}: {}", error.inner()),
-    })?;
-    json.end().map_err(|error| error.to_string())?;
-    match unknown.first() {
-        None => Ok(asked),
-        Some(field) => Err(format!("{field}: the request has no such field")),
-    }
 }
 
 /// Runs what waits, off the threads that serve connections.
@@ -325,62 +297,64 @@ async fn all_nodes(AppState(agent): App) -> ApiResult<Vec<NodeView>> {
 }
 
 async fn status(AppState(agent): App) -> ApiResult<StatusView> {
-    blocking(move || {
-        let silent_ms = agent.engine.silent_ms(boot_now());
-        let answers = silent_ms < STALL_MS;
-        let engine = EngineView {
-            connected: agent.engine.is_connected() && answers,
-            message: match (agent.engine.is_connected(), answers) {
-                (true, true) => "connected".to_owned(),
-                (_, false) => format!("it has not answered for {} s", silent_ms / 1000),
-                (false, true) => "the engine of this node does not answer".to_owned(),
-            },
-            frontend: agent.engine.frontend(),
-            watchdog: agent.engine.watchdog(),
-        };
-        let Ok(member) = agent.member() else {
-            return Ok(StatusView {
-                cluster: None,
-                engine,
-                lease_left_ms: 0,
-                resources: Vec::new(),
-                services: Vec::new(),
-                advice: vec![match agent.joins_by() {
-                    Some(peer) => format!("This node is asking {peer} to join its cluster: wait for the end of that."),
-                    None => "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on this node.".to_owned(),
-                }],
-            });
-        };
-        let view = member.log.confirmed_view(READ_PATIENCE);
-        let live = agent.ask_all(&member, &view);
-        let advice = advise(&agent, &member, &view, &live);
-        let mut lines: Vec<String> = advice.iter().map(words).collect();
-        if let Some(time) = member.waits_for_state() {
-            lines = vec![waits_for_state(&member.identity, time)];
-        }
-        let witness = view.state.nodes.get(&member.identity.node).is_some_and(|node| node.witness);
-        if !engine.connected && !witness {
-            let what =
-                if answers { "start it" } else { "it hangs; look at its process and its log, or restart it" };
-            lines.insert(0, format!("the engine of this node does not answer: {what}"));
-        }
-        Ok(StatusView {
-            cluster: Some(agent.cluster_view_of(&member, &view, &live)),
+    blocking(move || Ok(status_view(&agent))).await
+}
+
+/// The answer to `GET /v1/status`. Waits for other nodes.
+pub(crate) fn status_view(agent: &Arc<Agent>) -> StatusView {
+    let silent_ms = agent.engine.silent_ms(boot_now());
+    let answers = silent_ms < STALL_MS;
+    let engine = EngineView {
+        connected: agent.engine.is_connected() && answers,
+        message: match (agent.engine.is_connected(), answers) {
+            (true, true) => "connected".to_owned(),
+            (_, false) => format!("it has not answered for {} s", silent_ms / 1000),
+            (false, true) => "the engine of this node does not answer".to_owned(),
+        },
+        frontend: agent.engine.frontend(),
+        watchdog: agent.engine.watchdog(),
+    };
+    let Ok(member) = agent.member() else {
+        return StatusView {
+            cluster: None,
             engine,
-            lease_left_ms: agent.lease_left_ms(),
-            resources: with_advice(views::resources(&view.state, &live), &advice),
-            services: {
-                let mut services = views::services(&view.state);
-                let stalls = live.stalls();
-                for service in &mut services {
-                    service.hindrances = hindrances(&agent, &member, &view, &service.name, &stalls);
-                }
-                services
-            },
-            advice: lines,
-        })
-    })
-    .await
+            lease_left_ms: 0,
+            resources: Vec::new(),
+            services: Vec::new(),
+            advice: vec![match agent.joins_by() {
+                Some(peer) => format!("This node is asking {peer} to join its cluster: wait for the end of that."),
+                None => "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE --token TOKEN` on this node.".to_owned(),
+            }],
+        };
+    };
+    let view = member.log.confirmed_view(READ_PATIENCE);
+    let live = agent.ask_all(&member, &view);
+    let advice = advise(agent, &member, &view, &live);
+    let mut lines: Vec<String> = advice.iter().map(words).collect();
+    if let Some(time) = member.waits_for_state() {
+        lines = vec![waits_for_state(&member.identity, time)];
+    }
+    let witness = view.state.nodes.get(&member.identity.node).is_some_and(|node| node.witness);
+    if !engine.connected && !witness {
+        let what =
+            if answers { "start it" } else { "it hangs; look at its process and its log, or restart it" };
+        lines.insert(0, format!("the engine of this node does not answer: {what}"));
+    }
+    StatusView {
+        cluster: Some(agent.cluster_view_of(&member, &view, &live)),
+        engine,
+        lease_left_ms: agent.lease_left_ms(),
+        resources: with_advice(views::resources(&view.state, &live), &advice),
+        services: {
+            let mut services = views::services(&view.state);
+            let stalls = live.stalls();
+            for service in &mut services {
+                service.hindrances = hindrances(agent, &member, &view, &service.name, &stalls);
+            }
+            services
+        },
+        advice: lines,
+    }
 }
 
 /// Returns the only advice about a cluster whose state has not been received.
@@ -730,31 +704,4 @@ async fn events(AppState(agent): App, Query(query): Query<EventsQuery>) -> ApiRe
     // Without newer events in time the answer is an empty page.
     drop(tokio::time::timeout(wait, newer).await);
     Ok(Json(views::events(&member.log.view().state, query.after)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mainstay_api::rest::{ReplicaAdd, ResourceCreate};
-
-    #[test]
-    fn a_request_names_its_fields_or_is_refused_by_the_one_that_is_wrong() {
-        let create = |more: &str| asked::<ResourceCreate>(format!("{{\"name\": \"db\"{more}}}").as_bytes());
-        assert_eq!(create(", \"volumes\": [4096]").unwrap().volumes, [4096]);
-        let refused = |more| create(more).unwrap_err();
-        let why = refused(", \"volumes\": [4096], \"replcas\": [\"a\"]");
-        assert_eq!(why, "replcas: the request has no such field");
-        let why = refused(
-            ", \"volumes\": [4096], \"from\": {\"resource\": \"a\", \"snapshot\": \"b\", \"node\": \"c\"}",
-        );
-        assert_eq!(why, "from.node: the request has no such field");
-        let why = refused(", \"volumes\": [\"1GiB\"]");
-        assert!(why.starts_with("volumes[0]: invalid type: string"), "{why}");
-        let why = refused(", \"volumes\": [], \"volumes\": []");
-        assert!(why.contains("duplicate field `volumes`"), "{why}");
-        let why = asked::<ResourceCreate>(b"{}").err().unwrap();
-        assert!(why.starts_with("missing field"), "{why}");
-        let why = asked::<ReplicaAdd>(b"{\"node\": \"a\"} {}").err().unwrap();
-        assert!(why.contains("trailing characters"), "{why}");
-    }
 }

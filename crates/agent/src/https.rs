@@ -89,6 +89,13 @@ pub(crate) struct Remote {
     place: Arc<Place>,
 }
 
+impl Remote {
+    /// Data of a long answer was taken, so the connection is in use.
+    pub fn is_used(&self) {
+        drop(self.place.proven());
+    }
+}
+
 /// Serves the API at this address, in the background, for as long as the process lives.
 ///
 /// # Errors

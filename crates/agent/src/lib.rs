@@ -15,6 +15,7 @@ mod engine_proofs;
 pub mod error;
 mod extents;
 pub mod fence;
+pub mod health;
 pub mod held;
 pub mod hooks;
 pub mod http;
@@ -26,6 +27,7 @@ pub mod member;
 pub mod messages;
 pub mod metrics;
 pub mod own_state;
+pub mod picture;
 mod placed;
 pub mod ports;
 mod private;
@@ -65,7 +67,7 @@ pub struct AgentOptions {
     pub run_dir: PathBuf,
     /// Address on which other agents are served; `0.0.0.0:7400` if none.
     pub listen: Option<String>,
-    /// Address on which `/metrics` is served, and nothing else; on the API's socket alone if none.
+    /// Address on which `/metrics` and the answers for load balancers are served, and nothing else; on the API's socket alone if none.
     pub metrics_listen: Option<SocketAddr>,
     /// Address on which routers are told where services run, and nothing else; on the API's socket
     /// alone if none.

@@ -74,6 +74,8 @@ pub struct Member {
     pub places: Places,
     /// Number of the newest event.
     pub last_event: watch::Receiver<u64>,
+    /// Revision of the newest state.
+    pub revision: watch::Receiver<u64>,
     /// Revision at which this agent saw the destinations of clients change last.
     pub destinations_changed: watch::Receiver<u64>,
     /// Other nodes as this one reaches them.
@@ -168,6 +170,7 @@ impl Member {
         let own = identity.node;
         let first_members = identity.first_members.clone();
         let (event_sender, last_event) = watch::channel(0);
+        let (revision_sender, revision) = watch::channel(0);
         let (destination_sender, destinations_changed) = watch::channel(0);
         let destinations = Mutex::new(None);
         let (cluster, believed) = (identity.cluster, AtomicU64::new(0));
@@ -181,6 +184,9 @@ impl Member {
             peers.set_peers(if view.state.cluster.is_none() { &first_members } else { &addresses });
             event_sender.send_if_modified(|last| {
                 std::mem::replace(last, view.state.last_event) != view.state.last_event
+            });
+            revision_sender.send_if_modified(|revision| {
+                std::mem::replace(revision, view.state.revision) != view.state.revision
             });
             let now = Some(views::destinations(&view.state));
             if *lock(&destinations) != now {
@@ -236,6 +242,7 @@ impl Member {
             transport,
             places,
             last_event,
+            revision,
             destinations_changed,
             reach,
             watch,

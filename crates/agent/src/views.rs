@@ -596,8 +596,15 @@ pub fn event(event: &EventRecord) -> EventView {
 
 #[must_use]
 pub fn events(state: &State, after: u64) -> EventsPage {
+    events_of(state, after, usize::MAX)
+}
+
+/// The first events after an index, at most `most`.
+#[must_use]
+pub fn events_of(state: &State, after: u64, most: usize) -> EventsPage {
     let first = state.events.front().map_or(state.last_event + 1, |event| event.index);
-    let events: Vec<EventView> = state.events.iter().filter(|event| event.index > after).map(event).collect();
+    let newer = state.events.iter().filter(|event| event.index > after);
+    let events: Vec<EventView> = newer.take(most).map(event).collect();
     EventsPage { events, last: state.last_event, gap: after + 1 < first && after < state.last_event }
 }
 

@@ -2,10 +2,12 @@
 //! plane make a cluster, keep its state, elect, and fail over.
 
 mod access;
+mod health;
 mod https;
 mod identities;
 mod levels;
 mod nodes;
+mod stream;
 mod support;
 
 use mainstay_agent::error::AgentError;

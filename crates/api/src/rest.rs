@@ -69,6 +69,7 @@
 //! | `POST /v1/service-check` | [`ServiceCheck`] | [`ServiceChecked`] |
 //! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
+//! | `GET /v1/stream?after=N` | | not JSON: server-sent events |
 //! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
 //! | `GET /v1/audit?after=N&lines=L` | | [`AuditPage`] |
 //! | `GET /v1/programs` | | [`ProgramsView`] |
@@ -76,6 +77,11 @@
 //! | `POST /v1/engine/successor` | [`EngineSuccessor`] | [`Accepted`] |
 //! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
+//! | `GET /livez` | | not JSON: a sentence |
+//! | `GET /readyz` | | not JSON: a sentence |
+//! | `GET /primary/{name}` | | not JSON: a sentence |
+//! | `GET /replica/{name}` | | not JSON: a sentence |
+//! | `GET /health/{name}` | | not JSON: a sentence |
 
 mod api_tokens;
 mod audit;
@@ -87,6 +93,7 @@ mod programs;
 mod scrubs;
 mod services;
 mod settings;
+mod stream;
 
 use crate::engine::{FrontendStatus, WatchdogStatus};
 pub use api_tokens::*;
@@ -105,6 +112,7 @@ use serde::{Deserialize, Serialize};
 pub use services::*;
 pub use settings::*;
 use std::collections::BTreeMap;
+pub use stream::*;
 
 /// Longest time that a request for events or destinations may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;

@@ -234,6 +234,7 @@ codes! {
     LoopbackAddress "loopback-address", page: Some("docs/cluster.md#addresses");
     LossNotAccepted "loss-not-accepted", page: Some("docs/modes.md#going-on-without-the-replicas-that-have-everything");
     MembershipSettling "membership-settling";
+    MethodNotAllowed "method-not-allowed", status: 405, page: Some("docs/http-api.md");
     MetricsAddress "metrics-address", page: Some("docs/metrics.md");
     MetricsBusy "metrics-busy", status: 503, page: Some("docs/metrics.md");
     MetricsTimeout "metrics-timeout", status: 503, page: Some("docs/metrics.md");
@@ -322,6 +323,7 @@ codes! {
     TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md#limits");
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
+    TooManyStreams "too-many-streams", status: 503, page: Some("docs/http-api.md#the-stream");
     TooManyTokens "too-many-tokens", page: Some("docs/identities.md#tokens");
     Unauthenticated "unauthenticated", status: 401, page: Some("docs/access.md#tokens");
     UnknownApiToken "unknown-api-token", status: 404, page: Some("docs/access.md#tokens");
@@ -424,6 +426,7 @@ mod tests {
             (401, &["unauthenticated"][..]),
             (403, &["forbidden"]),
             (404, &["not-found", "unknown-api-token", "unknown-node", "unknown-resource", "unknown-service"]),
+            (405, &["method-not-allowed"]),
             (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
             (429, &["too-many-attempts"]),
             (
@@ -436,13 +439,14 @@ mod tests {
                     "metrics-busy",
                     "metrics-timeout",
                     "result-unknown",
+                    "too-many-streams",
                 ],
             ),
         ] {
             assert_eq!(of(&|code| code.status() == status), codes.iter().copied().collect(), "{status}");
         }
         assert_eq!(
-            of(&|code| ![401, 403, 404, 409, 422, 429, 503].contains(&code.status())),
+            of(&|code| ![401, 403, 404, 405, 409, 422, 429, 503].contains(&code.status())),
             BTreeSet::new()
         );
         for (exit, codes) in [

@@ -1,13 +1,14 @@
 //! Tokens of the API, and the authorities by which clients know the nodes.
 
+use super::extract::{JsonRequest, Path};
 use super::nodes::propose;
-use super::{ApiResult, App, JsonRequest, blocking};
+use super::{ApiResult, App, blocking};
 use crate::agent::certificates::{authorities_of, problem_of};
 use crate::agent::{PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::raft::ConsensusLog;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, ApiTokenCreate, ApiTokenMade, ApiTokenView, AuthoritiesView};
 use mainstay_control::api_tokens::{API_TOKEN_LIFE_MS, ApiToken as Known};
 use mainstay_control::state::Command;

@@ -1,5 +1,6 @@
 //! The audit log of requests that change something; see `mainstay_control::audit`.
 
+use super::extract::Query;
 use super::{ApiResult, App, Refused, require_majority};
 use crate::access::Caller;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
@@ -8,7 +9,7 @@ use crate::error::settle;
 use crate::messages::random_u64;
 use crate::raft::ConsensusLog;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Query, Request, State as AppState};
+use axum::extract::{Request, State as AppState};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainstay_api::rest::{AuditPage, AuditView};

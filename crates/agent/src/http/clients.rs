@@ -1,7 +1,8 @@
 //! Where the devices of a resource are, if not on its primary (ADR 13).
 
-use super::{ApiResult, App, JsonRequest, change, find_node, find_resource, users};
-use axum::extract::{Path, State as AppState};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, change, find_node, find_resource, users};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, ResourceAttach};
 use mainstay_control::attachments::WAIT_MS_DEFAULT;
 use mainstay_control::state::Command;

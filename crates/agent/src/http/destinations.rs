@@ -4,13 +4,14 @@
 //! A request waits until the answer is another one than that of the revision it names. So a router
 //! learns of a failover from every agent that learns of it, and asks no more than once in a while.
 
+use super::extract::Query;
 use super::{ApiResult, App, Refused, blocking};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::ports::{self, Port};
 use crate::raft::ConsensusLog;
 use crate::views;
 use axum::Router;
-use axum::extract::{Query, State as AppState};
+use axum::extract::State as AppState;
 use axum::routing::get;
 use mainstay_api::rest::{DestinationsPage, EVENTS_WAIT_MS_MAX};
 use mainstay_types::{Code, Problem};

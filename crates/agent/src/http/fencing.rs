@@ -1,7 +1,8 @@
 //! Statements of an operator about nodes that are to be switched off (`fencing.rs` of `control`).
 
+use super::extract::Path;
 use super::{ApiResult, App, change};
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::Accepted;
 use mainstay_control::state::Command;
 use mainstay_types::{Code, Problem};

@@ -1,11 +1,12 @@
 //! Promotion outside the in-sync set (R11).
 
-use super::{ApiResult, App, JsonRequest, blocking, change, find_node, find_resource, unknown_resource};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, blocking, change, find_node, find_resource, unknown_resource};
 use crate::agent::Agent;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::views;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{Accepted, ForceView};
 use mainstay_control::state::Command;

@@ -1,9 +1,10 @@
 //! The history of primaries.
 
+use super::extract::Query;
 use super::{ApiResult, App, blocking};
 use crate::agent::READ_PATIENCE;
 use crate::raft::ConsensusLog;
-use axum::extract::{Query, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{ChangeView, HistoryPage, StageView};
 use mainstay_control::State;
 use mainstay_control::facts::PrimaryChange;

@@ -1,11 +1,12 @@
 //! Certificates of the cluster, and tokens to join it.
 
+use super::extract::{JsonRequest, Path};
 use super::nodes::propose;
-use super::{ApiResult, App, JsonRequest, blocking, find_node};
+use super::{ApiResult, App, blocking, find_node};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::raft::ConsensusLog;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{
     Accepted, AuthorityPhase, AuthorityView, CertificateView, CertificatesView, LeaveOut, RotationView,
     TokenCreate, TokenMade, TokenStatus, TokenView,

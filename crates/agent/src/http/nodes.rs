@@ -1,13 +1,14 @@
 //! Nodes that leave, are replaced or get other addresses, and the backup of the record.
 
-use super::{ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, blocking, find_node};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, PROPOSE_TIMEOUT, READ_PATIENCE, blocking, find_node};
 use crate::agent::Agent;
 use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::recovery;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{
     Accepted, BACKUP_FORMAT, ClusterBackup, EngineSuccessor, NodeAddress, NodeRemoval, NodeRemove,
     NodeReplace, ProgramsView,

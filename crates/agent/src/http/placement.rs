@@ -1,11 +1,12 @@
 //! Where services run, and what is left alone.
 
-use super::{ApiResult, App, JsonRequest, blocking, change, find_node, unknown_service, users};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, blocking, change, find_node, unknown_service, users};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::views;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, CordonSet, FitView, MaintenanceSet, ServiceExplained};
 use mainstay_control::maintenance::{Scope, span};
 use mainstay_control::state::Command;

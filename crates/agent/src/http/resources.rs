@@ -1,5 +1,6 @@
 //! Resources: shown, created, grown and deleted, and their replicas added, moved and removed.
 
+use super::extract::Path;
 use super::{
     ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, advise, blocking, change, existing,
     explained, require_majority, settings, snapshots, users,
@@ -9,7 +10,7 @@ use crate::error::{OTHER_RELEASE, settle};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{
     Accepted, PrimaryMove, PrimaryMoves, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, VolumeResize,
 };

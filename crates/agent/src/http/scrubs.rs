@@ -1,5 +1,6 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
+use super::extract::Path;
 use super::{
     ApiResult, App, JsonRequest, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource,
 };
@@ -8,7 +9,7 @@ use crate::error::OTHER_RELEASE;
 use crate::member::Member;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::engine::{self, Reply, Request};
 use mainstay_api::rest::{Accepted, ScrubFindingView, ScrubReplica, ScrubReport, ScrubStart};
 use mainstay_control::state::{Resource, State};

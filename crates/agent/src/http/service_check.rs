@@ -1,7 +1,8 @@
 //! A service file that is checked on every node before anything runs.
 
+use super::extract::JsonRequest;
 use super::services::{Tried, refuse_small, restarts, try_out};
-use super::{ApiResult, App, JsonRequest, blocking, users};
+use super::{ApiResult, App, blocking, users};
 use crate::agent::Agent;
 use crate::member::Member;
 use crate::raft::View;

@@ -1,12 +1,13 @@
 //! Looks at a service: its file, the output of its processes, its history.
 
+use super::extract::{Path, Query};
 use super::{ApiResult, App, blocking, find_node, unknown_service};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::service::logs::Wanted;
 use crate::views;
-use axum::extract::{Path, Query, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{ServiceFile, ServiceHistory, ServiceLog, ServiceLogs};
 use mainstay_control::state::Service;
 use mainstay_types::{Code, Problem};

@@ -1,7 +1,8 @@
 //! Orders about a service: whether it is to run, and that it is to be restarted in place.
 
-use super::{ApiResult, App, JsonRequest, change, disregard_holders, users};
-use axum::extract::{Path, State as AppState};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, change, disregard_holders, users};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, ServiceRestart, ServiceWanted};
 use mainstay_control::state::Command;
 

@@ -1,6 +1,7 @@
 //! Services: what applying one would change, what nodes lack for it, and doing it.
 
-use super::{ApiResult, App, JsonRequest, blocking, service_view, users};
+use super::extract::JsonRequest;
+use super::{ApiResult, App, blocking, service_view, users};
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::settle;

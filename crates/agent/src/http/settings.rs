@@ -1,9 +1,10 @@
 //! Settings of resources and of the cluster: shown with their sources, and changed.
 
-use super::{ApiResult, App, JsonRequest, blocking, change_present_state, find_resource};
+use super::extract::{JsonRequest, Path};
+use super::{ApiResult, App, blocking, change_present_state, find_resource};
 use crate::agent::READ_PATIENCE;
 use crate::raft::ConsensusLog;
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
 use mainstay_control::State;
 use mainstay_control::settings::words;

@@ -1,12 +1,13 @@
 //! Snapshots of resources (R17).
 
+use super::extract::{JsonRequest, Path};
 use super::resources::{check_room, nodes_named, roomiest, too_few};
-use super::{ApiResult, App, JsonRequest, blocking, change, change_present_state, find_resource, users};
+use super::{ApiResult, App, blocking, change, change_present_state, find_resource, users};
 use crate::agent::Agent;
 use crate::extents;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::extract::{Path, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::{
     Accepted, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace, SnapshotTake,
 };

@@ -19,10 +19,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use mainstay_control::api_tokens::Shut;
+use mainstay_control::api_tokens::{ApiToken, Shut};
 use mainstay_control::state::Command;
-use mainstay_trust::ApiToken;
-use mainstay_types::{Code, Problem};
+use mainstay_trust::ApiToken as SentToken;
+use mainstay_types::{Access, Code, Fingerprint, Problem};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -37,6 +37,32 @@ const BODY_WITHIN: Duration = Duration::from_secs(30);
 const CHALLENGE: &str = "Bearer realm=\"mainstay\"";
 const CHALLENGE_WRONG: &str = "Bearer realm=\"mainstay\", error=\"invalid_token\"";
 const REMEDY: &str = "Send `Authorization: Bearer TOKEN`. On a node, root makes a token with `mainstay token create NAME --scope read`.";
+
+/// A token that was good when the request came, without its secret.
+#[derive(Clone, Debug)]
+pub struct Held {
+    id: u64,
+    hash: Fingerprint,
+    until_ms: u64,
+}
+
+impl Held {
+    /// Whether the token still gives this right, as far as this node knows without asking others.
+    #[must_use]
+    pub fn may(&self, agent: &Agent, access: Access) -> bool {
+        let Ok(member) = agent.member() else { return false };
+        let state = member.log.view().state;
+        let known = state.api_token(self.id).filter(|(_, known)| known.hash == self.hash);
+        let is_good = |known: &ApiToken| known.is_shut(wall_ms()).is_none() && known.access >= access;
+        known.is_some_and(|(_, known)| is_good(known)) && is_fresh(member.log.age_ms())
+    }
+
+    /// Time until the end of the token.
+    #[must_use]
+    pub fn ends_in(&self) -> Duration {
+        Duration::from_millis(self.until_ms.saturating_sub(wall_ms()))
+    }
+}
 
 /// Why a request has no caller.
 #[derive(Debug)]
@@ -73,8 +99,8 @@ pub(super) async fn authenticate(
             }
         }
     };
-    let caller = match caller {
-        Ok(caller) => caller,
+    let (caller, held) = match caller {
+        Ok(found) => found,
         Err(Denied::CannotJudge(message)) => {
             let remedy = "Ask another node. On this node, root may use the socket.";
             return closing(
@@ -90,6 +116,7 @@ pub(super) async fn authenticate(
     // The token has done its part, and no later code is to see it.
     request.headers_mut().remove(header::AUTHORIZATION);
     request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(held);
     match with_body(request).await {
         Ok(request) => next.run(request).await,
         Err(problem) => closing(Refused::from(problem).into_response()),
@@ -111,7 +138,7 @@ async fn with_body(request: Request) -> Result<Request, Problem> {
 }
 
 /// The token of a request. There is one header, and no other way to send one.
-fn token_in(headers: &HeaderMap) -> Result<ApiToken, Denied> {
+fn token_in(headers: &HeaderMap) -> Result<SentToken, Denied> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let value = all.next().ok_or(Denied::NoToken)?;
     if all.next().is_some() {
@@ -121,11 +148,11 @@ fn token_in(headers: &HeaderMap) -> Result<ApiToken, Denied> {
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(Denied::NoToken);
     }
-    ApiToken::read(token).map_err(|error| Denied::Wrong(error.to_string()))
+    SentToken::read(token).map_err(|error| Denied::Wrong(error.to_string()))
 }
 
 /// The caller whose token this is.
-fn caller_by(agent: &Agent, token: &ApiToken, from: IpAddr) -> Result<Caller, Denied> {
+fn caller_by(agent: &Agent, token: &SentToken, from: IpAddr) -> Result<(Caller, Held), Denied> {
     let cannot = |why: &str| Denied::CannotJudge(format!("this node cannot judge tokens now: {why}"));
     let member = agent.member().map_err(|problem| cannot(&problem.message))?;
     let view = member.log.confirmed_view(READ_PATIENCE);
@@ -154,7 +181,8 @@ fn caller_by(agent: &Agent, token: &ApiToken, from: IpAddr) -> Result<Caller, De
         member.log.submit(Command::ApiTokenUsed { id: token.id() });
     }
     let who = format!("token {name}");
-    Ok(Caller { who, login: None, from: Some(from.to_string()), access: Some(known.access) })
+    let held = Held { id: known.id, hash: known.hash, until_ms: known.until_ms };
+    Ok((Caller { who, login: None, from: Some(from.to_string()), access: Some(known.access) }, held))
 }
 
 /// Whether a record of this age says enough about tokens. One of an unknown age does not.
@@ -228,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_token_comes_in_one_header_and_in_one_form() {
-        let token = ApiToken::make().unwrap();
+        let token = SentToken::make().unwrap();
         let text = token.text();
         for good in [format!("Bearer {}", *text), format!("bearer {}", *text), format!("BEARER  {}", *text)] {
             assert_eq!(read(&[&good]), Ok(token.id()), "{good}");

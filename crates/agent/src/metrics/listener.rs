@@ -1,10 +1,11 @@
-//! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets. Nothing else is served
-//! there. `mainstay metrics` and the socket of the API have the same page, also while the port
-//! cannot be served.
+//! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets, and the questions of load
+//! balancers ([`health`]). Nothing else is served there. `mainstay metrics` and the socket of the API
+//! have the same answers, also while the port cannot be served.
 
 use super::scrape;
 use super::text::Format;
 use crate::agent::Agent;
+use crate::health;
 use crate::http::Refused;
 use crate::ports::{self, Port};
 use axum::Router;
@@ -16,8 +17,8 @@ use mainstay_types::Code;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Most connections at once.
-pub const CONNECTIONS_MAX: usize = 16;
+/// Most connections at once. Load balancers open one for each look.
+pub const CONNECTIONS_MAX: usize = 64;
 
 /// Serves the page at this address for as long as the process lives.
 pub async fn serve(agent: Arc<Agent>, address: SocketAddr) {
@@ -30,7 +31,8 @@ pub async fn serve(agent: Arc<Agent>, address: SocketAddr) {
     };
     let routes = Router::new()
         .route("/metrics", get(answer))
-        .fallback(async || (StatusCode::NOT_FOUND, "There is only /metrics here.\n"))
+        .merge(health::routes())
+        .fallback(async || (StatusCode::NOT_FOUND, "There are only metrics and health here.\n"))
         .with_state(agent);
     ports::serve(port, address, routes).await;
 }

@@ -253,6 +253,13 @@ impl RaftHandle {
         lock(&self.shared.lags).clone()
     }
 
+    /// Milliseconds since this node last knew that its state is the present one, without asking
+    /// anybody; `None` if that is unknown.
+    #[must_use]
+    pub fn age_ms(&self) -> Option<u64> {
+        lock(&self.shared.age).ms(clock::boot_now())
+    }
+
     /// Whether the thread has ended and closed its store.
     #[must_use]
     pub fn is_stopped(&self) -> bool {

@@ -142,6 +142,10 @@ pub const CHAPTER: Chapter = chapter! {
         "the log of a process cannot be written"
         "The state directory is full or cannot be written."
         "Make room in the state directory.";
+    MethodNotAllowed
+        "PUT is no method of this path"
+        "The API has the path, and no route with this method. The header `Allow` of the answer has the methods."
+        "Use one of the methods in the header `Allow`. The page has all routes.";
     MetricsAddress
         "the agent cannot listen for metrics"
         "Another program has the port of `metrics_listen`, or this machine does not have the address. The agent goes on without it, and tries again."
@@ -218,6 +222,10 @@ pub const CHAPTER: Chapter = chapter! {
         "too many requests without a good token came from 192.0.2.9"
         "After ten requests without a good token from one address, the node refuses all requests over TCP from there for a while, also those with a good token."
         "Wait as long as the message says. Find the program that sends the wrong token: the agent's log names its address.";
+    TooManyStreams
+        "64 readers have a stream of events from this node already"
+        "A node serves at most 64 streams at once, and 16 of one user or token."
+        "Close consoles and programs that are not needed, or ask another node: all have the same events.";
     Unauthenticated
         "the cluster does not know this token"
         "The request has no token, or one that is mangled, was revoked or has ended, or is of another cluster."
