@@ -125,6 +125,18 @@ page_status() {
     gone db
 }
 
+page_monitoring() {
+    resource db
+    service db
+    in_sync db
+    play docs/monitoring 1 "2![01]" "3![01]" "5=timeout 3 mainstay status --watch" "5!124"
+    elsewhere docs/monitoring 2 "an answer"
+    elsewhere docs/monitoring 3 "an answer"
+    elsewhere docs/monitoring 4 "an answer"
+    play docs/when-something-goes-wrong 2
+    gone db
+}
+
 page_volumes() {
     play docs/volumes 1 "s/100GiB/256MiB/" "s/200GiB/320MiB/" "s/20GiB/128MiB/" "s/10GiB/64MiB/" "6~an option of the engine"
     elsewhere docs/volumes 2 "an answer"

@@ -51,10 +51,10 @@ use mainstay_api::rest::{
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
-use mainstay_control::state::{Command, Resource};
+use mainstay_control::state::{Command, Resource, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Access, Code, NodeId, Problem, ServicePhase};
-use resources::{find_node, find_resource, unknown_resource, with_advice, words};
+use resources::{find_node, find_resource, nearest, unknown_resource, with_advice, words};
 use routes::Routes;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +160,7 @@ pub fn routes() -> Routes {
         .change(Admin, Method::PATCH, "/v1/resources/{name}/settings", patch(settings::change_of_resource))
         .change(Admin, Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
         .change(Admin, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
+        .ask(Read, "/v1/resources/{name}/failover", get(placement::failover))
         .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
         .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
         .change(Operate, Method::POST, "/v1/resources/{name}/move", post(resources::move_primary))
@@ -487,12 +488,13 @@ fn require_majority(agent: &Agent, doing: &str) -> Result<(), Problem> {
 fn service_view(view: &View, name: &str) -> Result<ServiceView, Problem> {
     match view.state.services.get(name) {
         Some(service) => Ok(views::service(&view.state, name, service)),
-        None => Err(unknown_service(name)),
+        None => Err(unknown_service(&view.state, name)),
     }
 }
 
-fn unknown_service(name: &str) -> Problem {
-    Problem::new(Code::UnknownService, format!("there is no service {name}"), "See `mainstay service list`.")
+fn unknown_service(state: &State, name: &str) -> Problem {
+    let remedy = nearest(name, state.services.keys(), "See `mainstay service list`.");
+    Problem::new(Code::UnknownService, format!("there is no service {name}"), remedy)
 }
 
 #[derive(Deserialize)]

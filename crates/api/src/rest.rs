@@ -43,6 +43,7 @@
 //! | `PATCH /v1/resources/{name}/settings` | [`SettingsChange`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
+//! | `GET /v1/resources/{name}/failover` | | [`FailoverExplained`] |
 //! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
 //! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
 //! | `POST /v1/resources/{name}/move` | [`PrimaryMove`] | [`PrimaryMoves`] |

@@ -6,3 +6,4 @@ pub mod failure;
 pub mod interrupt;
 pub mod members;
 pub mod output;
+pub mod screen;

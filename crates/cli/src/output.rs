@@ -19,6 +19,28 @@ static QUIET: AtomicBool = AtomicBool::new(false);
 /// Lines of progress that are shown now.
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
 
+/// From now on only results and failures are printed.
+pub fn quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// While this lives, something is shown that a line about a wait would spoil.
+pub struct Shown(());
+
+impl Shown {
+    #[expect(clippy::new_without_default, reason = "something that is shown from now on is no default value")]
+    pub fn new() -> Self {
+        SHOWN.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Whether a line of progress is shown.
 pub fn is_shown() -> bool {
     SHOWN.load(Ordering::Relaxed) > 0
@@ -47,7 +69,7 @@ impl Output {
     /// With `json` a program reads the output, so no progress is printed to anything but terminals.
     pub fn new(json: bool) -> Self {
         if json {
-            QUIET.store(true, Ordering::Relaxed);
+            quiet();
         }
         Self { json }
     }
@@ -93,6 +115,13 @@ pub fn say(text: &str) {
 /// Columns that a line on standard output may have; `None` if it goes to no terminal.
 pub fn columns() -> Option<usize> {
     columns_of(&std::io::stdout())
+}
+
+/// Rows of the terminal on standard output; `None` if it goes to no terminal.
+pub fn rows() -> Option<usize> {
+    let out = std::io::stdout();
+    let rows = usize::from(tcgetwinsize(&out).ok().filter(|_| out.is_terminal())?.ws_row);
+    (rows > 0).then_some(rows)
 }
 
 fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
@@ -183,13 +212,19 @@ pub struct Progress {
     began: Instant,
     /// The last line that was printed where there is no terminal, and when.
     said: Option<(String, Instant)>,
+    _shown: Shown,
 }
 
 impl Progress {
     #[expect(clippy::new_without_default, reason = "a line that begins now is no default value")]
     pub fn new() -> Self {
-        SHOWN.fetch_add(1, Ordering::Relaxed);
-        Self { shown: 0, terminal: std::io::stderr().is_terminal(), began: Instant::now(), said: None }
+        Self {
+            shown: 0,
+            terminal: std::io::stderr().is_terminal(),
+            began: Instant::now(),
+            said: None,
+            _shown: Shown::new(),
+        }
     }
 
     /// Whether a line that is `text` now is to be printed where there is no terminal.
@@ -228,7 +263,6 @@ fn cut(text: &str, columns: usize) -> String {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        SHOWN.fetch_sub(1, Ordering::Relaxed);
         if self.shown > 0 {
             eprint!("\r{}\r", " ".repeat(self.shown));
         }

@@ -15,6 +15,7 @@
 
 pub mod actions;
 pub mod advice;
+pub mod after_death;
 pub mod api_tokens;
 mod apply;
 pub mod attachments;

@@ -93,10 +93,13 @@ impl State {
                     "see `mainstay node list`",
                 ))),
             },
-            Scope::Service { name } => match self.services.get_mut(name) {
-                Some(service) if !service.deleting => Ok(&mut service.maintenance),
-                _ => Err(Box::new(crate::service::unknown_service(name))),
-            },
+            Scope::Service { name } => {
+                let unknown = crate::service::unknown_service(&self.services, name);
+                match self.services.get_mut(name) {
+                    Some(service) if !service.deleting => Ok(&mut service.maintenance),
+                    _ => Err(Box::new(unknown)),
+                }
+            }
         }
     }
 

@@ -47,7 +47,7 @@ impl Service {
 impl State {
     pub(crate) fn stop_service(&mut self, at_ms: u64, name: &str) -> Outcome {
         let found = self.services.get_mut(name).filter(|service| !service.deleting);
-        let Some(service) = found else { return unknown_service(name) };
+        let Some(service) = found else { return unknown_service(&self.services, name) };
         if service.stopped.is_some() {
             reach!("control: a service is stopped once more");
             return Outcome::Unchanged;
@@ -65,7 +65,7 @@ impl State {
     pub(crate) fn start_service(&mut self, at_ms: u64, name: &str) -> Outcome {
         let rests = self.rests(name).is_some();
         let found = self.services.get_mut(name).filter(|service| !service.deleting);
-        let Some(service) = found else { return unknown_service(name) };
+        let Some(service) = found else { return unknown_service(&self.services, name) };
         // In maintenance, only an operator starts a service that is down.
         let is_down = rests && service.nodes.values().all(|on| on.phase.is_silent());
         if service.stopped.is_none() && !service.has_failures() && !is_down {
@@ -91,7 +91,7 @@ impl State {
     pub(crate) fn restart_service(&mut self, at_ms: u64, name: &str, process: Option<String>) -> Outcome {
         let number = self.revision + 1;
         let known = self.services.get(name).filter(|service| !service.deleting);
-        let Some(service) = known else { return unknown_service(name) };
+        let Some(service) = known else { return unknown_service(&self.services, name) };
         if service.stopped.is_some() {
             return refused(
                 Code::ServiceStopped,

@@ -5,6 +5,7 @@ use crate::state::{Links, Node, Outcome, Service, ServiceOnNode, State, cut, hos
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Code, Epoch, MacAddress, NodeId, Problem, ServicePhase, Severity, reach};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Report of a node about a service; see [`crate::state::Command::ServiceStatus`].
@@ -241,7 +242,7 @@ impl State {
         if let Some(refusal) = self.refuse_named(name) {
             return refusal;
         }
-        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
+        let Some(service) = self.services.get_mut(name) else { return unknown_service(&self.services, name) };
         if service.deleting {
             return Outcome::Unchanged;
         }
@@ -271,10 +272,10 @@ impl State {
 
     pub(crate) fn move_service(&mut self, at_ms: u64, name: &str, to: NodeId) -> Outcome {
         let Some(service) = self.services.get(name).filter(|service| !service.deleting) else {
-            return unknown_service(name);
+            return unknown_service(&self.services, name);
         };
         let to_name = self.node_name(to);
-        let Some(resource) = self.resource_of(service) else { return unknown_service(name) };
+        let Some(resource) = self.resource_of(service) else { return unknown_service(&self.services, name) };
         if !self.may_come(resource, to) {
             reach!("control: a move to a node that is not eligible");
             let remedy = if resource.record.iss.is_empty() {
@@ -326,7 +327,7 @@ impl State {
         }
         let node_name = self.node_name(report.node);
         let why_stopped = self.why_stopped(name, report.node);
-        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
+        let Some(service) = self.services.get_mut(name) else { return unknown_service(&self.services, name) };
         let StatusReport { node, phase, epoch, round, detail, failures, passes, last_failure } = report;
         let before = service.nodes.get(&node);
         let failed_round = match phase {
@@ -507,7 +508,7 @@ impl State {
     }
 
     pub(crate) fn retry_service(&mut self, at_ms: u64, name: &str, round: u64) -> Outcome {
-        let Some(service) = self.services.get(name) else { return unknown_service(name) };
+        let Some(service) = self.services.get(name) else { return unknown_service(&self.services, name) };
         if service.round != round || !service.may_be_tried_again() {
             return Outcome::Unchanged;
         }
@@ -601,6 +602,9 @@ impl State {
     }
 }
 
-pub(crate) fn unknown_service(name: &str) -> Outcome {
-    refused(Code::UnknownService, format!("there is no service {name}"), "see `mainstay service list`")
+/// Refusal of a name that no service has, with the one that was probably meant.
+pub(crate) fn unknown_service(services: &BTreeMap<String, Service>, name: &str) -> Outcome {
+    let hint = mainstay_ha::nearest(name, services.keys()).map(|near| format!("did you mean {near}? "));
+    let remedy = format!("{}see `mainstay service list`", hint.unwrap_or_default());
+    refused(Code::UnknownService, format!("there is no service {name}"), remedy)
 }

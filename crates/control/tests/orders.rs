@@ -213,6 +213,9 @@ fn a_restart_of_what_does_not_run_is_refused_with_the_command_that_helps() {
     ] {
         assert_eq!(code(apply(&mut nodes.state, command)), Code::UnknownService);
     }
+    let outcome = apply(&mut nodes.state, Command::StopService { name: "dbb".into() });
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert!(refusal.remedy.starts_with("did you mean db? see `"), "{refusal:?}");
 }
 
 #[test]

@@ -259,6 +259,19 @@ pub fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
+/// The name that was probably meant by one that does not exist; `None` if all names are too far
+/// from it.
+pub fn nearest<N: AsRef<str>>(name: &str, names: impl IntoIterator<Item = N>) -> Option<String> {
+    let near =
+        names.into_iter().map(|known| (distance(name, known.as_ref()), known.as_ref().to_owned())).min()?;
+    let letters = name.chars().count();
+    (1..=2)
+        .contains(&near.0)
+        .then_some(near)
+        .filter(|(changed, _)| *changed < letters)
+        .map(|(_, known)| known)
+}
+
 /// Returns the remedy for a name that is no field of `table`.
 fn instead(table: &str, name: &str) -> String {
     let fields = fields_of(&plain(table));
@@ -348,6 +361,23 @@ mod tests {
 
     fn refused(text: &str) -> SpecError {
         ServiceSpec::parse(&format!("{TOP}{text}")).expect_err(text)
+    }
+
+    #[test]
+    fn a_name_that_was_probably_meant_is_near_and_another_one() {
+        let names = ["db", "shop", "files"];
+        for (name, meant) in [
+            ("dbb", Some("db")),
+            ("sohp", Some("shop")),
+            ("file", Some("files")),
+            ("d", None),
+            ("mail", None),
+            ("xy", None),
+        ] {
+            assert_eq!(nearest(name, names).as_deref(), meant, "{name}");
+        }
+        assert_eq!(nearest("db", names), None, "it exists");
+        assert_eq!(nearest("db", std::iter::empty::<&str>()), None);
     }
 
     #[test]

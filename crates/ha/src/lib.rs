@@ -30,7 +30,7 @@ mod unit;
 mod vip;
 
 pub use change::Change;
-pub use fields::distance;
+pub use fields::{distance, nearest};
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use import::{ImportChoices, Imported, import};

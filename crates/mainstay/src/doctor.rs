@@ -110,11 +110,24 @@ pub fn run(args: DoctorArgs, output: Output) -> Outcome<u8> {
     if args.listen {
         return network::listen(&node, output);
     }
-    let mut rows = machine::rows(&node);
-    rows.extend(pool::rows(&node.state_dir));
-    rows.extend(network::rows(&node, &args.peers));
+    let rows = checks(&node, &args.peers);
     output.result(&rows, |rows| words(rows, columns().unwrap_or(COLUMNS)))?;
     Ok(code(&rows))
+}
+
+fn checks(node: &Node, peers: &[String]) -> Vec<Row> {
+    let mut rows = machine::rows(node);
+    rows.extend(pool::rows(&node.state_dir));
+    rows.extend(network::rows(node, peers));
+    rows
+}
+
+/// All checks of this machine that need no other one.
+///
+/// # Errors
+/// When the configuration has a mistake.
+pub fn of_this_machine() -> Outcome<Vec<Row>> {
+    Ok(checks(&Node::here(None)?, &[]))
 }
 
 fn code(rows: &[Row]) -> u8 {

@@ -36,6 +36,11 @@ fn main() -> ExitCode {
     }
     let words: Vec<OsString> = std::env::args_os().collect();
     let first = Cli::command().try_get_matches_from(&words);
+    if let Err(error) = &first
+        && let Some(code) = commands::check::misused(&words, error)
+    {
+        return code;
+    }
     let (matches, started) = match config::complete(&words, first) {
         Ok(completed) => completed,
         Err(failure) => return Output::new(false).end(Err(failure)),
@@ -50,7 +55,11 @@ fn main() -> ExitCode {
     if let Some(front) = Front::of(&cli, &matches) {
         return output.end(Err(front.become_program()));
     }
-    output.end(refuse_idle_target(&cli, &matches).and_then(|()| run(cli, started, output)))
+    let refused = refuse_idle_target(&cli, &matches);
+    if let (Command::Check(_), Err(failure)) = (&cli.command, &refused) {
+        return ExitCode::from(commands::check::refused(failure, output));
+    }
+    output.end(refused.and_then(|()| run(cli, started, output)))
 }
 
 fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
@@ -74,11 +83,14 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Snapshot(command) => commands::snapshot::run(command, &connect()?, output),
         Command::Service(command) => commands::service::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
-        Command::Explain { name } => commands::placement::explain(&name, &connect()?, output),
+        Command::Explain(args) => commands::placement::explain(&args, &connect()?, output),
         Command::Audit(args) => commands::audit::run(&args, &connect()?, output),
         Command::Token(command) => commands::token::run(command, &connect()?, output),
         Command::History(args) => commands::history::run(&args, &connect()?, output),
-        Command::Status => commands::status::run(&connect()?, output),
+        Command::Status(args) => commands::status::run(args, &connect()?, output),
+        Command::Top(args) => commands::top::run(&args, &connect()?, output),
+        Command::Check(args) => Ok(commands::check::run(&args, connect, output)),
+        Command::SupportBundle(args) => commands::support::run(&args, &cli.target, output),
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
         Command::Config(command) => config::run(command, output),

@@ -1,15 +1,17 @@
 //! Where services run, and what is left alone.
 
 use super::extract::{JsonRequest, Path};
-use super::{ApiResult, App, blocking, change, find_node, unknown_service, users};
+use super::{ApiResult, App, blocking, change, find_node, find_resource, unknown_service, users};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
+use crate::service::lacks::Lack;
 use crate::views;
 use axum::extract::State as AppState;
-use mainstay_api::rest::{Accepted, CordonSet, FitView, MaintenanceSet, ServiceExplained};
+use mainstay_api::rest::{Accepted, CordonSet, FailoverExplained, FitView, MaintenanceSet, ServiceExplained};
+use mainstay_control::explain::Fit;
 use mainstay_control::maintenance::{Scope, span};
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
@@ -82,7 +84,7 @@ pub async fn explain(AppState(agent): App, Path(name): Path<String>) -> ApiResul
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let state = &view.state;
-        let service = state.services.get(&name).ok_or_else(|| unknown_service(&name))?;
+        let service = state.services.get(&name).ok_or_else(|| unknown_service(state, &name))?;
         let nodes = fits(&agent, &member, &view, &view, &service.spec);
         let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
         let barred = primary.and_then(|primary| state.barred(&name, primary));
@@ -93,6 +95,48 @@ pub async fn explain(AppState(agent): App, Path(name): Path<String>) -> ApiResul
     .await
 }
 
+pub async fn failover(AppState(agent): App, Path(name): Path<String>) -> ApiResult<FailoverExplained> {
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.confirmed_view(READ_PATIENCE);
+        let state = &view.state;
+        let resource = find_resource(&view, &name)?;
+        let service = state.service_of(resource.id);
+        let lacks =
+            service.map(|(_, service)| lacking(&agent, &member, &view, &service.spec)).unwrap_or_default();
+        let told = state.after_death(resource, &lacks);
+        let named = |node: Option<NodeId>| node.map(|node| state.node_name(node));
+        Ok(FailoverExplained {
+            service: service.map(|(name, _)| name.clone()),
+            primary: named(told.primary),
+            to: named(told.to),
+            outcome: told.outcome,
+            nodes: told.nodes.into_iter().map(|fit| fit_view(state, fit)).collect(),
+            resource: name,
+        })
+    })
+    .await
+}
+
+/// Requirements of a service that the nodes with replicas do not meet, in words.
+fn lacking(
+    agent: &Arc<Agent>,
+    member: &Member,
+    view: &View,
+    spec: &ServiceSpec,
+) -> BTreeMap<NodeId, Vec<String>> {
+    let resource = view.state.resource_by_name(&spec.resource);
+    let replicas: Vec<NodeId> = resource.map(|resource| resource.spec.replicas.clone()).unwrap_or_default();
+    let lacks = agent.ask_lacks(member, view, &replicas, spec);
+    let words =
+        |lacks: Vec<Lack>| lacks.iter().map(|lack| format!("{}: {}", lack.field, lack.problem)).collect();
+    lacks.into_iter().map(|(node, lacks)| (node, words(lacks))).collect()
+}
+
+fn fit_view(state: &State, fit: Fit) -> FitView {
+    FitView { node: state.node_name(fit.node), chosen: fit.chosen, can: fit.can, why: fit.why }
+}
+
 /// Each node, for a service as `trial` has it. The nodes of its replicas say what they lack for it.
 pub(super) fn fits(
     agent: &Arc<Agent>,
@@ -101,24 +145,6 @@ pub(super) fn fits(
     trial: &View,
     spec: &ServiceSpec,
 ) -> Vec<FitView> {
-    let replicas: Vec<NodeId> = view
-        .state
-        .resource_by_name(&spec.resource)
-        .map(|resource| resource.spec.replicas.clone())
-        .unwrap_or_default();
-    let lacks = agent.ask_lacks(member, view, &replicas, spec);
-    let words: BTreeMap<NodeId, Vec<String>> = lacks
-        .into_iter()
-        .map(|(node, lacks)| {
-            (node, lacks.iter().map(|lack| format!("{}: {}", lack.field, lack.problem)).collect())
-        })
-        .collect();
-    let fits = trial.state.explain(&spec.name, &words);
-    let view = |fit: mainstay_control::explain::Fit| FitView {
-        node: trial.state.node_name(fit.node),
-        chosen: fit.chosen,
-        can: fit.can,
-        why: fit.why,
-    };
-    fits.into_iter().map(view).collect()
+    let fits = trial.state.explain(&spec.name, &lacking(agent, member, view, spec));
+    fits.into_iter().map(|fit| fit_view(&trial.state, fit)).collect()
 }

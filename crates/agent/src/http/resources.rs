@@ -72,7 +72,18 @@ fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<Reso
 }
 
 pub(super) fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, Problem> {
-    view.state.resource_by_name(name).ok_or_else(|| unknown_resource(name))
+    view.state.resource_by_name(name).ok_or_else(|| {
+        let names = view.state.resources.values().map(|resource| &resource.name);
+        Problem { remedy: nearest(name, names, "See `mainstay resource list`."), ..unknown_resource(name) }
+    })
+}
+
+/// A remedy that also names what was probably meant.
+pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>, remedy: &str) -> String {
+    match mainstay_ha::nearest(name, names) {
+        Some(near) => format!("Did you mean {near}? {remedy}"),
+        None => remedy.to_owned(),
+    }
 }
 
 fn being_deleted(name: &str) -> Problem {
@@ -189,7 +200,9 @@ pub(super) fn node_named(state: &State, name: &str) -> Result<NodeId, Problem> {
     }
     let known = state.node_by_name(name).map(|node| node.id);
     known.ok_or_else(|| {
-        Problem::new(Code::UnknownNode, format!("there is no node {name}"), "See `mainstay node list`.")
+        let names = state.nodes.values().map(|node| &node.name);
+        let remedy = nearest(name, names, "See `mainstay node list`.");
+        Problem::new(Code::UnknownNode, format!("there is no node {name}"), remedy)
     })
 }
 

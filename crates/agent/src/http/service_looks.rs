@@ -21,7 +21,7 @@ const LINES: usize = 100;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn known<'a>(view: &'a View, name: &str) -> Result<&'a Service, Problem> {
-    view.state.services.get(name).ok_or_else(|| unknown_service(name))
+    view.state.services.get(name).ok_or_else(|| unknown_service(&view.state, name))
 }
 
 pub async fn file(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ServiceFile> {

@@ -82,6 +82,8 @@ groups! {
             "Bytes of the pool that replicas may still take.";
         POOL_PROMISED: Gauge "mainstay_pool_promised_bytes" []
             "Bytes that the replicas on this node take at most. More than the size of the pool: it may run full.";
+        ENGINE_CLOCK: Gauge "mainstay_engine_clock_seconds" []
+            "Clock of the engine when it counted what this page tells of it: time since the machine was started. Rates by it are exact although a page may serve several scrapes.";
         ENGINE_TURNS: Counter "mainstay_engine_turns_total" []
             "Turns of the engine's shard: how often it woke up for something.";
         ENGINE_POLLED: Counter "mainstay_engine_polled_seconds_total" []

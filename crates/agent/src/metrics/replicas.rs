@@ -66,6 +66,7 @@ impl<'a> Shown<'a> {
 
     fn node(&self, page: &mut Page) {
         page.one(&f::FENCED, self.engine.fenced);
+        page.one(&f::ENGINE_CLOCK, seconds(self.engine.now.0));
         page.one(&f::ENGINE_TURNS, self.engine.turns);
         page.one(&f::ENGINE_POLLED, seconds(self.engine.polled_us));
         page.family(&f::LINK_UP, |out| {

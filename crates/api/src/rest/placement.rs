@@ -59,6 +59,23 @@ pub struct FitView {
     pub why: String,
 }
 
+/// Fate of a resource if the node of its primary died now. Nothing is changed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FailoverExplained {
+    pub resource: String,
+    /// The service on the resource, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Node of the primary, whose death it is about; `null` if there is no primary now.
+    pub primary: Option<String>,
+    /// Node that would take over; `null` if none would.
+    pub to: Option<String>,
+    /// The fate in words, one line.
+    pub outcome: String,
+    /// Every other node of the cluster. `chosen`: it takes over. `can`: it could.
+    pub nodes: Vec<FitView>,
+}
+
 /// Where a service runs, and why not elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceExplained {

@@ -1,6 +1,6 @@
 //! `mainstay service …`.
 
-use super::{MaintenanceArgs, WaitArgs};
+use super::{MaintenanceArgs, WaitArgs, WatchArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use mainstay_types::size;
 use std::path::PathBuf;
@@ -31,11 +31,13 @@ pub enum ServiceCommand {
     /// this machine.
     Import(ServiceImportArgs),
     /// List the services.
-    List,
+    List(WatchArgs),
     /// Show one service.
     Status {
         /// Name of the service.
         name: String,
+        #[command(flatten)]
+        watch: WatchArgs,
     },
     /// Say what would fail on which node if this file were applied. Nothing is changed. Exits with
     /// 0 if nothing would fail, with 4 if something would fail on some node or if a node could not

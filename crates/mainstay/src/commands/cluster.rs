@@ -1,6 +1,6 @@
 //! `mainstay cluster …` and `mainstay node …`.
 
-use super::{authority, checked_name, identities, nodes, placement, settings, upgrade};
+use super::{authority, checked_name, identities, nodes, placement, settings, upgrade, watch};
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -10,6 +10,7 @@ use mainstay_api::rest::{
 };
 use mainstay_client::Client;
 use mainstay_types::size;
+use serde::{Serialize, Serializer};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 
@@ -51,7 +52,11 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
         ClusterCommand::Recover { .. } | ClusterCommand::Restore { .. } => {
             unreachable!("these ask no agent")
         }
-        ClusterCommand::Status => client.get("/v1/cluster")?,
+        ClusterCommand::Status(args) => {
+            let ask = || Ok(client.get::<ClusterView>("/v1/cluster")?);
+            watch::show(args, output, ask, |cluster| format!("{}\n{}", head(cluster), table_of(cluster)))?;
+            return Ok(0);
+        }
         ClusterCommand::Set { settings: chosen } => {
             settings::set("/v1/cluster", chosen, client, output)?;
             return Ok(0);
@@ -112,15 +117,28 @@ fn for_one_machine(cluster: &ClusterView) -> Option<String> {
     })
 }
 
+/// The nodes of a cluster.
+struct Nodes(ClusterView);
+
+impl Nodes {
+    fn words(&self) -> String {
+        match self.0.as_of_ms {
+            Some(0) => table_of(&self.0),
+            _ => format!("{}\n{}", head(&self.0), table_of(&self.0)),
+        }
+    }
+}
+
+impl Serialize for Nodes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.nodes.serialize(serializer)
+    }
+}
+
 pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
-        NodeCommand::List => {
-            let cluster: ClusterView = client.get("/v1/cluster")?;
-            let words = |_: &Vec<NodeView>| match cluster.as_of_ms {
-                Some(0) => table_of(&cluster),
-                _ => format!("{}\n{}", head(&cluster), table_of(&cluster)),
-            };
-            output.result(&cluster.nodes, words)?;
+        NodeCommand::List(args) => {
+            watch::show(*args, output, || Ok(Nodes(client.get("/v1/cluster")?)), Nodes::words)?;
         }
         NodeCommand::Cordon { name } => placement::cordon(name, true, client, output)?,
         NodeCommand::Uncordon { name } => placement::cordon(name, false, client, output)?,

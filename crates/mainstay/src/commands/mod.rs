@@ -4,6 +4,7 @@
 mod attached;
 pub mod audit;
 mod authority;
+pub mod check;
 pub mod cluster;
 pub mod events;
 pub mod history;
@@ -12,6 +13,7 @@ pub mod inspect;
 pub mod metrics;
 mod modes;
 pub mod nodes;
+mod pace;
 pub mod placement;
 pub mod probe;
 pub mod resource;
@@ -20,8 +22,11 @@ pub mod service;
 mod settings;
 pub mod snapshot;
 pub mod status;
+pub mod support;
 pub mod token;
+pub mod top;
 mod upgrade;
+mod watch;
 
 use crate::connect::checked_name;
 use crate::failure::{Code, Failure, Outcome};

@@ -2,13 +2,13 @@
 
 use super::events::clock;
 use super::{checked_name, follow};
-use crate::cli::{MaintenanceArgs, WaitArgs};
+use crate::cli::{ExplainArgs, ExplainCommand, MaintenanceArgs, WaitArgs};
 use crate::failure::{Code, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress};
 use mainstay_api::rest::{
-    Accepted, ClusterView, CordonSet, FitView, MaintenanceSet, MaintenanceView, NodeView, ResourceView,
-    ServiceExplained,
+    Accepted, ClusterView, CordonSet, FailoverExplained, FitView, MaintenanceSet, MaintenanceView, NodeView,
+    ResourceView, ServiceExplained,
 };
 use mainstay_client::Client;
 
@@ -107,7 +107,32 @@ fn stuck(left: &[String], name: &str, client: &Client) -> Outcome<Vec<String>> {
     Ok(reasons)
 }
 
-pub fn explain(name: &str, client: &Client, output: Output) -> Outcome<u8> {
+pub fn explain(args: &ExplainArgs, client: &Client, output: Output) -> Outcome<u8> {
+    match (&args.what, &args.name) {
+        (Some(ExplainCommand::Failover { resource }), _) => failover(resource, client, output),
+        (None, name) => of_service(name.as_deref().unwrap_or_default(), client, output),
+    }
+}
+
+fn failover(name: &str, client: &Client, output: Output) -> Outcome<u8> {
+    let path = format!("/v1/resources/{}/failover", checked_name(name)?);
+    let told: FailoverExplained = client.get(&path)?;
+    output.result(&told, takeover)?;
+    Ok(0)
+}
+
+fn takeover(told: &FailoverExplained) -> String {
+    let service = told.service.as_ref().map(|name| format!(" with service {name}")).unwrap_or_default();
+    let head = match &told.primary {
+        Some(primary) => {
+            format!("resource {}{service}, if {primary} died now: {}", told.resource, told.outcome)
+        }
+        None => format!("resource {}{service}: {}", told.resource, told.outcome),
+    };
+    head + &lines(&told.nodes)
+}
+
+fn of_service(name: &str, client: &Client, output: Output) -> Outcome<u8> {
     let told: ServiceExplained = client.get(&format!("/v1/services/{}/explain", checked_name(name)?))?;
     output.result(&told, |told| {
         let rests = told.maintenance.as_ref().map(resting).unwrap_or_default();
@@ -137,4 +162,34 @@ pub fn resting(maintenance: &MaintenanceView) -> String {
         None => format!("until `{}`", maintenance.end),
     };
     format!(", in maintenance ({}) since {}, {end}", maintenance.of, clock(maintenance.since_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failover_is_explained_with_the_node_that_takes_over_and_the_reasons_of_the_others() {
+        let fit =
+            |node: &str, chosen, can, why: &str| FitView { node: node.into(), chosen, can, why: why.into() };
+        let mut told = FailoverExplained {
+            resource: "db".into(),
+            service: Some("mariadb".into()),
+            primary: Some("n1".into()),
+            to: Some("n2".into()),
+            outcome: "n2 takes over as soon as the lease of n1 has ended".into(),
+            nodes: vec![fit("n2", true, true, "takes over"), fit("n3", false, false, "it is dead")],
+        };
+        assert_eq!(
+            takeover(&told),
+            "resource db with service mariadb, if n1 died now: n2 takes over as soon as the lease of n1 has ended\n  \
+             → n2: takes over\n  ✗ n3: it is dead"
+        );
+        (told.primary, told.service, told.outcome) = (None, None, "no node is primary now: x".into());
+        assert!(
+            takeover(&told).starts_with("resource db: no node is primary now: x\n"),
+            "{}",
+            takeover(&told)
+        );
+    }
 }

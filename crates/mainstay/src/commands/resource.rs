@@ -1,7 +1,8 @@
 //! `mainstay resource …`.
 
 use super::attached::{self, attach};
-use super::{advice_lines, checked_name, follow, modes, scrub, settings};
+use super::pace::{Pace, copied};
+use super::{advice_lines, checked_name, follow, modes, scrub, settings, watch};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -19,13 +20,13 @@ use std::io::IsTerminal;
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
         ResourceCommand::Create(args) => create(args, client, output)?,
-        ResourceCommand::List => {
-            let list: Vec<ResourceView> = client.get("/v1/resources")?;
-            output.result(&list, |list| overview(list))?;
+        ResourceCommand::List(args) => {
+            let ask = || Ok(client.get::<Vec<ResourceView>>("/v1/resources")?);
+            watch::show(args, output, ask, |list| overview(list))?;
         }
-        ResourceCommand::Status { name } => {
-            let resource: ResourceView = client.get(&path(&name)?)?;
-            output.result(&resource, details)?;
+        ResourceCommand::Status { name, watch } => {
+            let path = path(&name)?;
+            watch::show(watch, output, || Ok(client.get::<ResourceView>(&path)?), details)?;
         }
         ResourceCommand::AddReplica { name, node, wait } => {
             let path = path(&name)?;
@@ -183,14 +184,14 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
     };
     let _told = GoesOn::work(&format!("making resource {name}"), &look, &undo);
     if !args.wait.no_wait {
-        let mut progress = Progress::new();
+        let (mut progress, mut pace) = (Progress::new(), Pace::default());
         resource = follow(&format!("resource {}", args.name), args.wait.wait_s, || {
             let now: ResourceView = client.get(&path)?;
             if let Some(reason) = &now.failure {
                 let remedy = now.advice.first().cloned().unwrap_or_default();
                 return Err(Failure::new(Code::ResourceFailed, reason.clone(), remedy));
             }
-            progress.show(&format!("creating: {}", summary(&now)));
+            progress.show(&under_way("creating", &now, &mut pace));
             let done = now.health == Health::Ok && now.primary.is_some() && now.origin.is_none();
             Ok(done.then_some(now))
         })?;
@@ -245,10 +246,10 @@ fn relocate(name: &str, to: Option<String>, wait: WaitArgs, client: &Client, out
     if !wait.no_wait {
         let what = format!("moving the primary of resource {name} to {to}");
         let _told = GoesOn::work(&what, &format!("mainstay resource status {name}"), "");
-        let mut progress = Progress::new();
+        let (mut progress, mut pace) = (Progress::new(), Pace::default());
         follow(&what, wait.wait_s, || {
             let now: ResourceView = client.get(&path)?;
-            progress.show(&format!("moving: {}", summary(&now)));
+            progress.show(&under_way("moving", &now, &mut pace));
             let there = now.primary.as_ref() == Some(to);
             if !there && now.primary_moves_to.as_ref() != Some(to) {
                 return Err(Failure::new(
@@ -298,10 +299,10 @@ fn settle(
     let path = path(name)?;
     let what = format!("{doing} of resource {name}");
     let _told = GoesOn::work(&what, &format!("mainstay resource status {name}"), undo);
-    let mut progress = Progress::new();
+    let (mut progress, mut pace) = (Progress::new(), Pace::default());
     let resource = follow(&what, wait.wait_s, || {
         let now: ResourceView = client.get(&path)?;
-        progress.show(&format!("{doing}: {}", summary(&now)));
+        progress.show(&under_way(doing, &now, &mut pace));
         Ok(done(&now).then_some(now))
     })?;
     output.result(&resource, details)
@@ -313,18 +314,6 @@ fn copying(resource: &ResourceView) -> String {
     let peers = live.flat_map(|live| &live.peers);
     let one = |peer: &PeerView| Some(format!(", {} {}", peer.node, copied(peer)?));
     peers.filter_map(one).collect()
-}
-
-/// How far a copy is, and how long it will take at the rate of late.
-fn copied(peer: &PeerView) -> Option<String> {
-    let percent = peer.progress_percent?;
-    let left = match (peer.copy_left_ms, peer.copy_bytes_per_s) {
-        (Some(left_ms), Some(bytes_per_s)) => {
-            format!(", {} left at {}/s", duration(left_ms), size::size_words(bytes_per_s))
-        }
-        _ => String::new(),
-    };
-    Some(format!("{percent} % copied{left}"))
 }
 
 /// Milliseconds as people read them.
@@ -358,6 +347,11 @@ fn in_sync(resource: &ResourceView) -> String {
         return format!("mode A, writes wait for {inside}");
     }
     if outside.is_empty() { format!("in sync {inside}") } else { format!("in sync {inside}, not {outside}") }
+}
+
+/// One line about a change of a resource that goes on.
+fn under_way(doing: &str, resource: &ResourceView, pace: &mut Pace) -> String {
+    pace.line(doing, resource, &summary(resource).replacen(&copying(resource), "", 1))
 }
 
 /// One line about a resource.

@@ -1,5 +1,6 @@
 //! `mainstay resource scrub …`.
 
+use super::pace::at_rate;
 use super::{
     POLL,
     resource::{duration, path},
@@ -12,6 +13,7 @@ use mainstay_api::rest::{
     ScrubState, ScrubbedView, ScrubsView,
 };
 use mainstay_client::Client;
+use mainstay_types::limits::EXTENT_BYTES;
 
 /// Begins a scrub. Waits for its end, unless `no_wait`.
 pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output: Output) -> Outcome<u8> {
@@ -150,7 +152,8 @@ fn so_far(report: &ScrubReport) -> String {
     let left = report.left_ms.map_or(String::new(), |left| format!(", {} left", duration(left)));
     let found =
         if report.different > 0 { format!(", {} blocks differ", report.different) } else { String::new() };
-    format!("comparing replicas of {}: {percent} %{left}{found}", report.resource)
+    let rate = at_rate(report.done * EXTENT_BYTES, report.took_ms);
+    format!("comparing replicas of {}: {percent} %{left}{rate}{found}", report.resource)
 }
 
 fn told(report: &ScrubReport) -> String {

@@ -7,7 +7,7 @@ mod looks;
 mod orders;
 
 use super::events::clock;
-use super::{advice_lines, checked_name, follow};
+use super::{advice_lines, checked_name, follow, watch};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
@@ -48,13 +48,13 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             looks::logs(&wish, client, output)?;
         }
         ServiceCommand::History { name, lines } => looks::history(&name, lines, client, output)?,
-        ServiceCommand::List => {
-            let list: Vec<ServiceView> = client.get("/v1/services")?;
-            output.result(&list, |list| overview(list))?;
+        ServiceCommand::List(args) => {
+            let ask = || Ok(client.get::<Vec<ServiceView>>("/v1/services")?);
+            watch::show(args, output, ask, |list| overview(list))?;
         }
-        ServiceCommand::Status { name } => {
-            let service: ServiceView = client.get(&path(&name)?)?;
-            output.result(&service, details)?;
+        ServiceCommand::Status { name, watch } => {
+            let path = path(&name)?;
+            watch::show(watch, output, || Ok(client.get::<ServiceView>(&path)?), details)?;
         }
         ServiceCommand::Move { name, node, to, force, wait } => {
             // The command line wants one of the two.

@@ -1,7 +1,8 @@
 //! `mainstay snapshot …`.
 
 use super::events::clock;
-use super::{checked_name, follow};
+use super::pace::Copying;
+use super::{checked_name, follow, watch};
 use crate::cli::{SnapshotCommand, WaitArgs};
 use crate::failure::{Code, Context, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
@@ -27,9 +28,10 @@ const BEFORE_COPY: &str = "before-copy";
 pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
         SnapshotCommand::Create { name, snapshot, wait } => create(&name, &snapshot, wait, client, output)?,
-        SnapshotCommand::List { name } => {
-            let resource: ResourceView = client.get(&path(&name)?)?;
-            output.result(&resource.snapshots, |list| overview(list))?;
+        SnapshotCommand::List { name, watch } => {
+            let path = path(&name)?;
+            let ask = || Ok(client.get::<ResourceView>(&path)?.snapshots);
+            watch::show(watch, output, ask, |list| overview(list))?;
         }
         SnapshotCommand::Show { name, snapshot } => {
             let found: SnapshotFiles =
@@ -220,6 +222,9 @@ fn copy_whole(from: &Path, mut source: File, to: &Path) -> std::io::Result<()> {
     let half = to.with_extension("part");
     let _ = std::fs::remove_file(&half);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);
+    // The size of a map says nothing about that of the content.
+    let whole = source.metadata().ok().filter(|_| !is_map(from)).map_or(0, |found| found.len());
+    let _told = Copying::of(&half, whole);
     let copied = file.and_then(|mut file| {
         if is_map(from) {
             return copy_out(from, &file).map_err(std::io::Error::other);

@@ -1,15 +1,15 @@
 //! `mainstay status`: the state of everything in words, and what to do next.
 
-use super::{advice_lines, cluster, resource, scrub, service};
+use super::{advice_lines, cluster, resource, scrub, service, watch};
+use crate::cli::WatchArgs;
 use crate::failure::{Outcome, exit};
 use crate::output::Output;
 use mainstay_api::engine::WatchdogStatus;
 use mainstay_api::rest::{ClusterView, StatusView};
 use mainstay_client::Client;
 
-pub fn run(client: &Client, output: Output) -> Outcome<u8> {
-    let status: StatusView = client.get("/v1/status")?;
-    output.result(&status, words)?;
+pub fn run(args: WatchArgs, client: &Client, output: Output) -> Outcome<u8> {
+    let status: StatusView = watch::show(args, output, || Ok(client.get("/v1/status")?), words)?;
     Ok(if status.advice.is_empty() { 0 } else { exit::ATTENTION })
 }
 
