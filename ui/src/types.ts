@@ -29,6 +29,8 @@ export interface ClusterView {
   /** Milliseconds for which the asked node has been joining the cluster without its state; nothing once it has received that. */
   joining_ms?: number | null;
   maintenance?: MaintenanceView | null;
+  /** Whether data goes from node to node without encryption, because the setting `data-encryption` is off. */
+  sends_clear: boolean;
   nodes: NodeView[];
 }
 

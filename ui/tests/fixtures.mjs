@@ -153,6 +153,7 @@ function status(nodes, resources, services, advice = []) {
       as_of_ms: 0,
       joining_ms: null,
       maintenance: null,
+      sends_clear: false,
       nodes,
     },
     engine: { connected: true, message: "connected", frontend: { kind: "ublk", reason: "the kernel has it" }, watchdog: null },

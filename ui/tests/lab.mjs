@@ -11,7 +11,7 @@ const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 const lab = (...words) => execFileSync(`${BUILT}/mainstay-lab`, ["--name", LAB, ...words], { encoding: "utf8" });
 const address = (node) => `https://10.213.0.${node}:7404/console/`;
 
-const browser = await chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
 const page = await context.newPage();
 const faults = [];
@@ -48,7 +48,7 @@ await page.getByText("token console: admin").waitFor();
 
 step("a resource is made step by step");
 await go("#/create-resource");
-await page.getByLabel("Name", { exact: true }).fill("db");
+await page.getByLabel(/^Name/).fill("db");
 await page.getByLabel(/^Size of each volume/).fill("1GiB");
 for (const node of ["n1", "n2", "n3"]) await page.getByLabel(new RegExp(`^${node}`)).check();
 await page.getByLabel("Preferred primary").selectOption("n1");
@@ -115,7 +115,7 @@ await dialog.getByLabel(/^Name/).fill("first");
 await dialog.getByRole("button", { name: "Take snapshot" }).click();
 await page.getByText("n1: held").waitFor();
 await page.getByRole("link", { name: "Clone" }).click();
-await page.getByLabel("Name", { exact: true }).fill("db-copy");
+await page.getByLabel(/^Name/).fill("db-copy");
 await page.getByRole("button", { name: "Create", exact: true }).click();
 await page.getByRole("heading", { name: "db-copy", exact: true }).waitFor();
 await go("#/resources/db");

@@ -12,7 +12,7 @@ const shots = shotsAt >= 0 ? args.splice(shotsAt, 2)[1] : null;
 const wanted = args;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 const PAGES = {
   overview: "#/overview",
   topology: "#/topology",
@@ -318,13 +318,13 @@ const tests = {
   async a_resource_and_a_service_are_created_step_by_step() {
     const mock = await new Mock().start("empty");
     const page = await visit(mock, { hash: "#/create-resource" });
-    await page.getByLabel("Name", { exact: true }).fill("db");
+    await page.getByLabel(/^Name/).fill("db");
     await page.getByLabel(/^Size of each volume/).fill("10 parsecs");
     await page.getByText("is no size").waitFor();
-    assert.equal(await page.getByRole("button", { name: "Create" }).isDisabled(), true);
+    assert.equal(await page.getByRole("button", { name: "Create", exact: true }).isDisabled(), true);
     await page.getByLabel(/^Size of each volume/).fill("10GiB 2GiB");
     await page.getByText("mainstay resource create db --size 10GiB --size 2GiB --replica-count 3").waitFor();
-    await page.getByRole("button", { name: "Create" }).click();
+    await page.getByRole("button", { name: "Create", exact: true }).click();
     await page.getByRole("heading", { name: "db", exact: true }).waitFor();
     assert.deepEqual(mock.changes[0].body.volumes, [10 * 2 ** 30, 2 * 2 ** 30]);
     await page.goto(`${mock.url}#/create-service`);

@@ -277,7 +277,9 @@ function Verdict({ checked, isCurrent }: { checked: Checked; isCurrent: boolean 
               {node.silent}
               {node.problems.map((one) => (
                 <p key={one.field + one.problem}>
-                  <code>{one.field}</code>: <Words text={one.problem} /> <Words text={one.remedy} />
+                  <code>{one.field}</code>: <Words text={one.problem} />
+                  <br />
+                  <span class="label">What to do:</span> <Words text={one.remedy} />
                 </p>
               ))}
             </td>

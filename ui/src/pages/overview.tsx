@@ -36,6 +36,11 @@ export function Overview() {
           The whole cluster is in maintenance: nothing fails over. To end it: <Command text={cluster.maintenance.end} />
         </p>
       )}
+      {cluster.sends_clear && (
+        <p class="box warn">
+          Data goes from node to node without encryption, because the setting <code>data-encryption</code> is off.
+        </p>
+      )}
       <Counts status={status} />
       <What status={status} />
       <Now status={status} />
