@@ -10,7 +10,7 @@ ARGS ?=
 # How long the simulator runs.
 MINUTES ?= 60
 
-.PHONY: help deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
+.PHONY: help ui ui-check ui-test ui-lab-test deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
 	bench-vm bench-idle bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
@@ -25,6 +25,9 @@ help:
 	@echo "make lab-test   a lab of such machines, with the package in each (root)"
 	@echo "make tls-test   the ports of nodes under openssl, testssl and sslyze (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
+	@echo "make ui         build the console into ui/dist, which is checked in; make ui-check says whether it differs"
+	@echo "make ui-test    the console in Chromium, against a mock of an agent; ARGS=name picks a test, \"--shots DIR\" takes pictures"
+	@echo "make ui-lab-test  the console against three nodes of a lab (root)"
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
 	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
@@ -235,6 +238,27 @@ book:
 tls-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/tls/run.sh $(DEV)/mainstay
+
+# The console. Only these need Node: cargo embeds ui/dist, and a test compares it with its sources.
+UI := cd ui && PATH="$$PWD/node_modules/.bin:$$PATH"
+ui/node_modules: ui/package-lock.json
+	@scripts/deps.sh ui
+	cd ui && npm ci --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+ui: ui/node_modules
+	$(UI) && node types.mjs && tsc --noEmit && node build.mjs
+
+ui-check: ui/node_modules
+	$(UI) && node types.mjs --check && tsc --noEmit && node build.mjs --check
+
+ui-test: ui-check
+	$(UI) && node tests/run.mjs $(ARGS)
+
+# The same in a lab: a resource and a service are made, nodes die, and the service is moved back (root).
+ui-lab-test: ui-check
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@ui/tests/lab.sh $(DEV)
 
 # Units as processes of services, in such a machine (root).
 units-test: deps

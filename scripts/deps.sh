@@ -2,7 +2,7 @@
 # Installs what building, testing and the demo need beyond the Rust toolchain and git. Debian 12 or newer,
 # as root. Changes nothing, and needs no network, when everything is there already. `deps.sh bench` also installs
 # the peers that `make bench` can measure, `deps.sh bench-vm` DRBD's programs, `deps.sh pacemaker` Pacemaker and
-# corosync; their services are not started.
+# corosync, `deps.sh ui` Node and Chromium for the console; their services are not started.
 set -euo pipefail
 
 packages=()
@@ -56,6 +56,11 @@ if [ "${1:-}" = bench ]; then
         [ -e "$library" ] || packages+=(qemu-block-extra)
     done
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages+=(galera-4)
+fi
+if [ "${1:-}" = ui ]; then
+    need node nodejs
+    need npm npm
+    need chromium chromium
 fi
 [ "${1:-}" != bench-vm ] || need drbdadm drbd-utils
 if [ "${1:-}" = pacemaker ]; then

@@ -27,7 +27,7 @@ fn files() -> BTreeSet<String> {
     fn walk(dir: &Path, root: &Path, out: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(dir).expect("a readable directory").flatten() {
             let (path, name) = (entry.path(), entry.file_name());
-            if name == "target" || name == ".git" || name == "corpus" {
+            if name == "target" || name == ".git" || name == "corpus" || name == "node_modules" {
                 continue;
             }
             let inside = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();

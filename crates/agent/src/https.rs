@@ -2,8 +2,9 @@
 //! (R24).
 //!
 //! Guarantees
-//! - Nothing is read of a request before the TLS handshake is over, and nothing is answered to a
-//!   request without a token of the record that is good at this time; see [`bearer`].
+//! - Nothing is read of a request before the TLS handshake is over, and nothing but the files of the
+//!   [`console`] is answered to a request without a token of the record that is good at this time;
+//!   see [`bearer`].
 //! - A connection has [`PROVE_WITHIN`] for handshake, request and proof together. Until then it has
 //!   one of few places ([`places`]). Requests of a sender of wrong tokens are refused for a while
 //!   ([`attempts`]).
@@ -14,6 +15,7 @@
 mod attempts;
 pub mod bearer;
 mod certificate;
+mod console;
 mod places;
 
 use crate::agent::Agent;
@@ -65,6 +67,8 @@ pub struct ApiListen {
     pub address: SocketAddr,
     /// `None`: the cluster's authority gives the certificate.
     pub files: Option<CertificateFiles>,
+    /// Whether the files of the console are served.
+    pub console: bool,
 }
 
 /// A certificate and its key, in PEM form.
@@ -79,6 +83,8 @@ pub struct CertificateFiles {
 struct Server {
     agent: Arc<Agent>,
     attempts: Attempts,
+    /// Requests for files of the console.
+    files: Attempts,
     places: Places,
 }
 
@@ -112,13 +118,17 @@ pub fn serve(agent: Arc<Agent>, listen: ApiListen) -> io::Result<()> {
 }
 
 async fn run(agent: Arc<Agent>, listen: ApiListen) {
-    let address = listen.address;
+    let (address, has_console) = (listen.address, listen.console);
     let certificate = Certificate::first(&agent, listen).await;
     let listener = bind(address).await;
     tracing::info!(%address, "the API is served over TLS");
-    let server = Arc::new(Server { agent, attempts: Attempts::default(), places: Places::default() });
-    let routes = http::router(server.agent.clone())
+    let (attempts, files) = (Attempts::with_wrong_tokens(), Attempts::for_files());
+    let server = Arc::new(Server { agent, attempts, files, places: Places::default() });
+    let mut routes = http::router(server.agent.clone())
         .layer(middleware::from_fn_with_state(server.clone(), bearer::authenticate));
+    if has_console {
+        routes = routes.layer(middleware::from_fn_with_state(server.clone(), console::answer));
+    }
     let routes = TowerToHyperService::new(routes);
     loop {
         match listener.accept().await {

@@ -99,6 +99,14 @@ pub enum LabVerb {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
+    /// Let programs of this machine reach a port inside the lab, until you interrupt this.
+    Forward {
+        /// Address and port inside the lab, for example 10.213.0.1:7404, the console of n1.
+        to: std::net::SocketAddr,
+        /// Address and port on this machine.
+        #[arg(long, default_value = "127.0.0.1:7404", value_name = "ADDRESS:PORT")]
+        listen: std::net::SocketAddr,
+    },
     /// Show the nodes and the state of the network.
     Status,
     /// Show what engine and agent of a node have logged.

@@ -12,7 +12,7 @@
 //!
 //! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first
 //! process of a node), `machine` (nodes under systemd), `network`, `disk`, `cgroup`, `exec`,
-//! `down`; `program` finds what is started. `bench` is no part of the lab: it measures storage of
+//! `forward`, `down`; `program` finds what is started. `bench` is no part of the lab: it measures storage of
 //! any kind.
 
 mod bench;
@@ -21,6 +21,7 @@ pub mod cli;
 mod disk;
 mod down;
 mod exec;
+mod forward;
 mod fuse;
 mod init;
 mod logs;
@@ -160,6 +161,7 @@ fn lab(verb: LabVerb, args: &LabArgs, named: Option<&str>, output: Output) -> Ou
             }
             logs::run(&lab, &args)?;
         }
+        LabVerb::Forward { to, listen } => forward::run(&Lab::load(&dir, name)?, to, listen)?,
         LabVerb::Exec { .. } => unreachable!("handled above, because its exit code is the command's"),
     }
     Ok(0)

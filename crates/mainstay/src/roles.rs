@@ -94,7 +94,8 @@ pub fn agent(args: AgentArgs, started: Option<Started>) -> Outcome<()> {
         })?;
     }
     let files = args.api_tls.files();
-    let api = args.api_listen.map(|address| ApiListen { address, files });
+    let console = !args.no_console;
+    let api = args.api_listen.map(|address| ApiListen { address, files, console });
     let options = AgentOptions {
         fence_command: args.fence_command,
         groups: Groups { read: args.read_group, operate: args.operate_group, admin: args.admin_group },

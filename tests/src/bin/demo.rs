@@ -280,6 +280,12 @@ fn try_next(lab: &Lab) -> Result<()> {
     println!("  {binary} --lab {LAB} status");
     println!("  {binary} --lab {LAB} service move {} --to {other}", DB.name);
     println!("  {binary} lab --name {LAB} kill {primary} && {binary} --lab {LAB} events --follow");
+    println!(
+        "To see the cluster in a browser, make a token, leave the second command running, and open the address:"
+    );
+    println!("  {binary} --lab {LAB} token create console --scope operate");
+    println!("  {binary} lab --name {LAB} forward {FIRST_ADDRESS}:7404");
+    println!("  https://127.0.0.1:7404/console/ (the browser does not know the certificate, and says so)");
     println!("and in the end: make demo-down");
     Ok(())
 }

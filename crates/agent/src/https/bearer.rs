@@ -86,7 +86,12 @@ pub(super) async fn authenticate(
     };
     let from = remote.from;
     if let Some(wait) = server.attempts.refused_for(from, Instant::now()) {
-        return too_many(from, wait);
+        return too_many(
+            from,
+            wait,
+            "requests without a good token",
+            "Find the program there that sends the wrong token.",
+        );
     }
     let caller = match token_in(request.headers()) {
         Err(denied) => Err(denied),
@@ -217,10 +222,11 @@ fn closing(mut response: Response) -> Response {
     response
 }
 
-fn too_many(from: IpAddr, wait: Duration) -> Response {
+/// Refuses a source for a while. `what`: requests of which too many came.
+pub(super) fn too_many(from: IpAddr, wait: Duration, what: &str, then: &str) -> Response {
     let seconds = wait.as_secs() + 1;
-    let message = format!("too many requests without a good token came from {from}");
-    let remedy = format!("Wait {seconds} s. Find the program there that sends the wrong token.");
+    let message = format!("too many {what} came from {from}");
+    let remedy = format!("Wait {seconds} s. {then}");
     let problem = Problem::new(Code::TooManyAttempts, message, remedy);
     let mut response = Refused::from(problem).into_response();
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

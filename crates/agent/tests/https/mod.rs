@@ -395,3 +395,80 @@ fn a_token_is_in_no_log_no_file_and_no_answer() {
         assert!(texts.iter().all(|text| !text.contains(part)));
     }
 }
+
+/// A question for the head of a file: the file itself is compressed.
+fn head(path: &str) -> String {
+    format!("HEAD {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+}
+
+/// R24
+#[test]
+fn the_console_needs_no_token_and_shows_nothing_without_one() {
+    let mut node = TestNode::new(76, 1);
+    node.start();
+    init(&node);
+    let good = token(&node, "good", Access::Read, HOUR_MS).token;
+    served(&node);
+    let own = "127.66.76.20:0";
+    for (path, kind) in [
+        ("/console/", "text/html"),
+        ("/console/console.js", "text/javascript"),
+        ("/console/console.css", "text/css"),
+        ("/console/icon.svg", "image/svg+xml"),
+    ] {
+        let answer = answer_from(own, &node, &head(path)).to_lowercase();
+        assert_eq!(status(&answer), "200", "{path}: {answer}");
+        for line in [
+            &format!("content-type: {kind}"),
+            "content-encoding: gzip",
+            "content-security-policy: default-src 'none'; script-src 'self';",
+            "x-content-type-options: nosniff",
+            "etag: ",
+        ] {
+            assert!(answer.contains(line), "{path}: {line} is not in {answer}");
+        }
+    }
+    for (path, place) in
+        [("/", "/console/"), ("/console", "/console/"), ("/favicon.ico", "/console/icon.svg")]
+    {
+        let answer = answer_from(own, &node, &head(path)).to_lowercase();
+        assert!(status(&answer) == "308" && answer.contains(&format!("location: {place}\r\n")), "{answer}");
+    }
+    // Neither a missing file nor a wrong method counts as a wrong token.
+    for asked in [head("/console/../v1/status"), head("/console/x"), request("POST", "/console/", None)] {
+        assert_eq!(status(&answer_from(own, &node, &asked)), "404", "{asked}");
+    }
+    (0..20).for_each(|_| drop(answer_from(own, &node, &head("/console/"))));
+    assert_eq!(status(&answer_from(own, &node, &request("GET", "/metrics", Some(&good)))), "200");
+    for path in ["/v1/status", "/metrics", "/v1/alive", "/consolex", "/other"] {
+        assert_eq!(status(&answer_from(own, &node, &request("GET", path, None))), "401", "{path}");
+    }
+    // A source that asks for too many files is refused, and only that one.
+    let many = "127.66.76.30:0";
+    let ask = request("GET", "/console/", None);
+    let refused = (0..200).map(|_| answer_from(many, &node, &ask)).find(|answer| status(answer) == "429");
+    assert!(refused.is_some_and(|answer| answer.contains("files of the console")));
+    assert_eq!(status(&answer_from(many, &node, &request("GET", "/metrics", Some(&good)))), "200");
+    assert_eq!(status(&answer_from(own, &node, &head("/console/"))), "200");
+    // A file proves nothing: the connection ends as that of any stranger.
+    let began = Instant::now();
+    let mut silent = tls_from(own, &node).unwrap();
+    silent.write_all(b"HEAD /console/ HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    drop(silent.read_to_end(&mut Vec::new()));
+    let lasted = began.elapsed();
+    assert!((Duration::from_secs(8)..Duration::from_secs(25)).contains(&lasted), "{lasted:?}");
+}
+
+#[test]
+fn an_agent_without_the_console_serves_none() {
+    let mut node = TestNode::new(77, 1);
+    node.without_console();
+    node.start();
+    init(&node);
+    let good = token(&node, "good", Access::Read, HOUR_MS).token;
+    served(&node);
+    for path in ["/console/", "/console/console.js"] {
+        assert_eq!(status(&answer_from(HERE, &node, &head(path))), "401", "{path}");
+        assert_eq!(status(&answer_from(HERE, &node, &request("GET", path, Some(&good)))), "404", "{path}");
+    }
+}

@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const CHILD_VARIABLE: &str = "MAINSTAY_TEST_AGENT";
 /// File for everything that the agent logs.
 const LOG_VARIABLE: &str = "MAINSTAY_TEST_LOG";
+/// Set for an agent that serves no console.
+const NO_CONSOLE_VARIABLE: &str = "MAINSTAY_TEST_NO_CONSOLE";
 
 /// Process of an agent, and no test of its own: it does nothing unless a test asks for it.
 #[test]
@@ -49,7 +51,11 @@ fn agent_process() {
         listen: Some(listen.to_owned()),
         metrics_listen: Some(with_port(listen, 7402)),
         router_listen: Some(with_port(listen, 7403)),
-        api: Some(ApiListen { address: with_port(listen, 7404), files: None }),
+        api: Some(ApiListen {
+            address: with_port(listen, 7404),
+            files: None,
+            console: std::env::var_os(NO_CONSOLE_VARIABLE).is_none(),
+        }),
         cgroup_root: Some(cgroup_root(&directory)),
         log_writer: Vec::new(),
         journals: mainstay_pool::journals::Journals::default(),
@@ -85,6 +91,8 @@ pub struct TestNode {
     level: Option<u32>,
     /// Whether the agent writes a log.
     logs: bool,
+    /// Whether the agent serves the console.
+    console: bool,
 }
 
 impl TestNode {
@@ -101,12 +109,18 @@ impl TestNode {
             refuse_create: Arc::default(),
             level: None,
             logs: false,
+            console: true,
         }
     }
 
     /// Lets the agent log everything, from its next start on.
     pub fn log_everything(&mut self) {
         self.logs = true;
+    }
+
+    /// Lets the agent serve no console, from its next start on.
+    pub fn without_console(&mut self) {
+        self.console = false;
     }
 
     pub fn log(&self) -> String {
@@ -164,6 +178,7 @@ impl TestNode {
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
             .envs(self.level.map(|level| (TEST_LEVEL, level.to_string())))
             .envs(self.logs.then(|| (LOG_VARIABLE, self.log_path())))
+            .envs((!self.console).then_some((NO_CONSOLE_VARIABLE, "1")))
             .stdout(Stdio::null());
         command
     }

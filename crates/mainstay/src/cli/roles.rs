@@ -177,6 +177,10 @@ pub struct AgentArgs {
     pub api_listen: Option<std::net::SocketAddr>,
     #[command(flatten)]
     pub api_tls: ApiTlsArgs,
+    /// Do not serve the console, the pages for browsers, at --api-listen. Without this option,
+    /// https://ADDRESS:PORT/console/ has them. They need no token, and show nothing without one.
+    #[arg(long, env = "MAINSTAY_NO_CONSOLE", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pub no_console: bool,
     /// Program that switches a node off which was primary and died, for resources with the setting
     /// fencing. It is run on the node that leads; MAINSTAY_NODE names the node. Give it to all
     /// agents. Default: none.
@@ -230,6 +234,20 @@ mod tests {
         // The environment of this test may have switched polling off.
         let here = std::env::var_os("MAINSTAY_NO_POLL").is_none();
         assert_eq!((polls(&[]), polls(&["--no-poll"])), (here, false));
+    }
+
+    #[test]
+    fn the_console_can_be_switched_off() {
+        let serves = |words: &[&str]| {
+            let line = ["mainstay", "agent"].iter().chain(words);
+            match Cli::try_parse_from(line).map(|cli| cli.command) {
+                Ok(Command::Agent(args)) => !args.no_console,
+                other => panic!("{other:?}"),
+            }
+        };
+        // The environment of this test may have switched it off.
+        let here = std::env::var_os("MAINSTAY_NO_CONSOLE").is_none();
+        assert_eq!((serves(&[]), serves(&["--no-console"])), (here, false));
     }
 
     /// With some of them clients would get in without TLS where the operator thinks that they do

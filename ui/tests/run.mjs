@@ -1,0 +1,377 @@
+// Tests of the console in Chromium, against a mock of an agent: `make ui-test`. Options: names of tests, and `--shots DIR` for
+// pictures of every page. CHROMIUM names the browser.
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+import { Mock, TOKEN } from "./mock.mjs";
+
+const args = process.argv.slice(2);
+const shotsAt = args.indexOf("--shots");
+const shots = shotsAt >= 0 ? args.splice(shotsAt, 2)[1] : null;
+const wanted = args;
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+const PAGES = {
+  overview: "#/overview",
+  topology: "#/topology",
+  resources: "#/resources",
+  resource: "#/resources/db",
+  services: "#/services",
+  service: "#/services/db",
+  failovers: "#/failovers",
+  nodes: "#/nodes",
+  node: "#/nodes/n2",
+  events: "#/events",
+  "create-resource": "#/create-resource",
+  "create-service": "#/create-service",
+};
+
+/** A page of the console with a token. Errors of its scripts and broken rules of its policy fail the test. */
+async function visit(mock, { hash = "#/overview", width = 1280, scheme = "light", hasToken = true } = {}) {
+  // The policy forbids axe and the like to be added to the page, so they come from outside: `evaluate` does.
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
+  const page = await context.newPage();
+  page.faults = [];
+  page.on("pageerror", (error) => page.faults.push(String(error.stack ?? error)));
+  page.on("console", (message) => {
+    if (message.type() === "error" && !/Failed to load resource|net::ERR/.test(message.text())) page.faults.push(message.text());
+  });
+  if (hasToken) await page.addInitScript((token) => sessionStorage.setItem("mainstay-token", token), TOKEN);
+  await page.goto(mock.url + hash);
+  await page.waitForSelector("h1");
+  return page;
+}
+
+/** Ends a visit. */
+async function end(page) {
+  const { faults } = page;
+  await page.context().close();
+  assert.deepEqual(faults, [], "the page has no errors");
+}
+
+async function accessible(page, what) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const words = violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.map((node) => node.html.slice(0, 160)).join(" | ")}`);
+  assert.deepEqual(words, [], `${what}: no violation of axe`);
+}
+
+/** Nothing is wider than the page. */
+async function fits(page, what) {
+  const wider = await page.evaluate(() => {
+    const width = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth <= width) return [];
+    return [...document.querySelectorAll("body *")].filter((one) => one.getBoundingClientRect().right > width + 1 && !one.closest(".table, pre, svg")).map((one) => one.outerHTML.slice(0, 120));
+  });
+  assert.deepEqual(wider, [], `${what} fits its width`);
+}
+
+const tests = {
+  async a_visitor_without_a_token_sees_how_to_make_one_and_a_wrong_one_is_told() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hasToken: false });
+    await page.getByText("mainstay token create console --scope operate").waitFor();
+    await accessible(page, "login");
+    await page.getByLabel("Token", { exact: true }).fill("mst_api_wrong");
+    await page.getByRole("button", { name: "Open" }).click();
+    await page.getByText("the cluster does not know this token").waitFor();
+    await page.getByLabel("Token", { exact: true }).fill(TOKEN);
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "All is well" }).waitFor();
+    assert.equal(await page.evaluate(() => Object.keys(localStorage).join()), "");
+    await page.getByRole("button", { name: "Leave" }).click();
+    await page.getByLabel("Token", { exact: true }).waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.getItem("mainstay-token")), null);
+    await end(page);
+    mock.stop();
+  },
+
+  async every_page_is_whole_in_every_state_in_both_schemes_and_at_both_widths() {
+    const faults = [];
+    const look = (check) => check.catch((error) => faults.push(error.message.replace(/\n\+ actual - expected\n/, "").slice(0, 900)));
+    for (const scenario of ["healthy", "degraded", "empty", "unconfirmed"]) {
+      const mock = await new Mock().start(scenario);
+      for (const [scheme, width] of [
+        ["light", 1280],
+        ["dark", 380],
+        ["dark", 1280],
+        ["light", 380],
+      ]) {
+        const page = await visit(mock, { scheme, width });
+        for (const [name, hash] of Object.entries(PAGES)) {
+          await page.goto(mock.url + hash);
+          await page.locator("main h1").waitFor();
+          await page.waitForFunction(() => !document.querySelector("main")?.textContent?.includes("Loading…"));
+          if (name === "resource" && scenario !== "empty") await page.waitForTimeout(4_600);
+          const what = `${scenario} ${name} ${scheme} ${width}`;
+          await look(fits(page, what));
+          await look(accessible(page, what));
+          if (shots) {
+            mkdirSync(shots, { recursive: true });
+            await page.screenshot({ path: `${shots}/${scenario}-${name}-${scheme}-${width}.png`, fullPage: true });
+          }
+        }
+        await end(page);
+      }
+      mock.stop();
+    }
+    assert.deepEqual(faults, [], faults.join("\n"));
+  },
+
+  async a_change_shows_at_once_by_the_stream_and_by_long_polls() {
+    for (const hasStream of [true, false]) {
+      const mock = new Mock();
+      mock.hasStream = hasStream;
+      await mock.start("healthy");
+      const page = await visit(mock);
+      await page.getByRole("heading", { name: "All is well" }).waitFor();
+      await page.waitForTimeout(500);
+      mock.status = (await import("./fixtures.mjs")).SCENARIOS.degraded();
+      mock.happen("critical", "node/n3", "node n3 is dead");
+      const began = Date.now();
+      await page.getByRole("heading", { name: "4 things need attention" }).waitFor();
+      await page.getByText("node n3 is dead", { exact: true }).waitFor();
+      console.log(`  a change showed after ${Date.now() - began} ms ${hasStream ? "by the stream" : "by long polls"}`);
+      await end(page);
+      mock.stop();
+    }
+  },
+
+  async a_lost_connection_is_told_with_its_time_and_the_page_recovers_by_itself() {
+    for (const mode of ["closed", "silent"]) {
+      const mock = await new Mock().start("healthy");
+      const page = await visit(mock);
+      await page.getByText("● live").waitFor();
+      await page.waitForTimeout(600);
+      mock.break(mode);
+      const began = Date.now();
+      await page.getByText(/Connection lost since \d\d:\d\d:\d\d/).waitFor({ timeout: 12_000 });
+      console.log(`  a connection that was ${mode} was told after ${Date.now() - began} ms`);
+      assert.match(await page.locator(".banner").innerText(), /What you see is from \d\d:\d\d:\d\d/);
+      await accessible(page, "lost");
+      if (shots) await page.screenshot({ path: `${shots}/lost-${mode}.png` });
+      await page.goto(`${mock.url}#/resources/db`);
+      assert.equal(await page.getByRole("button", { name: /Take snapshot/ }).getAttribute("aria-disabled"), "true");
+      mock.break("ok");
+      await page.getByText("● live").waitFor({ timeout: 20_000 });
+      assert.equal(await page.locator(".banner").count(), 0);
+      await end(page);
+      mock.stop();
+    }
+  },
+
+  async a_thousand_resources_are_quick() {
+    const mock = await new Mock().start("many");
+    const page = await visit(mock, { hash: "#/resources" });
+    await page.getByText("1,000 resources found").waitFor();
+    // Of a page that was never seen: files, state and the first rows.
+    const times = [];
+    for (let turn = 0; turn < 5; turn += 1) {
+      const fresh = await visit(mock, { hash: "#/resources" });
+      await fresh.getByText("1,000 resources found").waitFor();
+      times.push(await fresh.evaluate(() => performance.now()));
+      await end(fresh);
+    }
+    times.sort((a, b) => a - b);
+    console.log(`  a list of 1,000 resources showed ${Math.round(times[2])} ms after the navigation began (median of 5)`);
+    const began = Date.now();
+    await page.getByLabel("Name, node or service").fill("db-0777");
+    await page.getByText("1 resource found").waitFor();
+    console.log(`  a filter took ${Date.now() - began} ms`);
+    await page.getByLabel("Name, node or service").fill("");
+    await page.getByLabel("Health").selectOption("degraded");
+    await page.getByText("11 resources found").waitFor();
+    for (const hash of ["#/overview", "#/topology", "#/nodes/n1", "#/services"]) {
+      await page.goto(mock.url + hash);
+      await page.locator("main h1").waitFor();
+      await accessible(page, `many ${hash}`);
+    }
+    if (shots) await page.screenshot({ path: `${shots}/many-services.png` });
+    await end(page);
+    mock.stop();
+  },
+
+  async an_idle_page_asks_seldom_and_a_hidden_one_not_at_all() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock);
+    await page.waitForTimeout(2_000);
+    const before = mock.requests;
+    await page.waitForTimeout(10_000);
+    console.log(`  an idle overview sent ${mock.requests - before} requests in 10 s`);
+    assert.equal(await page.locator(".banner").count(), 0);
+    assert.ok(mock.requests - before <= 8, `${mock.requests - before}`);
+    await end(page);
+    mock.stop();
+  },
+
+  async each_change_is_confirmed_with_its_cost_and_sends_one_request() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/services/db" });
+    const order = async (button, confirm, costs) => {
+      await page.getByRole("button", { name: button, exact: true }).first().click();
+      const dialog = page.getByRole("dialog");
+      await dialog.getByText(costs).first().waitFor();
+      await dialog.getByText("mainstay ").first().waitFor();
+      await accessible(page, `dialog ${button}`);
+      await dialog.getByRole("button", { name: confirm, exact: true }).click();
+      await dialog.waitFor({ state: "detached" });
+      await page.getByRole("status").filter({ hasText: "asked:" }).waitFor();
+      await page.getByRole("button", { name: "Close" }).click();
+    };
+    await order("Move", "Move", "Clients lose their connections");
+    await order("Restart", "Restart", "Clients lose their connections");
+    await order("Stop", "Stop", "It stays stopped");
+    await order("Begin maintenance", "Begin maintenance", "Nothing fails over");
+    await page.goto(`${mock.url}#/resources/db`);
+    await order("Take snapshot", "Take snapshot", "as after a power cut");
+    await order("Roll back", "Roll back", "A further snapshot keeps it");
+    await order("Delete", "Delete snapshot", "This cannot be undone");
+    await order("Compare replicas", "Compare replicas", "Each replica reads all its data once");
+    await page.goto(`${mock.url}#/resources/spare`);
+    await order("Move primary", "Move primary", "No acknowledged write is lost");
+    await page.goto(`${mock.url}#/nodes/n2`);
+    await order("Drain", "Drain", "one interruption each");
+    await order("Cordon", "Cordon", "What is there stays");
+    assert.deepEqual(
+      mock.changes.map(({ method, path }) => `${method} ${path}`),
+      [
+        "POST /v1/services/db/move",
+        "POST /v1/services/db/restart",
+        "PUT /v1/services/db/wanted",
+        "PUT /v1/services/db/maintenance",
+        "POST /v1/resources/db/snapshots",
+        "POST /v1/resources/db/snapshots/before-upgrade/rollback",
+        "DELETE /v1/resources/db/snapshots/before-upgrade",
+        "POST /v1/resources/db/scrub",
+        "POST /v1/resources/spare/move",
+        "PUT /v1/nodes/n2/cordon",
+        "PUT /v1/nodes/n2/cordon",
+      ],
+    );
+    await end(page);
+    mock.stop();
+  },
+
+  async a_dialog_is_left_by_the_keyboard_and_nothing_is_sent() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/services/db" });
+    await page.getByRole("button", { name: "Stop", exact: true }).focus();
+    await page.keyboard.press("Enter");
+    await page.getByRole("dialog").waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    assert.equal(await page.evaluate(() => document.activeElement?.textContent), "Stop");
+    assert.deepEqual(mock.changes, []);
+    await page.keyboard.press("Control+Home");
+    await page.locator("body").focus();
+    await end(page);
+    mock.stop();
+  },
+
+  async a_refusal_shows_its_message_and_its_remedy() {
+    const mock = await new Mock().start("healthy");
+    mock.refusals.set("POST /v1/services/db/move", [409, "not-eligible", "service db is not moved: n2 is not in sync", "Wait until it is: `mainstay resource status db`."]);
+    const page = await visit(mock, { hash: "#/services/db" });
+    await page.getByRole("button", { name: "Move", exact: true }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Move", exact: true }).click();
+    const box = page.getByRole("dialog").getByRole("alert");
+    await box.getByText("n2 is not in sync").waitFor();
+    await box.getByText("Wait until it is").waitFor();
+    await box.getByText("not-eligible").waitFor();
+    await accessible(page, "refusal");
+    if (shots) await page.screenshot({ path: `${shots}/dialog-refused.png` });
+    await end(page);
+    mock.stop();
+  },
+
+  async a_token_with_a_lesser_right_sees_what_it_may_not_do() {
+    const mock = new Mock();
+    mock.access = "read";
+    await mock.start("healthy");
+    const page = await visit(mock, { hash: "#/services/db" });
+    const stop = page.getByRole("button", { name: /^Stop/ });
+    await stop.waitFor();
+    await page.waitForFunction(() => document.body.textContent.includes("token console: read"));
+    assert.equal(await stop.getAttribute("aria-disabled"), "true");
+    await stop.click({ force: true });
+    assert.equal(await page.getByRole("dialog").count(), 0);
+    await page.getByText("The output needs a token with the right operate.").waitFor();
+    await accessible(page, "read only");
+    await end(page);
+    mock.stop();
+  },
+
+  async a_revoked_token_ends_the_page() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock);
+    await page.getByRole("heading", { name: "All is well" }).waitFor();
+    mock.refusals.set("GET /v1/status", [401, "unauthenticated", "the cluster does not know this token; it may have been revoked", "Make another one."]);
+    await page.getByLabel("Token", { exact: true }).waitFor({ timeout: 15_000 });
+    await page.getByText("it may have been revoked").waitFor();
+    assert.equal(await page.evaluate(() => document.body.textContent.includes("n1")), false);
+    await end(page);
+    mock.stop();
+  },
+
+  async a_resource_and_a_service_are_created_step_by_step() {
+    const mock = await new Mock().start("empty");
+    const page = await visit(mock, { hash: "#/create-resource" });
+    await page.getByLabel(/^Name/).fill("db");
+    await page.getByLabel(/^Size of each volume/).fill("10 parsecs");
+    await page.getByText("is no size").waitFor();
+    assert.equal(await page.getByRole("button", { name: "Create", exact: true }).isDisabled(), true);
+    await page.getByLabel(/^Size of each volume/).fill("10GiB 2GiB");
+    await page.getByText("mainstay resource create db --size 10GiB --size 2GiB --replica-count 3").waitFor();
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByRole("heading", { name: "db", exact: true }).waitFor();
+    assert.deepEqual(mock.changes[0].body.volumes, [10 * 2 ** 30, 2 * 2 ** 30]);
+    await page.goto(`${mock.url}#/create-service`);
+    await page.getByRole("button", { name: "Check it on all nodes" }).click();
+    await page.getByText("there is no user mysql on n2").waitFor();
+    await page.getByText("The running service stops, and starts with the new file.").waitFor();
+    await accessible(page, "checked");
+    if (shots) await page.screenshot({ path: `${shots}/service-checked.png`, fullPage: true });
+    await page.getByRole("button", { name: "Apply" }).click();
+    await page.getByRole("heading", { name: "db", exact: true }).waitFor();
+    assert.deepEqual(
+      mock.changes.slice(1).map(({ method, path, body }) => `${method} ${path} ${body.dry_run}`),
+      ["PUT /v1/services true", "PUT /v1/services false"],
+    );
+    await end(page);
+    mock.stop();
+  },
+
+  async the_scheme_is_the_machine_s_until_a_person_chooses() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { scheme: "dark" });
+    const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+    assert.equal(await theme(), "dark");
+    await page.getByLabel("Colours").selectOption("light");
+    assert.equal(await theme(), "light");
+    await page.reload();
+    await page.waitForSelector("h1");
+    assert.equal(await theme(), "light");
+    await page.getByLabel("Colours").selectOption("auto");
+    await page.emulateMedia({ colorScheme: "light" });
+    assert.equal(await theme(), "light");
+    await end(page);
+    mock.stop();
+  },
+};
+
+let failed = 0;
+for (const [name, test] of Object.entries(tests)) {
+  if (wanted.length > 0 && !wanted.some((word) => name.includes(word))) continue;
+  const began = Date.now();
+  try {
+    await test();
+    console.log(`ok ${name} (${((Date.now() - began) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED ${name}\n${error.stack ?? error}`);
+  }
+}
+await browser.close();
+process.exit(failed === 0 ? 0 : 1);
