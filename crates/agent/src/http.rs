@@ -13,6 +13,7 @@ mod fencing;
 mod force;
 mod history;
 mod identities;
+mod load;
 mod nodes;
 mod placement;
 mod resources;
@@ -194,6 +195,7 @@ pub fn routes() -> Routes {
         .ask_with(Operate, "/v1/service-check", post(service_check::check))
         .ask(Read, "/v1/events", get(events))
         .ask(Read, "/v1/history", get(history::history))
+        .ask(Read, "/v1/load", get(load::load))
         .ask(Operate, "/v1/audit", get(audit::page))
         .ask(Read, "/v1/programs", get(nodes::programs))
         .ask(Read, "/v1/engine/successor", get(nodes::in_place))
@@ -216,8 +218,16 @@ async fn log_request(request: Request, next: middleware::Next) -> Response {
 }
 
 /// Questions whose answers carry their age themselves, or have none.
-const OWN_AGE: [&str; 7] =
-    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/v1/programs", destinations::PATH, "/metrics"];
+const OWN_AGE: [&str; 8] = [
+    "/v1/alive",
+    "/v1/status",
+    "/v1/cluster",
+    "/v1/nodes",
+    "/v1/load",
+    "/v1/programs",
+    destinations::PATH,
+    "/metrics",
+];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.

@@ -16,6 +16,7 @@ pub mod error;
 mod extents;
 pub mod fence;
 pub mod held;
+pub mod history;
 pub mod hooks;
 pub mod http;
 pub mod https;

@@ -3,8 +3,8 @@
 //! Guarantees
 //! - A record is a difference of counters, so records add up: the sum of minutes is what a counter
 //!   says that ran over all of them. A counter that began anew within a minute counts from 0.
-//! - Damaged bytes cost the records that they lie in. Nothing panics, no record is made up (each has
-//!   a CRC-32C), and memory grows only with bytes that are there (R25).
+//! - Damaged bytes cost the records that they lie in. Nothing panics, no record is made up (each
+//!   has a CRC-32C), and memory grows only with bytes that are there (R25).
 //! - A series is bounded in cells, however long its interval is (R18).
 //!
 //! Reading order: `minute.rs` (what a record holds), `reading.rs` (how it is made), `encoding.rs`,

@@ -1,4 +1,4 @@
-//! What a record of the history holds, and how records add up.
+//! The content of a record of the history, and how records add up.
 //!
 //! Durations are in microseconds, sizes in bytes, points in time in milliseconds since 1970 by the
 //! clock of the node.

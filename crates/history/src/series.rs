@@ -32,8 +32,8 @@ impl Point {
     }
 }
 
-/// Points of an interval, each of one step. If they have more cells (a cell is a replica in a point)
-/// than allowed, the step is doubled.
+/// Points of an interval, each of one step. If they have more cells (a cell is a replica in a
+/// point) than allowed, the step is doubled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Series {
     from_ms: u64,
@@ -46,7 +46,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The interval begins after `from_ms` and ends with `to_ms`. A step of 0 is the whole interval.
+    /// Begins after `from_ms` and ends with `to_ms`. A step of 0 is the whole interval.
     #[must_use]
     pub fn new(from_ms: u64, to_ms: u64, step_ms: u64, cells_max: usize) -> Self {
         let length = to_ms.saturating_sub(from_ms).max(1);

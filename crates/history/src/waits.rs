@@ -1,4 +1,4 @@
-//! What requests waited for.
+//! Waiting of requests by class.
 //!
 //! The sum of the times that requests spent in a place, divided by the length of the interval, is
 //! the mean number of requests that were in that place: Little's law (J. D. C. Little, "A proof for

@@ -3,6 +3,7 @@
 //! The agent is a process of its own, so that a test can kill it as a crash would.
 
 use mainstay_agent::AgentOptions;
+use mainstay_agent::history::TEST_MINUTE;
 use mainstay_agent::https::ApiListen;
 use mainstay_agent::identity::{Identity, LogMark};
 use mainstay_agent::level::TEST_LEVEL;
@@ -85,6 +86,8 @@ pub struct TestNode {
     level: Option<u32>,
     /// Whether the agent writes a log.
     logs: bool,
+    /// Time between the records of its history.
+    minute: Option<Duration>,
 }
 
 impl TestNode {
@@ -101,12 +104,18 @@ impl TestNode {
             refuse_create: Arc::default(),
             level: None,
             logs: false,
+            minute: None,
         }
     }
 
     /// Lets the agent log everything, from its next start on.
     pub fn log_everything(&mut self) {
         self.logs = true;
+    }
+
+    /// Lets the agent record its work this often, from its next start on.
+    pub fn record_every(&mut self, time: Duration) {
+        self.minute = Some(time);
     }
 
     pub fn log(&self) -> String {
@@ -164,6 +173,7 @@ impl TestNode {
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
             .envs(self.level.map(|level| (TEST_LEVEL, level.to_string())))
             .envs(self.logs.then(|| (LOG_VARIABLE, self.log_path())))
+            .envs(self.minute.map(|time| (TEST_MINUTE, time.as_millis().to_string())))
             .stdout(Stdio::null());
         command
     }
