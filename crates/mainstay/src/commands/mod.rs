@@ -14,6 +14,7 @@ mod modes;
 pub mod nodes;
 pub mod placement;
 pub mod probe;
+pub mod report;
 pub mod resource;
 mod scrub;
 pub mod service;
