@@ -87,7 +87,7 @@ advisories: deny
 # The cores and the simulator are built with planted bugs and marks compiled in, the rest as it is shipped: two builds of
 # the cores, one of everything else. Each is always built as one set of packages, because cargo unites the features of the
 # packages that are named together: with another set it would build most dependencies again.
-CORES := $(addprefix -p mainstay-,types codec replica store host silence control ha sim spec)
+CORES := $(addprefix -p mainstay-,types codec replica store host silence control ha history sim spec)
 SHIPPED := -p mainstay $(addprefix -p mainstay-,api client cli pool probe trust devices engine agent router bench lab tests)
 
 unit: unit-cores unit-shipped

@@ -85,6 +85,12 @@ page_replicas() {
     gone db
 }
 
+page_reports() {
+    resource db
+    play docs/reports 1
+    gone db
+}
+
 page_scrub() {
     resource db
     play docs/scrub 1 "6=mainstay resource create other --size 64MiB --replica-count 2 --scrub-interval 7d"

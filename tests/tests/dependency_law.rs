@@ -20,6 +20,7 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-silence", &["mainstay-types"]),
     ("mainstay-control", &["mainstay-types", "mainstay-silence", "mainstay-ha"]),
     ("mainstay-ha", &["mainstay-types", "mainstay-silence"]),
+    ("mainstay-history", &["mainstay-types"]),
     ("mainstay-api", &["mainstay-types"]),
     ("mainstay-client", &["mainstay-types", "mainstay-api", "mainstay-trust"]),
     ("mainstay-cli", &["mainstay-types", "mainstay-api", "mainstay-client"]),
@@ -50,6 +51,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-silence",
             "mainstay-control",
             "mainstay-ha",
+            "mainstay-history",
             "mainstay-api",
             "mainstay-pool",
             "mainstay-devices",
@@ -66,6 +68,7 @@ const OURS: &[(&str, &[&str])] = &[
             "mainstay-agent",
             "mainstay-engine",
             "mainstay-ha",
+            "mainstay-history",
             "mainstay-pool",
             "mainstay-probe",
             "mainstay-devices",
@@ -112,6 +115,7 @@ const PURE: &[&str] = &[
     "mainstay-silence",
     "mainstay-control",
     "mainstay-ha",
+    "mainstay-history",
 ];
 
 /// Crates from outside that pure crates may name: data, errors, checksums, a configuration syntax.

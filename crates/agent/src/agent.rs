@@ -14,6 +14,7 @@ use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::http::stream::Streams;
+use crate::history;
 use crate::https::bearer::Uses;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, Ways, fatal_channel, log_path};
@@ -221,6 +222,7 @@ impl Agent {
             agent.start_member(identity)?;
         }
         agent.watch_certificate();
+        history::keep(&agent);
         Ok(Started { agent, address, fatal: fatal_receiver })
     }
 
@@ -703,6 +705,8 @@ impl Agent {
             },
             Call::Log { service, process, wanted } => self.log_of(&service, &process, wanted),
             Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
+            Call::Load(question) => history::answer(self, &question)
+                .map_or_else(CallReply::Error, |page| CallReply::Load(page.into())),
             Call::Pool => {
                 let replicas = self.member().map(|member| member.replicas.clone()).ok();
                 let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();

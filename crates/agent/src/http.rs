@@ -14,6 +14,7 @@ mod fencing;
 mod force;
 mod history;
 mod identities;
+mod load;
 mod nodes;
 mod placement;
 mod resources;
@@ -206,6 +207,7 @@ pub fn routes() -> Routes {
         .ask(Read, "/v1/events", get(events))
         .ask(Read, stream::PATH, get(stream::answer))
         .ask(Read, "/v1/history", get(history::history))
+        .ask(Read, "/v1/load", get(load::load))
         .ask(Operate, "/v1/audit", get(audit::page))
         .ask(Read, "/v1/programs", get(nodes::programs))
         .ask(Read, "/v1/engine/successor", get(nodes::in_place))
@@ -233,8 +235,16 @@ async fn log_request(request: Request, next: middleware::Next) -> Response {
 }
 
 /// Questions whose answers carry their age themselves, or have none.
-const OWN_AGE: [&str; 7] =
-    ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/v1/programs", destinations::PATH, stream::PATH];
+const OWN_AGE: [&str; 8] = [
+    "/v1/alive",
+    "/v1/status",
+    "/v1/cluster",
+    "/v1/nodes",
+    "/v1/load",
+    "/v1/programs",
+    destinations::PATH,
+    stream::PATH,
+];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.

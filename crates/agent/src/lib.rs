@@ -17,6 +17,7 @@ mod extents;
 pub mod fence;
 pub mod health;
 pub mod held;
+pub mod history;
 pub mod hooks;
 pub mod http;
 pub mod https;

@@ -1,9 +1,11 @@
 //! Messages between agents. The encoding is JSON, except for the Raft core's own messages.
 
 use crate::clock::wall_ms;
+use crate::history::LoadQuestion;
 use crate::service::lacks::Lack;
 use crate::service::logs;
 use mainstay_api::engine;
+use mainstay_api::rest::LoadPage;
 use mainstay_control::labels::Notice;
 use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::stalls::Hindrance;
@@ -193,6 +195,8 @@ pub enum Call {
     },
     /// Asks for the needs of this service that the asked node does not meet.
     Lacks(Box<ServiceSpec>),
+    /// Asks for a part of the history of the asked node.
+    Load(LoadQuestion),
     /// Asks for the requests that the asked node waits for.
     Waits,
     /// An answer that takes several packets of full size.
@@ -298,6 +302,7 @@ pub enum CallReply {
     },
     Log(logs::Piece),
     Lacks(Vec<Lack>),
+    Load(Box<LoadPage>),
     /// The answer to [`Call::Renew`].
     Renewed(Certified),
     /// The answer to [`Call::Seal`]. Secret; not shown.

@@ -3,6 +3,7 @@
 
 mod access;
 mod health;
+mod history;
 mod https;
 mod identities;
 mod levels;

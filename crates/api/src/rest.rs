@@ -72,6 +72,7 @@
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /v1/stream?after=N` | | not JSON: server-sent events |
 //! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
+//! | `GET /v1/load?from_ms=T&to_ms=T&step_ms=D&resources=R,R&node=N` | | [`LoadPage`] |
 //! | `GET /v1/audit?after=N&lines=L` | | [`AuditPage`] |
 //! | `GET /v1/programs` | | [`ProgramsView`] |
 //! | `GET /v1/engine/successor` | | [`Accepted`] |
@@ -88,6 +89,7 @@ mod api_tokens;
 mod audit;
 mod destinations;
 mod history;
+mod load;
 mod nodes;
 mod placement;
 mod programs;
@@ -101,6 +103,7 @@ pub use api_tokens::*;
 pub use audit::*;
 pub use destinations::*;
 pub use history::*;
+pub use load::*;
 pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,

@@ -10,7 +10,7 @@ mod token;
 
 pub use self::cluster::{AuthorityCommand, ClusterCommand, TokenCommand};
 pub use self::look::{BundleArgs, CheckArgs, ExplainArgs, ExplainCommand, TopArgs, WatchArgs};
-pub use self::past::{AuditArgs, EventsArgs, HistoryArgs};
+pub use self::past::{AuditArgs, EventsArgs, HistoryArgs, ReportArgs};
 pub use self::resource::{CreateArgs, ResourceCommand, SnapshotCommand};
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
 pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};
@@ -81,6 +81,9 @@ pub enum Command {
     Events(EventsArgs),
     /// Show how resources changed their primaries: when, why, who decided, and how long it took.
     History(HistoryArgs),
+    /// Report the load of an interval: throughput, latencies, what requests waited for, changes of
+    /// primaries, events and space, and what stands out.
+    Report(ReportArgs),
     /// Show who asked for which change: when, on which node, and with what result.
     Audit(AuditArgs),
     /// Make, list and revoke tokens by which people and programs use the cluster from other

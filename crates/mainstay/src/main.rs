@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod front;
 mod generate;
+mod moment;
 #[cfg(test)]
 mod reference_page;
 mod roles;
@@ -87,6 +88,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Audit(args) => commands::audit::run(&args, &connect()?, output),
         Command::Token(command) => commands::token::run(command, &connect()?, output),
         Command::History(args) => commands::history::run(&args, &connect()?, output),
+        Command::Report(args) => commands::report::run(&args, &connect()?, output),
         Command::Status(args) => commands::status::run(args, &connect()?, output),
         Command::Top(args) => commands::top::run(&args, &connect()?, output),
         Command::Check(args) => Ok(commands::check::run(&args, connect, output)),

@@ -171,6 +171,7 @@ codes! {
     HasNotJoined "has-not-joined";
     HasPrimary "has-primary", page: Some("docs/modes.md#going-on-without-the-replicas-that-have-everything");
     HasReplica "has-replica", page: Some("docs/replicas.md#replicas-come-and-go");
+    HistoryFiles "history-files", page: Some("docs/reports.md");
     Http "http";
     IdentityElsewhere "identity-elsewhere", page: Some("docs/cluster.md#copies-of-a-machine");
     IdentityInUse "identity-in-use", page: Some("docs/cluster.md#copies-of-a-machine");

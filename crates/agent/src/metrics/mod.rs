@@ -176,7 +176,8 @@ pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Probl
     }
 }
 
-fn gather(agent: &Agent) -> Gathered {
+/// Gathers everything. The engine is asked for no longer than [`ENGINE_PATIENCE`].
+pub(crate) fn gather(agent: &Agent) -> Gathered {
     let began = Instant::now();
     let mut seen = Gathered { engine: ask_engine(agent), ..Gathered::default() };
     seen.frontend = agent.engine.frontend().and_then(|frontend| frontend.kind);

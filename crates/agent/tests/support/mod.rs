@@ -3,6 +3,7 @@
 //! The agent is a process of its own, so that a test can kill it as a crash would.
 
 use mainstay_agent::AgentOptions;
+use mainstay_agent::history::TEST_MINUTE;
 use mainstay_agent::https::ApiListen;
 use mainstay_agent::identity::{Identity, LogMark};
 use mainstay_agent::level::TEST_LEVEL;
@@ -93,6 +94,8 @@ pub struct TestNode {
     logs: bool,
     /// Whether the agent serves the console.
     console: bool,
+    /// Time between the records of its history.
+    minute: Option<Duration>,
 }
 
 impl TestNode {
@@ -110,6 +113,7 @@ impl TestNode {
             level: None,
             logs: false,
             console: true,
+            minute: None,
         }
     }
 
@@ -121,6 +125,11 @@ impl TestNode {
     /// Lets the agent serve no console, from its next start on.
     pub fn without_console(&mut self) {
         self.console = false;
+    }
+
+    /// Lets the agent record its work this often, from its next start on.
+    pub fn record_every(&mut self, time: Duration) {
+        self.minute = Some(time);
     }
 
     pub fn log(&self) -> String {
@@ -179,6 +188,7 @@ impl TestNode {
             .envs(self.level.map(|level| (TEST_LEVEL, level.to_string())))
             .envs(self.logs.then(|| (LOG_VARIABLE, self.log_path())))
             .envs((!self.console).then_some((NO_CONSOLE_VARIABLE, "1")))
+            .envs(self.minute.map(|time| (TEST_MINUTE, time.as_millis().to_string())))
             .stdout(Stdio::null());
         command
     }

@@ -27,7 +27,7 @@ fn words(page: &HistoryPage, brief: bool, columns: Option<usize>) -> String {
     parts.join("\n")
 }
 
-fn of_change(change: &ChangeView, brief: bool, columns: Option<usize>) -> String {
+pub(super) fn of_change(change: &ChangeView, brief: bool, columns: Option<usize>) -> String {
     let nodes = match (&change.from, &change.to) {
         (Some(from), Some(to)) if from == to => format!("{to} again"),
         (Some(from), Some(to)) => format!("from {from} to {to}"),

@@ -16,6 +16,7 @@ pub mod nodes;
 mod pace;
 pub mod placement;
 pub mod probe;
+pub mod report;
 pub mod resource;
 mod scrub;
 pub mod service;

@@ -118,6 +118,10 @@ pub const CHAPTER: Chapter = chapter! {
         "the engine could not note what it has to silence"
         "The engine's helper process has ended and is being started again, or a path or an address is not absolute. You see this in logs only."
         "Nothing has to be done: the agent asks again.";
+    HistoryFiles
+        "the history of this node cannot be read: Permission denied"
+        "The files below `history` in the state directory cannot be read or written. The agent goes on without them, and tries again each minute."
+        "Look at the file system of the state directory: is it full or read-only?";
     Http
         "the answer is no error of Mainstay"
         "Something else than an agent answers at the socket or the server, or a much newer agent."
