@@ -13,8 +13,8 @@ mod processes;
 #[cfg(test)]
 mod tests;
 
-use self::address::{EarlyProbe, Free};
 pub(super) use self::address::NoAddress;
+use self::address::{EarlyProbe, Free};
 pub(super) use self::processes::KILL_PATIENCE;
 
 use super::command::{Role, ServiceDirs};
