@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 mod api;
 #[path = "documents/book.rs"]
 mod book;
+#[path = "documents/openapi.rs"]
+mod openapi;
 
 /// Pages outside docs.
 const DOCUMENTS: &[&str] =

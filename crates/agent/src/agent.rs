@@ -84,9 +84,8 @@ pub struct Agent {
     pub callers: Callers,
     /// Uses of tokens of the API that were told of.
     pub uses: Uses,
-    /// Readers of the stream of events.
+    /// Readers of the stream of events, and what tells them of changes.
     pub streams: Streams,
-    /// Tells them of changes of the status.
     pub pictures: Pictures,
     engine_inputs: EngineInputs,
     transport: Transport,

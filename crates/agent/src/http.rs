@@ -35,6 +35,7 @@ use crate::error::settle;
 use crate::health;
 use crate::identity::Identity;
 use crate::member::Member;
+use crate::messages::random_u64;
 use crate::metrics::listener;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
@@ -47,14 +48,15 @@ use axum::{Json, Router};
 use extract::{JsonRequest, Path, Query};
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
-    NODE_HEADER, NodeView, ServiceMove, ServiceView, StatusView,
+    NODE_HEADER, NodeView, REQUEST_ID_HEADER, ServiceMove, ServiceView, StatusView,
 };
+use mainstay_api::routes::OPENAPI;
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Resource, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Access, Code, NodeId, Problem, ServicePhase};
+use mainstay_types::{Code, NodeId, Problem, ServicePhase};
 use resources::{find_node, find_resource, nearest, unknown_resource, with_advice, words};
 use routes::Routes;
 use serde::Deserialize;
@@ -114,123 +116,122 @@ pub fn router(agent: Arc<Agent>) -> Router {
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .layer(middleware::from_fn_with_state(agent.clone(), routes::identify))
-        .layer(middleware::from_fn(log_request))
+        .layer(middleware::from_fn(number_and_log))
         .with_state(agent)
 }
 
-/// Each route with the right that it needs. The right `operate` never loses data, and never runs a
-/// program of the caller's choice. A scrub may repair blocks by what is not proven, and requests of
-/// an attached node fail when it is detached.
+/// Each route of the table with its handler.
 #[must_use]
 pub fn routes() -> Routes {
-    use Access::{Admin, Metrics, Operate, Read};
     Routes::default()
-        .ask(Read, "/v1/alive", get(async || Json(true)))
-        .ask(Read, "/v1/status", get(status))
-        .ask(Read, "/v1/cluster", get(cluster))
-        .change(Admin, Method::POST, "/v1/cluster/init", post(init))
-        .change(Admin, Method::POST, "/v1/cluster/join", post(join))
-        .ask(Read, "/v1/cluster/settings", get(settings::of_cluster))
-        .change(Admin, Method::PATCH, "/v1/cluster/settings", patch(settings::change_of_cluster))
-        .ask(Admin, "/v1/cluster/backup", get(nodes::backup))
-        .ask(Read, "/v1/cluster/certificates", get(identities::certificates))
-        .change(Admin, Method::POST, "/v1/cluster/rotation", post(identities::rotate))
-        .change(Admin, Method::DELETE, "/v1/cluster/rotation", delete(identities::cancel_rotation))
-        .change(Admin, Method::POST, "/v1/cluster/rotation/left-out", post(identities::leave_out))
-        .ask(Read, "/v1/cluster/tokens", get(identities::tokens))
-        .change(Admin, Method::POST, "/v1/cluster/tokens", post(identities::create_token))
-        .change(Admin, Method::DELETE, "/v1/cluster/tokens/{id}", delete(identities::revoke_token))
-        .ask(Read, "/v1/authorities", get(api_tokens::authorities))
-        .ask(Read, "/v1/tokens", get(api_tokens::list))
-        .change(Admin, Method::POST, "/v1/tokens", post(api_tokens::create))
-        .change(Admin, Method::DELETE, "/v1/tokens/{name}", delete(api_tokens::revoke))
-        .ask(Read, "/v1/nodes", get(all_nodes))
-        .ask(Read, "/v1/nodes/{name}/removal", get(nodes::removal))
-        .change(Admin, Method::POST, "/v1/nodes/{name}/removal", post(nodes::remove))
-        .change(Admin, Method::POST, "/v1/nodes/{name}/replacement", post(nodes::replace))
-        .change(Admin, Method::PUT, "/v1/nodes/{name}/address", put(nodes::set_address))
-        .change(Admin, Method::POST, "/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
-        .ask(Read, "/v1/resources", get(resources::list))
-        .change(Admin, Method::POST, "/v1/resources", post(resources::create))
-        .ask(Read, "/v1/resources/{name}", get(resources::show))
-        .change(Admin, Method::DELETE, "/v1/resources/{name}", delete(resources::delete))
-        .ask(Read, "/v1/resources/{name}/scrub", get(scrubs::report))
-        .change(Admin, Method::POST, "/v1/resources/{name}/scrub", post(scrubs::start))
-        .change(Operate, Method::DELETE, "/v1/resources/{name}/scrub", delete(scrubs::stop))
-        .ask(Read, "/v1/resources/{name}/settings", get(settings::of_resource))
-        .change(Admin, Method::PATCH, "/v1/resources/{name}/settings", patch(settings::change_of_resource))
-        .change(Admin, Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
-        .change(Admin, Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
-        .ask(Read, "/v1/resources/{name}/failover", get(placement::failover))
-        .ask(Read, "/v1/resources/{name}/force/{node}", get(force::force_cost))
-        .change(Admin, Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
-        .change(Operate, Method::POST, "/v1/resources/{name}/move", post(resources::move_primary))
-        .change(Admin, Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))
-        .change(
-            Admin,
-            Method::DELETE,
-            "/v1/resources/{name}/replicas/{node}",
-            delete(resources::remove_replica),
-        )
-        .change(
-            Admin,
-            Method::POST,
-            "/v1/resources/{name}/replicas/{node}/move",
-            post(resources::move_replica),
-        )
-        .change(Admin, Method::POST, "/v1/resources/{name}/volumes/{volume}/resize", post(resources::resize))
-        .change(Operate, Method::POST, "/v1/resources/{name}/snapshots", post(snapshots::take))
-        .ask(Read, "/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files))
-        .change(Admin, Method::DELETE, "/v1/resources/{name}/snapshots/{snapshot}", delete(snapshots::delete))
-        .change(
-            Admin,
-            Method::POST,
-            "/v1/resources/{name}/snapshots/{snapshot}/rollback",
-            post(snapshots::roll_back),
-        )
-        .ask(Read, "/v1/services", get(list_services))
-        .change(Admin, Method::PUT, "/v1/services", put(services::apply))
-        .ask(Read, "/v1/services/{name}", get(service))
-        .change(Admin, Method::DELETE, "/v1/services/{name}", delete(delete_service))
-        .change(Operate, Method::POST, "/v1/services/{name}/move", post(move_service))
-        .ask(Read, "/v1/services/{name}/explain", get(placement::explain))
-        .change(Operate, Method::PUT, "/v1/services/{name}/maintenance", put(placement::maintain_service))
-        .change(Operate, Method::PUT, "/v1/nodes/{name}/maintenance", put(placement::maintain_node))
-        .change(Operate, Method::PUT, "/v1/nodes/{name}/cordon", put(placement::cordon))
-        .change(Operate, Method::PUT, "/v1/cluster/maintenance", put(placement::maintain_cluster))
-        .change(Operate, Method::PUT, "/v1/services/{name}/wanted", put(service_orders::set_wanted))
-        .change(Operate, Method::POST, "/v1/services/{name}/restart", post(service_orders::restart))
-        .ask(Operate, "/v1/services/{name}/file", get(service_looks::file))
-        .ask(Operate, "/v1/services/{name}/logs", get(service_looks::logs))
-        .ask(Read, "/v1/services/{name}/history", get(service_looks::history))
-        .ask_with(Operate, "/v1/service-check", post(service_check::check))
-        .ask(Read, "/v1/events", get(events))
-        .ask(Read, stream::PATH, get(stream::answer))
-        .ask(Read, "/v1/history", get(history::history))
-        .ask(Read, "/v1/load", get(load::load))
-        .ask(Operate, "/v1/audit", get(audit::page))
-        .ask(Read, "/v1/programs", get(nodes::programs))
-        .ask(Read, "/v1/engine/successor", get(nodes::in_place))
-        .change(Admin, Method::POST, "/v1/engine/successor", post(nodes::successor))
-        .ask(Read, destinations::PATH, get(destinations::answer))
-        .ask(Metrics, "/metrics", get(listener::answer))
-        .ask(Metrics, "/livez", get(health::live))
-        .ask(Metrics, "/readyz", get(health::ready))
-        .ask(Metrics, "/primary/{name}", get(health::primary))
-        .ask(Metrics, "/replica/{name}", get(health::replica))
-        .ask(Metrics, "/health/{name}", get(health::health))
+        .on(Method::GET, "/v1/alive", get(async || Json(true)))
+        .on(Method::GET, "/v1/status", get(status))
+        .on(Method::GET, "/v1/cluster", get(cluster))
+        .on(Method::POST, "/v1/cluster/init", post(init))
+        .on(Method::POST, "/v1/cluster/join", post(join))
+        .on(Method::GET, "/v1/cluster/settings", get(settings::of_cluster))
+        .on(Method::PATCH, "/v1/cluster/settings", patch(settings::change_of_cluster))
+        .on(Method::GET, "/v1/cluster/backup", get(nodes::backup))
+        .on(Method::GET, "/v1/cluster/certificates", get(identities::certificates))
+        .on(Method::POST, "/v1/cluster/rotation", post(identities::rotate))
+        .on(Method::DELETE, "/v1/cluster/rotation", delete(identities::cancel_rotation))
+        .on(Method::POST, "/v1/cluster/rotation/left-out", post(identities::leave_out))
+        .on(Method::GET, "/v1/cluster/tokens", get(identities::tokens))
+        .on(Method::POST, "/v1/cluster/tokens", post(identities::create_token))
+        .on(Method::DELETE, "/v1/cluster/tokens/{id}", delete(identities::revoke_token))
+        .on(Method::GET, "/v1/authorities", get(api_tokens::authorities))
+        .on(Method::GET, "/v1/tokens", get(api_tokens::list))
+        .on(Method::POST, "/v1/tokens", post(api_tokens::create))
+        .on(Method::DELETE, "/v1/tokens/{name}", delete(api_tokens::revoke))
+        .on(Method::GET, "/v1/nodes", get(all_nodes))
+        .on(Method::GET, "/v1/nodes/{name}/removal", get(nodes::removal))
+        .on(Method::POST, "/v1/nodes/{name}/removal", post(nodes::remove))
+        .on(Method::POST, "/v1/nodes/{name}/replacement", post(nodes::replace))
+        .on(Method::PUT, "/v1/nodes/{name}/address", put(nodes::set_address))
+        .on(Method::POST, "/v1/nodes/{name}/confirm-off", post(fencing::confirm_off))
+        .on(Method::GET, "/v1/resources", get(resources::list))
+        .on(Method::POST, "/v1/resources", post(resources::create))
+        .on(Method::GET, "/v1/resources/{name}", get(resources::show))
+        .on(Method::DELETE, "/v1/resources/{name}", delete(resources::delete))
+        .on(Method::GET, "/v1/resources/{name}/scrub", get(scrubs::report))
+        .on(Method::POST, "/v1/resources/{name}/scrub", post(scrubs::start))
+        .on(Method::DELETE, "/v1/resources/{name}/scrub", delete(scrubs::stop))
+        .on(Method::GET, "/v1/resources/{name}/settings", get(settings::of_resource))
+        .on(Method::PATCH, "/v1/resources/{name}/settings", patch(settings::change_of_resource))
+        .on(Method::PUT, "/v1/resources/{name}/attachment", put(clients::attach))
+        .on(Method::DELETE, "/v1/resources/{name}/attachment", delete(clients::detach))
+        .on(Method::GET, "/v1/resources/{name}/failover", get(placement::failover))
+        .on(Method::GET, "/v1/resources/{name}/force/{node}", get(force::force_cost))
+        .on(Method::POST, "/v1/resources/{name}/force/{node}", post(force::force_promote))
+        .on(Method::POST, "/v1/resources/{name}/move", post(resources::move_primary))
+        .on(Method::POST, "/v1/resources/{name}/replicas", post(resources::add_replica))
+        .on(Method::DELETE, "/v1/resources/{name}/replicas/{node}", delete(resources::remove_replica))
+        .on(Method::POST, "/v1/resources/{name}/replicas/{node}/move", post(resources::move_replica))
+        .on(Method::POST, "/v1/resources/{name}/volumes/{volume}/resize", post(resources::resize))
+        .on(Method::POST, "/v1/resources/{name}/snapshots", post(snapshots::take))
+        .on(Method::GET, "/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files))
+        .on(Method::DELETE, "/v1/resources/{name}/snapshots/{snapshot}", delete(snapshots::delete))
+        .on(Method::POST, "/v1/resources/{name}/snapshots/{snapshot}/rollback", post(snapshots::roll_back))
+        .on(Method::GET, "/v1/services", get(list_services))
+        .on(Method::PUT, "/v1/services", put(services::apply))
+        .on(Method::GET, "/v1/services/{name}", get(service))
+        .on(Method::DELETE, "/v1/services/{name}", delete(delete_service))
+        .on(Method::POST, "/v1/services/{name}/move", post(move_service))
+        .on(Method::GET, "/v1/services/{name}/explain", get(placement::explain))
+        .on(Method::PUT, "/v1/services/{name}/maintenance", put(placement::maintain_service))
+        .on(Method::PUT, "/v1/nodes/{name}/maintenance", put(placement::maintain_node))
+        .on(Method::PUT, "/v1/nodes/{name}/cordon", put(placement::cordon))
+        .on(Method::PUT, "/v1/cluster/maintenance", put(placement::maintain_cluster))
+        .on(Method::PUT, "/v1/services/{name}/wanted", put(service_orders::set_wanted))
+        .on(Method::POST, "/v1/services/{name}/restart", post(service_orders::restart))
+        .on(Method::GET, "/v1/services/{name}/file", get(service_looks::file))
+        .on(Method::GET, "/v1/services/{name}/logs", get(service_looks::logs))
+        .on(Method::GET, "/v1/services/{name}/history", get(service_looks::history))
+        .on(Method::POST, "/v1/service-check", post(service_check::check))
+        .on(Method::GET, "/v1/events", get(events))
+        .on(Method::GET, stream::PATH, get(stream::answer))
+        .on(Method::GET, "/v1/history", get(history::history))
+        .on(Method::GET, "/v1/load", get(load::load))
+        .on(Method::GET, "/v1/audit", get(audit::page))
+        .on(Method::GET, "/v1/programs", get(nodes::programs))
+        .on(Method::GET, "/v1/engine/successor", get(nodes::in_place))
+        .on(Method::POST, "/v1/engine/successor", post(nodes::successor))
+        .on(Method::GET, destinations::PATH, get(destinations::answer))
+        .on(Method::GET, "/metrics", get(listener::answer))
+        .on(Method::GET, "/livez", get(health::live))
+        .on(Method::GET, "/readyz", get(health::ready))
+        .on(Method::GET, "/primary/{name}", get(health::primary))
+        .on(Method::GET, "/replica/{name}", get(health::replica))
+        .on(Method::GET, "/health/{name}", get(health::health))
+        .on(Method::GET, "/openapi.json", get(description))
 }
 
-/// Logs each request at the level `debug`, with its status and how long its answer took.
-async fn log_request(request: Request, next: middleware::Next) -> Response {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
-        return next.run(request).await;
-    }
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+/// The description of the API.
+async fn description() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+/// Number of a request. Its answer has it, and so have its records in the audit log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RequestId(u64);
+
+/// Gives each request its number, and logs it at the level `debug`, with its status and how long
+/// its answer took.
+async fn number_and_log(mut request: Request, next: middleware::Next) -> Response {
+    let id = random_u64();
+    request.extensions_mut().insert(RequestId(id));
+    let named = format!("{id:016x}");
+    let asked = tracing::enabled!(tracing::Level::DEBUG)
+        .then(|| (request.method().clone(), request.uri().path().to_owned()));
     let began = std::time::Instant::now();
-    let response = next.run(request).await;
-    let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    tracing::debug!(%method, path, status = response.status().as_u16(), ms, "answered a request");
+    let mut response = next.run(request).await;
+    if let Some((method, path)) = asked {
+        let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::debug!(%method, path, id = named, status = response.status().as_u16(), ms, "answered a request");
+    }
+    if let Ok(value) = header::HeaderValue::from_str(&named) {
+        response.headers_mut().insert(REQUEST_ID_HEADER, value);
+    }
     response
 }
 

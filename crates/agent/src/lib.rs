@@ -68,7 +68,8 @@ pub struct AgentOptions {
     pub run_dir: PathBuf,
     /// Address on which other agents are served; `0.0.0.0:7400` if none.
     pub listen: Option<String>,
-    /// Address on which `/metrics` and the answers for load balancers are served, and nothing else; on the API's socket alone if none.
+    /// Address on which `/metrics` and the answers for load balancers are served, and nothing else;
+    /// on the API's socket alone if none.
     pub metrics_listen: Option<SocketAddr>,
     /// Address on which routers are told where services run, and nothing else; on the API's socket
     /// alone if none.

@@ -76,8 +76,9 @@ fn look(agent: &Arc<Agent>) {
 /// Hashes of a status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Prints {
-    /// Of all but its digits.
+    /// Hash without digits.
     states: u64,
+    /// Hash of everything.
     all: u64,
 }
 

@@ -2,6 +2,7 @@
 //! plane make a cluster, keep its state, elect, and fail over.
 
 mod access;
+mod description;
 mod health;
 mod history;
 mod https;

@@ -5,3 +5,4 @@ pub mod engine;
 pub mod inspect;
 pub mod metrics;
 pub mod rest;
+pub mod routes;

@@ -5,85 +5,7 @@
 //! and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
 //! clock milliseconds since 1970 and serve display only: nothing is decided by them.
 //!
-//! | method and path | request | answer |
-//! |---|---|---|
-//! | `GET /v1/alive` | | `true`, at once |
-//! | `GET /v1/status` | | [`StatusView`] |
-//! | `POST /v1/cluster/init` | [`ClusterInit`] | [`ClusterView`] |
-//! | `POST /v1/cluster/join` | [`ClusterJoin`] | [`ClusterView`] |
-//! | `GET /v1/cluster` | | [`ClusterView`] |
-//! | `GET /v1/cluster/settings` | | `Vec<SettingView>` |
-//! | `PATCH /v1/cluster/settings` | [`SettingsChange`] | [`Accepted`] |
-//! | `GET /v1/cluster/backup` | | [`ClusterBackup`] |
-//! | `GET /v1/cluster/certificates` | | [`CertificatesView`] |
-//! | `POST /v1/cluster/rotation` | | [`Accepted`] |
-//! | `DELETE /v1/cluster/rotation` | | [`Accepted`] |
-//! | `POST /v1/cluster/rotation/left-out` | [`LeaveOut`] | [`Accepted`] |
-//! | `GET /v1/cluster/tokens` | | `Vec<TokenView>` |
-//! | `POST /v1/cluster/tokens` | [`TokenCreate`] | [`TokenMade`] |
-//! | `DELETE /v1/cluster/tokens/{id}` | | [`Accepted`] |
-//! | `GET /v1/authorities` | | [`AuthoritiesView`] |
-//! | `GET /v1/tokens` | | `Vec<ApiTokenView>` |
-//! | `POST /v1/tokens` | [`ApiTokenCreate`] | [`ApiTokenMade`] |
-//! | `DELETE /v1/tokens/{name}` | | [`Accepted`] |
-//! | `GET /v1/nodes` | | `Vec<NodeView>` |
-//! | `POST /v1/nodes/{name}/confirm-off` | | [`Accepted`] |
-//! | `GET /v1/nodes/{name}/removal` | | [`NodeRemoval`] |
-//! | `POST /v1/nodes/{name}/removal` | [`NodeRemove`] | [`Accepted`] |
-//! | `POST /v1/nodes/{name}/replacement` | [`NodeReplace`] | [`Accepted`] |
-//! | `PUT /v1/nodes/{name}/address` | [`NodeAddress`] | [`Accepted`] |
-//! | `GET /v1/resources` | | `Vec<ResourceView>` |
-//! | `POST /v1/resources` | [`ResourceCreate`] | [`ResourceView`] |
-//! | `GET /v1/resources/{name}` | | [`ResourceView`] |
-//! | `DELETE /v1/resources/{name}` | | [`Accepted`] |
-//! | `POST /v1/resources/{name}/scrub` | [`ScrubStart`] | [`Accepted`] |
-//! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
-//! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
-//! | `GET /v1/resources/{name}/settings` | | `Vec<SettingView>` |
-//! | `PATCH /v1/resources/{name}/settings` | [`SettingsChange`] | [`Accepted`] |
-//! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
-//! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
-//! | `GET /v1/resources/{name}/failover` | | [`FailoverExplained`] |
-//! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
-//! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
-//! | `POST /v1/resources/{name}/move` | [`PrimaryMove`] | [`PrimaryMoves`] |
-//! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
-//! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
-//! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
-//! | `POST /v1/resources/{name}/volumes/{volume}/resize` | [`VolumeResize`] | [`Accepted`] |
-//! | `POST /v1/resources/{name}/snapshots` | [`SnapshotTake`] | [`Accepted`] |
-//! | `GET /v1/resources/{name}/snapshots/{snapshot}` | | [`SnapshotFiles`] |
-//! | `DELETE /v1/resources/{name}/snapshots/{snapshot}` | | [`Accepted`] |
-//! | `POST /v1/resources/{name}/snapshots/{snapshot}/rollback` | [`SnapshotRollback`] | [`Accepted`] |
-//! | `GET /v1/services` | | `Vec<ServiceView>` |
-//! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceApplied`] |
-//! | `GET /v1/services/{name}` | | [`ServiceView`] |
-//! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
-//! | `PUT /v1/services/{name}/wanted` | [`ServiceWanted`] | [`Accepted`] |
-//! | `GET /v1/services/{name}/explain` | | [`ServiceExplained`] |
-//! | `PUT /v1/services/{name}/maintenance`, `/v1/nodes/{name}/maintenance`, `/v1/cluster/maintenance` | [`MaintenanceSet`] | [`Accepted`] |
-//! | `PUT /v1/nodes/{name}/cordon` | [`CordonSet`] | [`Accepted`] |
-//! | `POST /v1/services/{name}/restart` | [`ServiceRestart`] | [`Accepted`] |
-//! | `GET /v1/services/{name}/file` | | [`ServiceFile`] |
-//! | `GET /v1/services/{name}/logs?process=P&node=N&lines=L`, or `?process=P&after=A` | | [`ServiceLogs`] |
-//! | `GET /v1/services/{name}/history?lines=L` | | [`ServiceHistory`] |
-//! | `POST /v1/service-check` | [`ServiceCheck`] | [`ServiceChecked`] |
-//! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
-//! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
-//! | `GET /v1/stream?after=N` | | not JSON: server-sent events |
-//! | `GET /v1/history?name=N&lines=L` | | [`HistoryPage`] |
-//! | `GET /v1/load?from_ms=T&to_ms=T&step_ms=D&resources=R,R&node=N` | | [`LoadPage`] |
-//! | `GET /v1/audit?after=N&lines=L` | | [`AuditPage`] |
-//! | `GET /v1/programs` | | [`ProgramsView`] |
-//! | `GET /v1/engine/successor` | | [`Accepted`] |
-//! | `POST /v1/engine/successor` | [`EngineSuccessor`] | [`Accepted`] |
-//! | `GET /v1/destinations?after=N&wait_ms=M` | | [`DestinationsPage`] |
-//! | `GET /metrics` | | not JSON: the text format of Prometheus |
-//! | `GET /livez` | | not JSON: a sentence |
-//! | `GET /readyz` | | not JSON: a sentence |
-//! | `GET /primary/{name}` | | not JSON: a sentence |
-//! | `GET /replica/{name}` | | not JSON: a sentence |
-//! | `GET /health/{name}` | | not JSON: a sentence |
+//! [`crate::routes`] has the table of routes.
 
 mod api_tokens;
 mod audit;
@@ -126,6 +48,10 @@ pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
 pub const AGE_HEADER: &str = "mainstay-as-of-ms";
 /// Header of such an answer: the name of the node that answered.
 pub const NODE_HEADER: &str = "mainstay-node";
+
+/// Header of each answer of a route: the number of the request, in 16 hexadecimal digits. The audit
+/// log has the same number.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// A change was recorded; the nodes carry it out in the background.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

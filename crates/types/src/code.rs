@@ -288,6 +288,7 @@ codes! {
     PeerUnproven "peer-unproven", page: Some("docs/identities.md");
     PoolFiles "pool-files", page: Some("docs/replica-directories.md#what-to-do-first");
     PoolTooSmall "pool-too-small", page: Some("docs/volumes.md#space");
+    PreconditionFailed "precondition-failed", status: 412, page: Some("docs/http-api.md#changes-of-what-you-have-read");
     Recover "recover", page: Some("docs/replica-directories.md#what-to-do-first");
     ReplicaBroken "replica-broken";
     ResourceChanged "resource-changed";
@@ -429,6 +430,7 @@ mod tests {
             (404, &["not-found", "unknown-api-token", "unknown-node", "unknown-resource", "unknown-service"]),
             (405, &["method-not-allowed"]),
             (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
+            (412, &["precondition-failed"]),
             (429, &["too-many-attempts"]),
             (
                 503,
@@ -447,7 +449,7 @@ mod tests {
             assert_eq!(of(&|code| code.status() == status), codes.iter().copied().collect(), "{status}");
         }
         assert_eq!(
-            of(&|code| ![401, 403, 404, 405, 409, 422, 429, 503].contains(&code.status())),
+            of(&|code| ![401, 403, 404, 405, 409, 412, 422, 429, 503].contains(&code.status())),
             BTreeSet::new()
         );
         for (exit, codes) in [

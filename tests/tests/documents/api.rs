@@ -1,11 +1,10 @@
-//! The reference of the HTTP API: its routes, and the fields of its requests and answers, taken
-//! from the sources that describe them.
+//! The reference of the HTTP API: its routes, as the table has them, and the fields of requests and
+//! answers, taken from the sources that describe them.
 
 use super::{files, read};
+use mainstay_api::routes::{Answer, ROUTES, Route};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-const SOURCE: &str = "crates/api/src/rest.rs";
 
 /// A struct or an enum as its source describes it.
 struct Described {
@@ -88,17 +87,33 @@ fn named<'a>(words: &'a str, types: &'a BTreeMap<String, Described>) -> impl Ite
     words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| types.contains_key(*word))
 }
 
-/// The right that a route needs, for its row of the table; the agent's tests have the list.
-fn right(row: &str, rights: &str) -> String {
-    let Some(route) = row.trim_start().strip_prefix('`') else {
-        return if row.contains("---") { "---" } else { "right" }.to_owned();
+/// The row of a route in the table.
+fn row(route: &Route) -> String {
+    let request = route.request.map(|name| format!("`{name}`")).unwrap_or_default();
+    let answer = match route.answer {
+        Answer::Json(name) => format!("`{name}`"),
+        Answer::Metrics => "not JSON: the text format of Prometheus".to_owned(),
+        Answer::Sentence => "not JSON: a sentence".to_owned(),
+        Answer::Stream => "not JSON: server-sent events".to_owned(),
+        Answer::Description => "the description in OpenAPI 3.1".to_owned(),
     };
-    let route = route.split(['`', '?']).next().unwrap_or_default();
-    let found = rights.lines().find_map(|line| {
-        let (access, rest) = line.split_once(' ')?;
-        (rest.strip_suffix(" changes").unwrap_or(rest) == route).then_some(access)
-    });
-    found.unwrap_or_else(|| panic!("no right is known for {route}")).to_owned()
+    let Route { method, path, summary, access, .. } = route;
+    format!("| `{method} {path}` | {summary} | {request} | {answer} | {access} |\n")
+}
+
+/// The table of parameters after the `?`.
+fn parameters() -> String {
+    let mut table = "| route | parameter | meaning |\n|---|---|---|\n".to_owned();
+    for route in ROUTES {
+        for parameter in route.query {
+            let _ = writeln!(
+                table,
+                "| `{} {}` | `{}` | {} |",
+                route.method, route.path, parameter.name, parameter.meaning
+            );
+        }
+    }
+    table
 }
 
 /// The part of the page after its introduction.
@@ -108,13 +123,11 @@ pub fn reference() -> String {
     for file in files().into_iter().filter(of_api) {
         described(&read(file), &mut types);
     }
-    let source = read(SOURCE);
-    let rows: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! |")).collect();
-    let mut page = String::new();
-    let rights = read("crates/agent/tests/access/rights.txt");
-    for row in &rows {
-        let _ = writeln!(page, "|{} {} |", row.replace("[`", "`").replace("`]", "`"), right(row, &rights));
-    }
+    let mut page =
+        "| method and path | purpose | request | answer | right |\n|---|---|---|---|---|\n".to_owned();
+    let rows: Vec<String> = ROUTES.iter().map(row).collect();
+    page += &rows.concat();
+    let _ = write!(page, "\n## Parameters\n\n{}", parameters());
     // Each type after those that lead to it.
     let mut order: Vec<&str> = Vec::new();
     let mut next: Vec<&str> = rows.iter().flat_map(|row| named(row, &types)).collect();

@@ -1,7 +1,7 @@
 //! The audit log of requests that change something; see `mainstay_control::audit`.
 
 use super::extract::Query;
-use super::{ApiResult, App, Refused, require_majority};
+use super::{ApiResult, App, Refused, RequestId, require_majority};
 use crate::access::Caller;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
@@ -41,6 +41,7 @@ pub(super) async fn recorded(
     request: Request,
     next: Next,
 ) -> Response {
+    let number = request.extensions().get::<RequestId>().map_or_else(random_u64, |id| id.0);
     let (parts, body) = request.into_parts();
     let body = match to_bytes(body, BODY_BYTES_MAX).await {
         Ok(body) => body,
@@ -51,7 +52,7 @@ pub(super) async fn recorded(
     };
     let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
     let asked = Asked {
-        id: random_u64(),
+        id: number,
         at_ms: wall_ms(),
         who: caller.who,
         from: caller.from,

@@ -2,11 +2,14 @@
 //! other refusal.
 
 use super::Refused;
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use mainstay_types::{Code, Problem};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 const REMEDY: &str =
@@ -38,6 +41,47 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
         query.map(|query| Self(query.0)).map_err(|rejection| refuse(rejection.body_text()))
     }
+}
+
+/// Tag of the state that the sender has read, from the header `If-Match`; `None` without one.
+pub struct IfMatch(pub Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let mut all = parts.headers.get_all(header::IF_MATCH).iter();
+        let Some(value) = all.next() else { return Ok(Self(None)) };
+        let quoted = value.to_str().ok().and_then(|text| text.trim().strip_prefix('"')?.strip_suffix('"'));
+        match quoted.filter(|tag| !tag.contains('"') && all.next().is_none()) {
+            Some(tag) => Ok(Self(Some(tag.to_owned()))),
+            None => {
+                Err(refuse("If-Match: this is not one tag as the header ETag of an answer has it".into()))
+            }
+        }
+    }
+}
+
+/// An answer with its tag.
+pub struct Tagged<T>(pub String, pub T);
+
+impl<T: Serialize> IntoResponse for Tagged<T> {
+    fn into_response(self) -> Response {
+        let mut response = Json(self.1).into_response();
+        if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", self.0)) {
+            response.headers_mut().insert(header::ETAG, tag);
+        }
+        response
+    }
+}
+
+/// The refusal of a change of what the sender has read in another state.
+pub fn changed_meanwhile(what: &str) -> Problem {
+    Problem::new(
+        Code::PreconditionFailed,
+        format!("{what} is not changed: it has been changed by another operator meanwhile"),
+        "Read it again, make your change anew, and send it with the new ETag.",
+    )
 }
 
 /// The JSON of a request. Refused by field: what is no JSON, what has the wrong type, what is

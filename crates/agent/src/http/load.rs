@@ -1,12 +1,13 @@
 //! The history of the work of this node, or of another one.
 
+use super::extract::Query;
 use super::{ApiResult, App, blocking, find_node};
 use crate::clock::wall_ms;
 use crate::error::OTHER_RELEASE;
 use crate::history::LoadQuestion;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
-use axum::extract::{Query, State as AppState};
+use axum::extract::State as AppState;
 use mainstay_api::rest::LoadPage;
 use mainstay_types::{Code, Problem};
 use serde::Deserialize;

@@ -1,7 +1,9 @@
 //! The routes with the right that each needs (R24).
 //!
 //! Guarantees
-//! - No route exists without a right: [`Routes`] is the only way to add one.
+//! - No route exists without a right: it is one of the table of routes, or is not served.
+//! - A parameter that a route does not have is refused, because a misspelt one would be left out in
+//!   silence.
 //! - A caller whose right is unknown, or less than a route needs, is refused before anything else
 //!   happens.
 //! - A request that changes something is in the audit log, or nothing is changed; see
@@ -12,55 +14,31 @@ use crate::access::{Caller, Peer};
 use crate::agent::Agent;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as AppState};
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
+use mainstay_api::routes::{self, Route};
 use mainstay_types::{Access, Code, Problem};
 use std::sync::Arc;
 
-/// Description of a route.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Route {
-    pub method: Method,
-    pub path: &'static str,
-    pub access: Access,
-    /// The route changes something, so each request is in the audit log.
-    pub changes: bool,
-}
-
-/// The routes so far.
+/// Routes that have a handler so far.
 #[derive(Default)]
 pub struct Routes {
     router: Router<Arc<Agent>>,
-    pub table: Vec<Route>,
+    pub table: Vec<&'static Route>,
 }
 
 impl Routes {
-    /// Adds a question. `handler` answers GET.
-    pub fn ask(self, access: Access, path: &'static str, handler: MethodRouter<Arc<Agent>>) -> Self {
-        self.add(Route { method: Method::GET, path, access, changes: false }, handler)
-    }
-
-    /// Adds a question that needs a body. `handler` answers POST.
-    pub fn ask_with(self, access: Access, path: &'static str, handler: MethodRouter<Arc<Agent>>) -> Self {
-        self.add(Route { method: Method::POST, path, access, changes: false }, handler)
-    }
-
-    /// Adds a change. `handler` answers `method`.
-    pub fn change(
-        self,
-        access: Access,
-        method: Method,
-        path: &'static str,
-        handler: MethodRouter<Arc<Agent>>,
-    ) -> Self {
-        self.add(Route { method, path, access, changes: true }, handler)
-    }
-
-    fn add(mut self, route: Route, handler: MethodRouter<Arc<Agent>>) -> Self {
-        self.table.push(route.clone());
-        let guarded = handler.route_layer(middleware::from_fn_with_state(route.clone(), guard));
+    /// Adds the handler of a route. One that the table of routes does not have is left out, because
+    /// nothing says who may use it; a test sees that.
+    pub fn on(mut self, method: Method, path: &str, handler: MethodRouter<Arc<Agent>>) -> Self {
+        let Some(route) = routes::find(method.as_str(), path) else {
+            tracing::error!(%method, path, "a route is in no table and is not served");
+            return self;
+        };
+        self.table.push(route);
+        let guarded = handler.route_layer(middleware::from_fn_with_state(route, guard));
         self.router = self.router.route(route.path, guarded);
         self
     }
@@ -85,14 +63,20 @@ pub async fn identify(AppState(agent): AppState<Arc<Agent>>, mut request: Reques
 }
 
 /// Lets a request through if its caller may make it.
-async fn guard(AppState(route): AppState<Route>, request: Request, next: Next) -> Response {
+async fn guard(AppState(route): AppState<&'static Route>, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
     let Some(agent) = request.extensions().get::<Arc<Agent>>().cloned() else {
         let message = "a request has come by a way on which nobody looks who asks";
         let problem = Problem::new(Code::AgentInternal, message, "Report this with the agent's log.");
         return Refused::from(problem).into_response();
     };
-    match allowed(caller, &route, &agent.callers.groups.remedy()) {
+    let allowed = allowed(caller, route, &agent.callers.groups.remedy());
+    let allowed = allowed.and_then(|by| {
+        known_parameters(route, request.uri().query())?;
+        no_empty_condition(route, &request)?;
+        Ok(by)
+    });
+    match allowed {
         Err(refusal) => {
             tracing::warn!(method = %route.method, path = route.path, why = refusal.message, "a request is refused");
             Refused::from(refusal).into_response()
@@ -100,6 +84,33 @@ async fn guard(AppState(route): AppState<Route>, request: Request, next: Next) -
         Ok(by) if route.changes => audit::recorded(agent, by, request, next).await,
         Ok(_) => next.run(request).await,
     }
+}
+
+/// Refuses parameters that a route does not have. Proxies and scrapers may add some to others.
+fn known_parameters(route: &Route, query: Option<&str>) -> Result<(), Problem> {
+    if !route.is_of_cluster() {
+        return Ok(());
+    }
+    let names = query.unwrap_or_default().split('&').map(|pair| pair.split('=').next().unwrap_or_default());
+    let is_known = |name: &str| route.query.iter().any(|parameter| parameter.name == name);
+    let Some(unknown) = names.into_iter().find(|name| !name.is_empty() && !is_known(name)) else {
+        return Ok(());
+    };
+    let known: Vec<&str> = route.query.iter().map(|parameter| parameter.name).collect();
+    let remedy = match known.as_slice() {
+        [] => "This route has no parameters.".to_owned(),
+        known => format!("It has these: {}.", known.join(", ")),
+    };
+    Err(Problem::new(Code::BadRequest, format!("{unknown}: the route has no such parameter"), remedy))
+}
+
+/// Refuses a condition on a change that would be made without regard to it.
+fn no_empty_condition(route: &Route, request: &Request) -> Result<(), Problem> {
+    if !route.changes || route.is_conditional || !request.headers().contains_key(header::IF_MATCH) {
+        return Ok(());
+    }
+    let remedy = "Leave the header out, and look at the state before the change.";
+    Err(Problem::new(Code::BadRequest, "If-Match: the route makes its change without regard to it", remedy))
 }
 
 /// The caller with its right.
@@ -138,7 +149,7 @@ mod tests {
     #[test]
     fn a_route_is_open_to_its_right_and_greater_ones_alone() {
         for needed in Access::ALL {
-            let route = Route { method: Method::GET, path: "/v1/x", access: needed, changes: false };
+            let route = Route { access: needed, ..*routes::find("GET", "/v1/status").unwrap() };
             assert!(allowed(None, &route, "").is_err());
             assert!(allowed(Some(caller(None)), &route, "").is_err());
             for has in Access::ALL {
@@ -150,14 +161,30 @@ mod tests {
 
     #[test]
     fn a_refusal_names_user_right_and_remedy() {
-        let route = Route { method: Method::PUT, path: "/v1/x", access: Access::Admin, changes: true };
-        let refusal = allowed(Some(caller(Some(Access::Read))), &route, "Ask root.").unwrap_err();
-        assert_eq!(refusal.message, "the user bob has the right `read`, and PUT /v1/x needs `admin`");
+        let route = routes::find("PUT", "/v1/services").unwrap();
+        let refusal = allowed(Some(caller(Some(Access::Read))), route, "Ask root.").unwrap_err();
+        assert_eq!(refusal.message, "the user bob has the right `read`, and PUT /v1/services needs `admin`");
         assert_eq!((refusal.code, refusal.remedy.as_str()), (Code::Forbidden, "Ask root."));
         let who = "token ci".to_owned();
         let by_token = Caller { who, from: Some("10.0.0.9".into()), ..caller(Some(Access::Operate)) };
-        let refusal = allowed(Some(by_token), &route, "Ask root.").unwrap_err();
-        assert_eq!(refusal.message, "the token ci has the right `operate`, and PUT /v1/x needs `admin`");
+        let refusal = allowed(Some(by_token), route, "Ask root.").unwrap_err();
+        assert_eq!(
+            refusal.message,
+            "the token ci has the right `operate`, and PUT /v1/services needs `admin`"
+        );
         assert!(refusal.remedy.starts_with("Use a token with the right `admin`."), "{refusal}");
+    }
+
+    #[test]
+    fn a_misspelt_parameter_is_refused_with_those_that_there_are() {
+        let route = routes::find("GET", "/v1/events").unwrap();
+        for good in [None, Some(""), Some("after=3"), Some("wait_ms=5&after=3"), Some("after")] {
+            assert_eq!(known_parameters(route, good), Ok(()), "{good:?}");
+        }
+        let refusal = known_parameters(route, Some("after=1&wait=5")).unwrap_err();
+        assert_eq!(refusal.message, "wait: the route has no such parameter");
+        assert_eq!(refusal.remedy, "It has these: after, wait_ms.");
+        let metrics = routes::find("GET", "/metrics").unwrap();
+        assert_eq!(known_parameters(metrics, Some("x=1")), Ok(()));
     }
 }

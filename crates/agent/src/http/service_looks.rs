@@ -1,12 +1,13 @@
 //! Looks at a service: its file, the output of its processes, its history.
 
-use super::extract::{Path, Query};
-use super::{ApiResult, App, blocking, find_node, unknown_service};
+use super::extract::{Path, Query, Tagged};
+use super::{ApiResult, App, Refused, blocking, find_node, unknown_service};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::service::logs::Wanted;
 use crate::views;
+use axum::Json;
 use axum::extract::State as AppState;
 use mainstay_api::rest::{ServiceFile, ServiceHistory, ServiceLog, ServiceLogs};
 use mainstay_control::state::Service;
@@ -24,8 +25,8 @@ fn known<'a>(view: &'a View, name: &str) -> Result<&'a Service, Problem> {
     view.state.services.get(name).ok_or_else(|| unknown_service(&view.state, name))
 }
 
-pub async fn file(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ServiceFile> {
-    blocking(move || {
+pub async fn file(AppState(agent): App, Path(name): Path<String>) -> Result<Tagged<ServiceFile>, Refused> {
+    let Json(file) = blocking(move || {
         let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
         let service = known(&view, &name)?;
         let toml = service.spec.to_toml().map_err(|error| {
@@ -33,7 +34,8 @@ pub async fn file(AppState(agent): App, Path(name): Path<String>) -> ApiResult<S
         })?;
         Ok(ServiceFile { toml, edition: service.edition, name })
     })
-    .await
+    .await?;
+    Ok(Tagged(file.edition.to_string(), file))
 }
 
 #[derive(Deserialize)]

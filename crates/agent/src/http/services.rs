@@ -1,6 +1,6 @@
 //! Services: what applying one would change, what nodes lack for it, and doing it.
 
-use super::extract::JsonRequest;
+use super::extract::{IfMatch, JsonRequest, changed_meanwhile};
 use super::{ApiResult, App, blocking, service_view, users};
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
@@ -18,12 +18,16 @@ use std::sync::Arc;
 
 pub async fn apply(
     AppState(agent): App,
+    IfMatch(tag): IfMatch,
     JsonRequest(request): JsonRequest<ServiceApply>,
 ) -> ApiResult<ServiceApplied> {
     blocking(move || {
         let member = agent.member()?;
         let Tried { spec, view, trial, outcome } = try_out(&member, &request.toml)?;
         let name = spec.name.clone();
+        if tag.is_some_and(|tag| tag != edition(&view, &name).to_string()) {
+            return Err(changed_meanwhile(&format!("service {name}")));
+        }
         refuse_changed(&view, &name, request.edition)?;
         if let Some(resource) = view.state.resource_by_name(&spec.resource) {
             if !view.state.services.contains_key(&name) {
@@ -93,9 +97,14 @@ pub(super) fn restarts(view: &View, spec: &ServiceSpec) -> bool {
     view.state.services.get(&spec.name).is_some_and(|known| known.spec.needs_restart(spec))
 }
 
+/// The edition of a service's file; 0 without one.
+fn edition(view: &View, name: &str) -> u64 {
+    view.state.services.get(name).map_or(0, |known| known.edition)
+}
+
 /// Refuses a change of a file of which another edition is in force by now.
 fn refuse_changed(view: &View, name: &str, edition: Option<u64>) -> Result<(), Problem> {
-    let now = view.state.services.get(name).map_or(0, |known| known.edition);
+    let now = self::edition(view, name);
     if edition.is_none_or(|edition| edition == now) {
         return Ok(());
     }

@@ -1,9 +1,10 @@
 //! Settings of resources and of the cluster: shown with their sources, and changed.
 
-use super::extract::{JsonRequest, Path};
-use super::{ApiResult, App, blocking, change_present_state, find_resource};
+use super::extract::{IfMatch, JsonRequest, Path, Tagged, changed_meanwhile};
+use super::{ApiResult, App, Refused, blocking, change_present_state, find_resource};
 use crate::agent::READ_PATIENCE;
 use crate::raft::ConsensusLog;
+use axum::Json;
 use axum::extract::State as AppState;
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
 use mainstay_control::State;
@@ -12,6 +13,7 @@ use mainstay_control::state::{Command, Resource};
 use mainstay_types::settings::{Changes, SETTINGS, parse_change};
 use mainstay_types::{Choices, Code, Mode, Problem};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 const REMEDY: &str = "`mainstay cluster set --help` lists all settings with their values.";
 
@@ -40,12 +42,22 @@ pub(super) fn choices(asked: &BTreeMap<String, SettingValue>) -> Result<Choices,
 pub(super) async fn of_resource(
     AppState(agent): App,
     Path(name): Path<String>,
-) -> ApiResult<Vec<SettingView>> {
-    blocking(move || {
+) -> Result<Tagged<Vec<SettingView>>, Refused> {
+    let Json((tag, settings)) = blocking(move || {
         let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
-        Ok(shown(&view.state, Some(find_resource(&view, &name)?)))
+        let resource = find_resource(&view, &name)?;
+        Ok((tag_of(resource), shown(&view.state, Some(resource))))
     })
-    .await
+    .await?;
+    Ok(Tagged(tag, settings))
+}
+
+/// Tag of the settings of a resource. The version of the record counts, too, because a change is
+/// made at this version only.
+fn tag_of(resource: &Resource) -> String {
+    let mut hash = DefaultHasher::new();
+    format!("{:?}", resource.choices).hash(&mut hash);
+    format!("{}-{:016x}", resource.record.version, hash.finish())
 }
 
 pub(super) async fn of_cluster(AppState(agent): App) -> ApiResult<Vec<SettingView>> {
@@ -55,11 +67,15 @@ pub(super) async fn of_cluster(AppState(agent): App) -> ApiResult<Vec<SettingVie
 pub(super) async fn change_of_resource(
     AppState(agent): App,
     Path(name): Path<String>,
+    IfMatch(tag): IfMatch,
     JsonRequest(asked): JsonRequest<SettingsChange>,
 ) -> ApiResult<Accepted> {
     let changes = changes(&asked)?;
     change_present_state(agent, move |view| {
         let resource = find_resource(view, &name)?;
+        if tag.as_ref().is_some_and(|tag| *tag != tag_of(resource)) {
+            return Err(changed_meanwhile(&format!("resource {name}")));
+        }
         let after = view.state.policy_after(resource, &changes);
         let meaning = words(&resource.record.policy, &after);
         let chosen = changes.iter().all(|(key, value)| resource.choices.get(*key) == *value);

@@ -1,6 +1,6 @@
 //! `GET /metrics` over TCP, for Prometheus, which reads no Unix sockets, and the questions of load
-//! balancers ([`health`]). Nothing else is served there. `mainstay metrics` and the socket of the API
-//! have the same answers, also while the port cannot be served.
+//! balancers ([`health`]). Nothing else is served there. `mainstay metrics` and the socket of the
+//! API have the same answers, also while the port cannot be served.
 
 use super::scrape;
 use super::text::Format;

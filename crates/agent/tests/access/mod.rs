@@ -5,6 +5,7 @@ use crate::support::TestNode;
 use mainstay_agent::access::Groups;
 use mainstay_agent::http::routes;
 use mainstay_api::rest::{AuditPage, AuditView};
+use mainstay_api::routes::ROUTES;
 use mainstay_types::Access;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,7 @@ fn ask(socket: &Path, method: &str, path: &str) -> String {
 fn caller_process() {
     let Ok(socket) = std::env::var(CHILD_VARIABLE) else { return };
     for route in routes().table {
-        let status = ask(Path::new(&socket), route.method.as_str(), route.path);
+        let status = ask(Path::new(&socket), route.method, route.path);
         println!("answer {} {} {status}", route.method, route.path);
     }
 }
@@ -141,7 +142,7 @@ fn every_route_is_open_to_its_right_alone_and_every_change_is_in_the_audit_log()
         let answers = answers(&node, gid);
         assert_eq!(answers.len(), table.len());
         for (route, (method, path, status)) in table.iter().zip(answers) {
-            assert_eq!((method.as_str(), path.as_str()), (route.method.as_str(), route.path));
+            assert_eq!((method.as_str(), path.as_str()), (route.method, route.path));
             let may = access.is_some_and(|access| access >= route.access);
             assert_eq!(status != "403", may, "{method} {path} for {access:?}: {status}");
             assert_ne!(status, "closed", "{method} {path} for {access:?}");
@@ -182,10 +183,12 @@ fn other_users_cannot_keep_root_from_being_served() {
 #[test]
 fn no_route_has_another_right_than_this_list_says() {
     let list = include_str!("rights.txt");
-    let row = |route: &mainstay_agent::http::routes::Route| {
+    let row = |route: &&mainstay_api::routes::Route| {
         let changes = if route.changes { " changes" } else { "" };
         format!("{} {} {}{changes}\n", route.access, route.method, route.path)
     };
     let table: String = routes().table.iter().map(row).collect();
     assert_eq!(table, list, "see crates/agent/tests/access/rights.txt");
+    let missing: Vec<_> = ROUTES.iter().filter(|route| !routes().table.contains(route)).collect();
+    assert!(missing.is_empty(), "no handler: {missing:?}");
 }

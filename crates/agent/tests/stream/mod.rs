@@ -117,6 +117,11 @@ fn a_reader_that_comes_again_and_again_gets_every_event_once_and_in_order() {
             // The header wins over the query, which is that of the first connection.
             let query = format!("?after={begun}");
             let mut reader = Reader::on_socket(&node, &query, &format!("Last-Event-ID: {last}\r\n"));
+            // The agent may not have noticed yet that earlier connections are gone.
+            if reader.head.starts_with("http/1.0 503 ") {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
             assert!(reader.head.contains("content-type: text/event-stream"), "{}", reader.head);
             for _ in 0..1 + connections % 3 {
                 if last >= events(&node).last {
@@ -160,9 +165,13 @@ fn a_stream_begins_with_a_change_tells_what_is_gone_once_and_keeps_alive() {
     let resync: StreamResync = serde_json::from_str(&message.data).unwrap();
     assert_eq!((message.id, resync.last), (Some(last), last));
     cordon(&node, false);
-    let message = lost.next().unwrap();
-    // The one with which each stream begins.
-    let message = if message.kind == "change" { lost.next().unwrap() } else { message };
+    let next = |reader: &mut Reader| loop {
+        let message = reader.next().expect("the stream goes on");
+        if message.kind != "change" && !message.is_comment {
+            return message;
+        }
+    };
+    let message = next(&mut lost);
     assert_eq!((message.kind.as_str(), message.id), ("event", Some(last + 1)));
 
     for (query, header) in [("?after=x", ""), ("", "Last-Event-ID: x\r\n")] {
@@ -171,12 +180,15 @@ fn a_stream_begins_with_a_change_tells_what_is_gone_once_and_keeps_alive() {
         assert!(refused.head.contains("application/problem+json"), "{}", refused.head);
     }
 
-    let (mut quiet, mut comments) = (Reader::on_socket(&node, "", ""), 0);
-    let began = Instant::now();
-    while comments < 2 {
-        comments += usize::from(quiet.next().expect("it goes on").is_comment);
+    // Something comes at least every 15 s, if only a comment.
+    let (mut quiet, began) = (Reader::on_socket(&node, "", ""), Instant::now());
+    let (mut longest, mut last_at) = (Duration::ZERO, Instant::now());
+    while began.elapsed() < Duration::from_secs(35) {
+        quiet.next().expect("the stream goes on");
+        longest = longest.max(last_at.elapsed());
+        last_at = Instant::now();
     }
-    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(longest < Duration::from_secs(25), "{longest:?}");
 }
 
 #[test]
@@ -205,7 +217,7 @@ fn a_stream_over_tls_ends_with_its_token() {
     let _: Accepted = node.client().delete("/v1/tokens/revoked").unwrap();
     let began = Instant::now();
     while reader.next().is_some() {}
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
 
     let short = token(&node, "short", Access::Operate, 4000).token;
     let began = Instant::now();
@@ -213,7 +225,7 @@ fn a_stream_over_tls_ends_with_its_token() {
     reader.next_of("change");
     while reader.next().is_some() {}
     let lasted = began.elapsed();
-    assert!((Duration::from_secs(1)..Duration::from_secs(9)).contains(&lasted), "{lasted:?}");
+    assert!((Duration::from_secs(1)..Duration::from_secs(14)).contains(&lasted), "{lasted:?}");
     let metrics = token(&node, "metrics", Access::Metrics, HOUR_MS).token;
     let refused = Reader::over_tls(&node, &metrics);
     assert!(refused.head.starts_with("http/1.0 403 "), "{}", refused.head);

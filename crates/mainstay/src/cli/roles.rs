@@ -162,8 +162,8 @@ pub struct AgentArgs {
     #[arg(long, default_value = "0.0.0.0:7400", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
     /// Address and port for Prometheus, as http://ADDRESS:PORT/metrics: for example 127.0.0.1:7402.
-    /// There is no authentication and no encryption. It serves metrics and health checks, and nothing
-    /// else. Default: off.
+    /// There is no authentication and no encryption. It serves metrics and health checks, and
+    /// nothing else. Default: off.
     #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<std::net::SocketAddr>,
     /// Address and port for `mainstay router` on other machines: for example 0.0.0.0:7403. There is

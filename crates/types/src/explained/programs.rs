@@ -202,6 +202,10 @@ pub const CHAPTER: Chapter = chapter! {
         "cannot write the answer as JSON"
         "The command found a fault in itself."
         "Leave `--json` out, and report it.";
+    PreconditionFailed
+        "service db is not changed: it has been changed by another operator meanwhile"
+        "The request has the header `If-Match` with a tag that is not that of the present state, because something has changed since you read it."
+        "Read the object again, make your change anew, and send it with the new `ETag`.";
     ResultUnknown
         "it is not known whether the change was recorded"
         "The leader changed, or no majority answered, while the change was under way. It may still happen."

@@ -1,0 +1,273 @@
+//! The description of the API is true of the answers: each is compared with the schema that the
+//! description has for it, and each status with those that it lists.
+
+use crate::support::TestNode;
+use crate::{create, three_nodes};
+use mainstay_api::rest::AuditPage;
+use mainstay_api::routes::{Answer, OPENAPI, ROUTES, Route};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A service that needs nothing but its resource.
+const SERVICE: &str =
+    "name = \"db\"\nresource = \"db\"\n[[process]]\nname = \"main\"\ncommand = [\"/bin/true\"]\n";
+
+struct Got {
+    status: u16,
+    kind: String,
+    body: String,
+}
+
+/// An answer on the socket, by HTTP 1.0, where a body has no parts with lengths.
+fn ask(node: &TestNode, method: &str, path: &str, kind: &str, body: &str) -> Got {
+    let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let kind =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-type: ").map(str::to_owned));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Got { status, kind: kind.unwrap_or_default(), body: body.to_owned() }
+}
+
+/// The path with names of objects that there are.
+fn filled(route: &Route) -> String {
+    let name = if route.path.starts_with("/v1/nodes/") { "n2" } else { "db" };
+    [
+        ("{name}", name),
+        ("{node}", "n2"),
+        ("{volume}", "0"),
+        ("{snapshot}", "first"),
+        ("{id}", "0011223344556677"),
+    ]
+    .into_iter()
+    .fold(route.path.to_owned(), |path, (part, value)| path.replace(part, value))
+}
+
+/// Faults of a value, each with its place. A property that the schema does not name is one.
+fn faults(all: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return faults(all, all.pointer(&reference[1..]).expect("a schema"), value, place);
+    }
+    if let Some(any) = schema["anyOf"].as_array() {
+        let of_each: Vec<Vec<String>> = any.iter().map(|one| faults(all, one, value, place)).collect();
+        let fits = of_each.iter().any(Vec::is_empty);
+        return if fits { Vec::new() } else { of_each.into_iter().flatten().collect() };
+    }
+    let mut found = Vec::new();
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::String(kind) => vec![kind],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !kinds.is_empty() && !kinds.contains(&kind) {
+        return vec![format!("{place}: {kind} instead of {kinds:?}")];
+    }
+    if let (Some(words), false) = (schema["enum"].as_array(), value.is_null())
+        && !words.contains(value)
+    {
+        found.push(format!("{place}: {value} is none of {words:?}"));
+    }
+    if let Some(items) = value.as_array() {
+        for (index, item) in items.iter().enumerate() {
+            let of_item = schema["prefixItems"].get(index).unwrap_or(&schema["items"]);
+            found.extend(faults(all, of_item, item, &format!("{place}[{index}]")));
+        }
+    }
+    if let Some(fields) = value.as_object() {
+        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        found.extend(
+            required
+                .filter(|name| !fields.contains_key(*name))
+                .map(|name| format!("{place}.{name} is missing")),
+        );
+        for (name, field) in fields {
+            let place = format!("{place}.{name}");
+            match schema["properties"].get(name) {
+                Some(of_field) => found.extend(faults(all, of_field, field, &place)),
+                None if schema["additionalProperties"].is_object() => {
+                    found.extend(faults(all, &schema["additionalProperties"], field, &place));
+                }
+                None if schema["properties"].is_object() => found.push(format!("{place} is not described")),
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// Faults of an answer by the description of its route.
+fn faults_of(all: &Value, route: &Route, got: &Got) -> Vec<String> {
+    let Got { status, kind, body } = got;
+    let responses = &all["paths"][route.path][route.method.to_lowercase()]["responses"];
+    let mut response = &responses[status.to_string()];
+    if let Some(reference) = response["$ref"].as_str() {
+        response = all.pointer(&reference[1..]).expect("a response");
+    }
+    let place = format!("{} {} {status}", route.method, route.path);
+    let kind = kind.split(';').next().unwrap_or_default();
+    let Some(content) = response["content"].get(kind) else {
+        return vec![format!("{place}: `{kind}` is not described: {body}")];
+    };
+    match serde_json::from_str(body) {
+        Ok(value) if kind.ends_with("json") => faults(all, &content["schema"], &value, &place),
+        Err(error) if kind.ends_with("json") => vec![format!("{place}: {error}")],
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_answer_is_as_the_description_of_the_api_says() {
+    let all: Value = serde_json::from_str(OPENAPI).unwrap();
+    let nodes = three_nodes(97);
+    let node = &nodes[0];
+    create(node, "db");
+    let mut found = Vec::new();
+    let mut seen = 0;
+    let mut look = |route: &Route, got: Got| {
+        seen += usize::from(got.status == 200);
+        found.extend(faults_of(&all, route, &got));
+        got
+    };
+    let find = |method, path| mainstay_api::routes::find(method, path).unwrap();
+    for (method, path, body) in [
+        ("PUT", "/v1/services", json!({ "toml": SERVICE })),
+        ("PUT", "/v1/services", json!({ "toml": SERVICE, "dry_run": true })),
+        ("POST", "/v1/service-check", json!({ "toml": SERVICE })),
+        ("PUT", "/v1/services/{name}/wanted", json!({ "run": false })),
+        ("POST", "/v1/resources/{name}/snapshots", json!({ "name": "first" })),
+        ("PATCH", "/v1/cluster/settings", json!({ "fencing": null })),
+        ("PATCH", "/v1/resources/{name}/settings", json!({ "mode": "A" })),
+        ("PUT", "/v1/nodes/{name}/cordon", json!({ "on": true })),
+        ("PUT", "/v1/cluster/maintenance", json!({ "on": true, "for_ms": 60_000 })),
+        ("POST", "/v1/cluster/tokens", json!({ "node": "n4" })),
+        ("POST", "/v1/tokens", json!({ "name": "ci", "access": "read" })),
+    ] {
+        let route = find(method, path);
+        let got = look(route, ask(node, method, &filled(route), "application/json", &body.to_string()));
+        println!("{method} {path}: {}", got.status);
+    }
+    // Everything that can be asked, with names that there are and with others.
+    for route in ROUTES.iter().filter(|route| route.method == "GET" && route.answer != Answer::Stream) {
+        look(route, ask(node, "GET", &filled(route), "text/plain", ""));
+        if route.path.contains('{') {
+            look(
+                route,
+                ask(
+                    node,
+                    "GET",
+                    &filled(route).replace("db", "%00").replace("n2", "%C3%A4"),
+                    "text/plain",
+                    "",
+                ),
+            );
+        }
+        for query in route.query.iter().map(|parameter| parameter.name).chain(["unknown"]) {
+            look(route, ask(node, "GET", &format!("{}?{query}=x", filled(route)), "text/plain", ""));
+        }
+    }
+    // Bodies that are none, or not those of the route. Nothing of this changes anything.
+    for route in ROUTES.iter().filter(|route| route.request.is_some()) {
+        for (kind, body) in [
+            ("application/json", "{\"surplus\":{\"a\":1}}"),
+            ("application/json", "[]"),
+            ("application/json", "null"),
+            ("application/json", "{"),
+            ("application/json", ""),
+            ("text/plain", "{}"),
+        ] {
+            let path = filled(route).replace("db", "none").replace("n2", "none");
+            let got = look(route, ask(node, route.method, &path, kind, body));
+            assert!([404, 422].contains(&got.status), "{} {path} {body}: {}", route.method, got.body);
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(seen > 30, "{seen} answers that are no refusals");
+}
+
+#[test]
+fn a_method_that_a_path_does_not_have_is_refused_like_everything_else() {
+    let mut node = TestNode::new(98, 1);
+    node.start();
+    let got = ask(&node, "PATCH", "/v1/status", "application/json", "{}");
+    assert_eq!((got.status, got.kind.as_str()), (405, "application/problem+json"), "{}", got.body);
+    assert!(got.body.contains("\"method-not-allowed\""), "{}", got.body);
+    let got = ask(&node, "GET", "/v1/none", "", "");
+    assert_eq!((got.status, got.kind.as_str()), (404, "application/problem+json"), "{}", got.body);
+}
+
+/// An answer with its head, for a request with further headers.
+fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> String {
+    let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{request} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+#[test]
+fn a_change_of_what_another_operator_has_changed_meanwhile_is_refused() {
+    let nodes = three_nodes(99);
+    let node = &nodes[0];
+    create(node, "db");
+    let body = json!({ "toml": SERVICE }).to_string();
+    let first = with_head(node, "PUT /v1/services", "", &body);
+    assert!(first.starts_with("HTTP/1.0 200"), "{first}");
+    let other = json!({ "toml": SERVICE.replace("true", "false") }).to_string();
+    for (read, change, bodies) in [
+        ("GET /v1/services/db/file", "PUT /v1/services", [other, body]),
+        (
+            "GET /v1/resources/db/settings",
+            "PATCH /v1/resources/db/settings",
+            ["{\"min-copies\":1}".to_owned(), "{\"min-copies\":2}".to_owned()],
+        ),
+    ] {
+        let answer = with_head(node, read, "", "");
+        let tag = header(&answer, "etag").unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let condition = format!("If-Match: {tag}\r\n");
+        let answer = with_head(node, change, &condition, &bodies[0]);
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        let answer = with_head(node, change, &condition, &bodies[1]);
+        assert!(answer.starts_with("HTTP/1.0 412") && answer.contains("\"precondition-failed\""), "{answer}");
+        for wrong in ["If-Match: 7\r\n", "If-Match: *\r\n", "If-Match: \"1\", \"2\"\r\n"] {
+            let answer = with_head(node, change, wrong, &bodies[1]);
+            assert!(answer.starts_with("HTTP/1.0 422"), "{wrong}: {answer}");
+        }
+    }
+    let on = "{\"on\":true}";
+    let answer = with_head(node, "PUT /v1/nodes/n2/cordon", "If-Match: \"1\"\r\n", on);
+    assert!(answer.starts_with("HTTP/1.0 422") && answer.contains("If-Match"), "{answer}");
+
+    // The number of a request is that of its record.
+    let answer = with_head(node, "PUT /v1/nodes/n2/cordon", "", on);
+    let number = header(&answer, "x-request-id").unwrap_or_else(|| panic!("{answer}"));
+    let page: AuditPage = node.client().get("/v1/audit?lines=1").unwrap();
+    assert_eq!(page.records[0].request, number);
+}
