@@ -131,7 +131,11 @@ const OF_HISTORY: &[Parameter] =
 const OF_LOAD: &[Parameter] = &[
     parameter("from_ms", Form::Number, "Begin of the interval. Default: an hour before its end."),
     parameter("to_ms", Form::Number, "End of the interval. Default: the present."),
-    parameter("step_ms", Form::Number, "Length of the parts of the interval. Default: one part for all of it."),
+    parameter(
+        "step_ms",
+        Form::Number,
+        "Length of the parts of the interval. Default: one part for all of it.",
+    ),
     parameter("resources", Form::Text, "Names of resources, with commas between them. Default: all."),
     parameter("node", Form::Text, "Name of the node. Default: the one that is asked."),
 ];
