@@ -12,6 +12,7 @@ use mainstay_engine::transport::{
     Channel, DownReason, GREETING_MS, GREETINGS_MAX, PING_MS, SILENCE_MS, SendError, Transport,
     TransportEvent,
 };
+use mainstay_trust::session::RECORD_PAYLOAD_MAX;
 use mainstay_trust::{Payloads, Refusal, Session, SessionError};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Extent, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
@@ -414,8 +415,10 @@ impl Hand {
 
     fn say(&mut self, payload: &[u8]) {
         let mut wire = BytesMut::new();
-        let seal = |record: &mut BytesMut| record.extend_from_slice(payload);
-        self.session.seal(&mut wire, seal).expect("an open session");
+        for part in payload.chunks(RECORD_PAYLOAD_MAX) {
+            let fill = |record: &mut BytesMut| record.extend_from_slice(part);
+            self.session.seal(&mut wire, fill).expect("an open session");
+        }
         self.send(&wire);
     }
 
