@@ -173,7 +173,7 @@ mod tests {
         for us in [0, 999, 1_000, 9_949, 9_951, 999_499, 999_501, 9_949_999, 59_000_000] {
             assert!(time(us).chars().count() <= 5, "{us}: {}", time(us));
         }
-        for count in [0, 999, 1000, 1023, 10_239, 1 << 20, 999 << 20, u64::MAX / 1024] {
+        for count in [0, 999, 1000, 1023, 10_239, 1 << 20, 999 << 20, 900 << 40] {
             assert!(bytes(count).chars().count() <= 5, "{count}: {}", bytes(count));
         }
         assert_eq!(
