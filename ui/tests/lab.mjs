@@ -20,6 +20,12 @@ page.on("console", (message) => {
   if (message.type() === "error" && !/Failed to load resource|net::ERR/.test(message.text())) faults.push(message.text());
 });
 page.setDefaultTimeout(30_000);
+// A failure shows the page as it was.
+process.on("uncaughtException", (error) => {
+  console.log(`FAILED ${error.stack ?? error}`);
+  const shown = page.locator("body").innerText({ timeout: 20_000 });
+  void shown.then((text) => console.log(text.slice(0, 6_000).replace(/\n+/g, " / "))).finally(() => process.exit(1));
+});
 
 async function looked(name) {
   await page.evaluate(axe);
@@ -50,7 +56,7 @@ step("a resource is made step by step");
 await go("#/create-resource");
 await page.getByLabel(/^Name/).fill("db");
 await page.getByLabel(/^Size of each volume/).fill("1GiB");
-for (const node of ["n1", "n2", "n3"]) await page.getByLabel(new RegExp(`^${node}`)).check();
+for (const node of ["n1", "n2", "n3"]) await page.getByRole("checkbox", { name: new RegExp(`\\b${node}\\b`) }).check();
 await page.getByLabel("Preferred primary").selectOption("n1");
 await page.getByRole("button", { name: "Create", exact: true }).click();
 await page.getByRole("heading", { name: "db", exact: true }).waitFor();

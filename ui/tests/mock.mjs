@@ -145,7 +145,7 @@ export class Mock {
     }
     if (path === "/v1/services" && request.method === "PUT") {
       const asked = JSON.parse(text);
-      return say({ ...fixtures.service("db", "db", "n1"), effect: "restarted", dry_run: asked.dry_run, warnings: ["n2 lacks the user mysql"], places: [{ node: "n1", chosen: true, can: true, why: "it is the primary" }], changes: [{ field: "process[0].command", from: "[mysqld]", to: "[mysqld, --big]", restarts: true }] });
+      return say({ ...fixtures.service("db", "db", "n1"), effect: "restarted", dry_run: asked.dry_run, warnings: ["n2 lacks the user mysql"], ...(asked.dry_run ? { places: [{ node: "n1", chosen: true, can: true, why: "it is the primary" }] } : {}), changes: [{ field: "process[0].command", from: "[mysqld]", to: "[mysqld, --big]", restarts: true }] });
     }
     if (path === "/v1/resources" && request.method === "POST") {
       const made = fixtures.resource(99, JSON.parse(text).name, ["n1", "n2", "n3"], { health: "changing" });
