@@ -6,8 +6,8 @@ import * as fixtures from "./fixtures.mjs";
 const here = new URL(".", import.meta.url);
 /** The policy of the program itself, so that the tests run under it. */
 const rust = readFileSync(new URL("../../crates/agent/src/https/console.rs", here), "utf8");
-const POLICY = /const POLICY: &str = "([^"]+)"/.exec(rust)[1];
-const FILES = {
+export const POLICY = /const POLICY: &str = "([^"]+)"/.exec(rust)[1];
+export const FILES = {
   "/console/": ["index.html", "text/html; charset=utf-8"],
   "/console/console.js": ["console.js", "text/javascript; charset=utf-8"],
   "/console/console.css": ["console.css", "text/css; charset=utf-8"],
