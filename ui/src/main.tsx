@@ -1,5 +1,5 @@
 // The frame of all pages: login, navigation, state of the connection.
-import { render } from "preact";
+import { Component, render, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Actions } from "./actions";
 import { clock, lasting } from "./format";
@@ -156,6 +156,28 @@ function ThemeChoice() {
   );
 }
 
+/** Says that a page failed, because half a page would look like a whole one. */
+class Whole extends Component<{ children: ComponentChildren }, { fault: string }> {
+  state = { fault: "" };
+  componentDidCatch(error: unknown) {
+    console.error(error);
+    this.setState({ fault: String(error) });
+  }
+  render() {
+    if (this.state.fault === "") return this.props.children;
+    return (
+      <div class="box bad" role="alert">
+        <p>
+          <strong>This page cannot be shown, because of a fault of the console: {this.state.fault}</strong>
+        </p>
+        <p>
+          <span class="label">What to do:</span> Reload it. If that does not help, use <code>mainstay status</code>, and report this.
+        </p>
+      </div>
+    );
+  }
+}
+
 function Frame({ store }: { store: State }) {
   const route = useRoute();
   const cluster = store.status?.cluster;
@@ -215,7 +237,7 @@ function Frame({ store }: { store: State }) {
         </nav>
       </header>
       <Connection store={store} />
-      <main id="main">{store.status ? <Page route={route} /> : store.problem ? <ProblemBox problem={store.problem} /> : <p class="note">Loading…</p>}</main>
+      <main id="main">{store.status ? <Whole key={`${route.page}/${route.name}`}><Page route={route} /></Whole> : store.problem ? <ProblemBox problem={store.problem} /> : <p class="note">Loading…</p>}</main>
       <Actions />
     </>
   );

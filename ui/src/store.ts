@@ -134,6 +134,8 @@ async function loadNow() {
   try {
     const { body } = await api.get<StatusView>("/v1/status");
     took = performance.now() - began;
+    // Empty lists are left out of the answer.
+    for (const service of body.services) service.hindrances ??= [];
     const services = new Map(body.services.map((service) => [service.name, service]));
     set({
       phase: "open",

@@ -134,7 +134,7 @@ export function service(name, of, on, more = {}) {
     stopped_ms: null,
     restarting: false,
     maintenance: null,
-    hindrances: [],
+    // Left out when it is empty, as by an agent.
     ...more,
   };
 }

@@ -4,7 +4,9 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { gunzipSync } from "node:zlib";
 import { chromium } from "playwright-core";
+import { FILES, POLICY } from "./mock.mjs";
 
 const { BUILT, LAB, TOKEN, BROWSER, SHOTS } = process.env;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -14,12 +16,26 @@ const address = (node) => `https://10.213.0.${node}:7404/console/`;
 const browser = await chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
 const page = await context.newPage();
+// While you work on the console: the bundle of ui/dist, and not the one of the built program.
+if (process.env.FRESH) {
+  await context.route("**/console/**", async (route) => {
+    const [name, kind] = FILES[new URL(route.request().url()).pathname] ?? FILES["/console/"];
+    const body = gunzipSync(readFileSync(new URL(`../dist/${name}.gz`, import.meta.url)));
+    await route.fulfill({ body, headers: { "content-type": kind, "content-security-policy": POLICY } });
+  });
+}
 const faults = [];
 page.on("pageerror", (error) => faults.push(String(error.stack ?? error)));
 page.on("console", (message) => {
   if (message.type() === "error" && !/Failed to load resource|net::ERR/.test(message.text())) faults.push(message.text());
 });
 page.setDefaultTimeout(30_000);
+// A failure shows the page as it was.
+process.on("uncaughtException", (error) => {
+  console.log(`FAILED ${error.stack ?? error}`);
+  const shown = page.locator("body").innerText({ timeout: 20_000 });
+  void shown.then((text) => console.log(text.slice(0, 6_000).replace(/\n+/g, " / "))).finally(() => process.exit(1));
+});
 
 async function looked(name) {
   await page.evaluate(axe);
@@ -50,7 +66,7 @@ step("a resource is made step by step");
 await go("#/create-resource");
 await page.getByLabel(/^Name/).fill("db");
 await page.getByLabel(/^Size of each volume/).fill("1GiB");
-for (const node of ["n1", "n2", "n3"]) await page.getByLabel(new RegExp(`^${node}`)).check();
+for (const node of ["n1", "n2", "n3"]) await page.getByRole("checkbox", { name: new RegExp(`\\b${node}\\b`) }).check();
 await page.getByLabel("Preferred primary").selectOption("n1");
 await page.getByRole("button", { name: "Create", exact: true }).click();
 await page.getByRole("heading", { name: "db", exact: true }).waitFor();
@@ -72,7 +88,7 @@ const facts = (name) => page.locator(".facts > div", { has: page.locator("dt", {
 await page.waitForFunction(() => [...document.querySelectorAll(".facts dd")].some((one) => one.textContent === "n1"));
 assert.equal(await facts("Node").first().innerText(), "n1");
 await page.locator("section", { hasText: "Output of its processes" }).getByRole("button", { name: "Show" }).click();
-await page.getByText("the service begins").waitFor();
+await page.getByLabel("Output of main").getByText("the service begins").waitFor();
 await looked("service");
 
 step("the node of the service loses its power, and the page shows what happens");
@@ -112,7 +128,7 @@ step("a snapshot is taken, cloned and deleted, and the replicas are compared");
 await go("#/resources/db");
 await page.getByRole("button", { name: "Take snapshot" }).click();
 await dialog.getByLabel(/^Name/).fill("first");
-await dialog.getByRole("button", { name: "Take snapshot" }).click();
+await dialog.getByRole("button", { name: "Take snapshot", exact: true }).click();
 await page.getByText("n1: held").waitFor();
 await page.getByRole("link", { name: "Clone" }).click();
 await page.getByLabel(/^Name/).fill("db-copy");
@@ -120,7 +136,7 @@ await page.getByRole("button", { name: "Create", exact: true }).click();
 await page.getByRole("heading", { name: "db-copy", exact: true }).waitFor();
 await go("#/resources/db");
 await page.getByRole("button", { name: "Compare replicas" }).click();
-await dialog.getByRole("button", { name: "Compare replicas" }).click();
+await dialog.getByRole("button", { name: "Compare replicas", exact: true }).click();
 await page.getByText("All replicas were equal when they were last compared").waitFor({ timeout: 60_000 });
 await looked("resource-compared");
 
@@ -129,8 +145,8 @@ await go("#/nodes/n3");
 await page.getByRole("button", { name: "Drain", exact: true }).click();
 await dialog.getByRole("button", { name: "Drain", exact: true }).click();
 await page.getByText(/Drained since/).waitFor();
-await page.getByRole("button", { name: "Uncordon" }).click();
-await dialog.getByRole("button", { name: "Uncordon" }).click();
+await page.getByRole("button", { name: "Uncordon", exact: true }).click();
+await dialog.getByRole("button", { name: "Uncordon", exact: true }).click();
 await page.getByRole("button", { name: "Drain", exact: true }).waitFor();
 await looked("node");
 await go("#/events");

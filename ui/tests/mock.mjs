@@ -6,8 +6,8 @@ import * as fixtures from "./fixtures.mjs";
 const here = new URL(".", import.meta.url);
 /** The policy of the program itself, so that the tests run under it. */
 const rust = readFileSync(new URL("../../crates/agent/src/https/console.rs", here), "utf8");
-const POLICY = /const POLICY: &str = "([^"]+)"/.exec(rust)[1];
-const FILES = {
+export const POLICY = /const POLICY: &str = "([^"]+)"/.exec(rust)[1];
+export const FILES = {
   "/console/": ["index.html", "text/html; charset=utf-8"],
   "/console/console.js": ["console.js", "text/javascript; charset=utf-8"],
   "/console/console.css": ["console.css", "text/css; charset=utf-8"],
@@ -145,7 +145,7 @@ export class Mock {
     }
     if (path === "/v1/services" && request.method === "PUT") {
       const asked = JSON.parse(text);
-      return say({ ...fixtures.service("db", "db", "n1"), effect: "restarted", dry_run: asked.dry_run, warnings: ["n2 lacks the user mysql"], places: [{ node: "n1", chosen: true, can: true, why: "it is the primary" }], changes: [{ field: "process[0].command", from: "[mysqld]", to: "[mysqld, --big]", restarts: true }] });
+      return say({ ...fixtures.service("db", "db", "n1"), effect: "restarted", dry_run: asked.dry_run, warnings: ["n2 lacks the user mysql"], ...(asked.dry_run ? { places: [{ node: "n1", chosen: true, can: true, why: "it is the primary" }] } : {}), changes: [{ field: "process[0].command", from: "[mysqld]", to: "[mysqld, --big]", restarts: true }] });
     }
     if (path === "/v1/resources" && request.method === "POST") {
       const made = fixtures.resource(99, JSON.parse(text).name, ["n1", "n2", "n3"], { health: "changing" });

@@ -212,7 +212,10 @@ export function CreateService({ route }: { route: Route }) {
     during("Checking…", async () => {
       setChecked(null);
       const nodes = await api.change<ServiceChecked>("POST", "/v1/service-check", { toml });
-      setChecked({ toml, nodes, plan: allowed ? await apply(true) : null });
+      const plan = allowed ? await apply(true) : null;
+      // Empty lists are left out of the answer.
+      if (plan) plan.places ??= [];
+      setChecked({ toml, nodes, plan });
     });
   const create = () =>
     during("Applying…", async () => {
