@@ -249,6 +249,23 @@ fn a_counter_that_became_smaller_began_anew() {
     assert_eq!(minute.resources[&ResourceId(1)].journal.count, 5);
 }
 
+#[test]
+fn a_sum_has_the_most_of_lag_and_fill_and_the_last_of_space() {
+    let minute = |end_ms: u64, fill: u64, free: u64| {
+        let mut work = Work { journal_permille: fill, ..Work::default() };
+        work.peers.insert(NodeId(2), Peer { lag_bytes: fill, ..Peer::default() });
+        let node = NodeUse { pool_size_bytes: 100, pool_free_bytes: free, ..NodeUse::default() };
+        Minute { end_ms, node, resources: [(ResourceId(1), work)].into(), ..Minute::default() }
+    };
+    // In any order.
+    let mut sum = minute(2, 400, 30);
+    sum.add(&minute(3, 900, 20));
+    sum.add(&minute(1, 100, 40));
+    let work = &sum.resources[&ResourceId(1)];
+    assert_eq!((work.journal_permille, work.peers[&NodeId(2)].lag_bytes), (900, 900));
+    assert_eq!((sum.node.pool_free_bytes, sum.end_ms), (20, 3));
+}
+
 /// A replica whose device does 2000 requests a second, with two peers: its minute as it is written.
 fn busy(seed: u64) -> Work {
     let mut work = Work { primary_ms: 60_000, journal_permille: 300 + seed, ..Work::default() };

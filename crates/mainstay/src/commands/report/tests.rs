@@ -147,6 +147,7 @@ fn the_text_fits_eighty_columns_and_has_every_part() {
         "db        -        -   -",
         "journal of n3 98 %",
         "db from 13:30 to 14:30, at most 2.0",
+        "▁▁▁██████████████████▁▁▁",
         "n2    10.0 %",
         "from n2 to n1",
         "node n2 is dead",
