@@ -24,8 +24,6 @@ use rustls::{
 /// Bytes before the length of a record, and with it.
 const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
-/// Bytes of a record around its payload: header, type and tag.
-pub(crate) const RECORD_OVERHEAD: usize = HEADER_BYTES + 1 + TAG_BYTES;
 /// Longest body of a record (RFC 8446, 5.2).
 const BODY_MAX: usize = RECORD_PAYLOAD_MAX + 256;
 /// The version that every record names (RFC 8446, 5.1).

@@ -483,8 +483,8 @@ fn vip(lab: &Lab, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Processor time of a process and its threads, in ticks of 10 ms: that of its own code, and that of
-/// the kernel for it.
+/// Processor time of a process and its threads, in ticks of 10 ms: that of its own code, and that
+/// of the kernel for it.
 fn ticks(lab: &Lab, pid_file: &str) -> Result<[f64; 2]> {
     let stat = lab.shell(CLIENT, &format!("cat /proc/$(cat {pid_file})/stat"))?;
     let after = stat.rsplit_once(')').context("a process has a name")?.1;

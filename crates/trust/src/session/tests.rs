@@ -1,11 +1,12 @@
 use super::*;
 use crate::authority::Authority;
 use crate::key::Key;
-use crate::records::RECORD_OVERHEAD;
 use crate::subject::Subject;
 use rustls::crypto::CipherSuiteCommon;
 use rustls::{SupportedCipherSuite, Tls13CipherSuite};
 
+/// Bytes of a record around its payload: header, type and tag.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 const CLUSTER: u64 = 0x00c0_ffee;
 const NOW_MS: u64 = 1_800_000_000_000;
 const YEAR_MS: u64 = 365 * 24 * 60 * 60 * 1000;
