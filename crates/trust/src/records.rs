@@ -45,6 +45,14 @@ impl From<Error> for Ended {
     }
 }
 
+/// A record that was received.
+pub(crate) struct Record<'a> {
+    /// Bytes that it takes on the wire.
+    pub(crate) length: usize,
+    /// `None` if the record is about keys.
+    pub(crate) payload: Option<&'a [u8]>,
+}
+
 /// The part of rustls that stays: it makes new keys.
 enum Keys {
     Client(KernelConnection<ClientConnectionData>),
@@ -172,15 +180,11 @@ impl Records {
         Ok(())
     }
 
-    /// Decrypts the first record of `wire` in place, if that is there as a whole. Returns its
-    /// length with its payload, which is nothing if the record is about keys.
+    /// Decrypts the first record of `wire` in place, if that is there as a whole.
     ///
     /// # Errors
     /// When the peer has closed the connection, or this is no record of it.
-    pub(crate) fn open<'a>(
-        &mut self,
-        wire: &'a mut [u8],
-    ) -> Result<Option<(usize, Option<&'a [u8]>)>, Ended> {
+    pub(crate) fn open<'a>(&mut self, wire: &'a mut [u8]) -> Result<Option<Record<'a>>, Ended> {
         let Some((&mut [kind, _, _, high, low], rest)) = wire.split_first_chunk_mut() else {
             return Ok(None);
         };
@@ -211,7 +215,7 @@ impl Records {
             ContentType::Alert => return Err(told(content)),
             _ => return Err(Error::from(InvalidMessage::InvalidContentType).into()),
         };
-        Ok(Some((HEADER_BYTES + length, payload)))
+        Ok(Some(Record { length: HEADER_BYTES + length, payload }))
     }
 
     /// Takes the announcement of a new key (RFC 8446, 4.6.3). It is the only message that may come

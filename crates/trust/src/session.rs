@@ -17,7 +17,7 @@
 
 use crate::TrustError;
 use crate::peer::{Peer, Refusal, Trust};
-use crate::records::{self, Records};
+use crate::records::{self, Record, Records};
 use crate::tls::{
     ClientRule, Clients, Credentials, Outcome, ServerRule, Servers, client_config, no_name, provider,
     server_config,
@@ -353,7 +353,7 @@ impl Session {
         let mut used = 0;
         while !self.receives_clear() {
             let Side::Open(records) = &mut self.side else { break };
-            let (length, payload) = match records.open(&mut wire[used..]) {
+            let Record { length, payload } = match records.open(&mut wire[used..]) {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(records::Ended::Closed) => {
