@@ -1,4 +1,5 @@
-//! Proofs that strangers show before anything is known of them: tokens, certificates, the names in certificates and public keys.
+//! Proofs that strangers show before anything is known of them: tokens, certificates, the names in
+//! certificates and public keys.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

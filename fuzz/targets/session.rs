@@ -1,4 +1,5 @@
-//! Bytes of a stranger at the engines' port, and a handshake between two members with bytes changed on the way.
+//! Bytes of a stranger at the engines' port, and a handshake between two members with bytes changed
+//! on the way.
 #![no_main]
 
 use bytes::BytesMut;

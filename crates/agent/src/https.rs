@@ -2,9 +2,9 @@
 //! (R24).
 //!
 //! Guarantees
-//! - Nothing is read of a request before the TLS handshake is over, and nothing but the files of the
-//!   [`console`] is answered to a request without a token of the record that is good at this time;
-//!   see [`bearer`].
+//! - Nothing is read of a request before the TLS handshake is over, and nothing but the files of
+//!   the [`console`] is answered to a request without a token of the record that is good at this
+//!   time; see [`bearer`].
 //! - A connection has [`PROVE_WITHIN`] for handshake, request and proof together. Until then it has
 //!   one of few places ([`places`]). Requests of a sender of wrong tokens are refused for a while
 //!   ([`attempts`]).

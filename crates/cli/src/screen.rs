@@ -52,8 +52,8 @@ impl Screen {
     }
 }
 
-/// Draws a text over another one on a terminal with this number of rows. Lines for which there is no
-/// room are counted in the last one.
+/// Draws a text over another one on a terminal with this number of rows. Lines for which there is
+/// no room are counted in the last one.
 fn drawn(text: &str, rows: Option<usize>) -> String {
     let lines: Vec<&str> = text.lines().collect();
     // The cursor stays in the row below the text.

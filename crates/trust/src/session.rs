@@ -121,7 +121,7 @@ impl End for UnbufferedServerConnection {
     }
 }
 
-/// What has the connection: rustls during the handshake, and then its records.
+/// The part that has the connection: rustls during the handshake, and then its records.
 enum Side {
     Client(Box<UnbufferedClientConnection>),
     Server(Box<UnbufferedServerConnection>),
