@@ -590,13 +590,6 @@ export interface ResourceCreate {
 
 export type SettingValue = string | number | boolean;
 
-export interface ScrubStart {
-  /** Write anew blocks that differ. They get what more than half of the replicas hold, otherwise what the primary holds. */
-  repair: boolean;
-  /** Bytes per second that each replica reads; 0: no limit but that of background work. */
-  rate: number;
-}
-
 export interface ScrubReport {
   resource: string;
   /** Node whose replica leads the scrub. */
@@ -647,12 +640,43 @@ export interface ScrubFindingView {
   outcome: string;
 }
 
+export interface ScrubStart {
+  /** Write anew blocks that differ. They get what more than half of the replicas hold, otherwise what the primary holds. */
+  repair: boolean;
+  /** Bytes per second that each replica reads; 0: no limit but that of background work. */
+  rate: number;
+}
+
 export interface ResourceAttach {
   node: string;
   /** Time after which a waiting request of the devices fails, and the devices with it, in milliseconds; 60 s if not given. */
   wait_ms?: number | null;
   /** Even if another node has them, whose requests fail from then on. */
   take_over: boolean;
+}
+
+export interface FailoverExplained {
+  resource: string;
+  /** The service on the resource, if it has one. */
+  service?: string | null;
+  /** Node of the primary, whose death it is about; `null` if there is no primary now. */
+  primary?: string | null;
+  /** Node that would take over; `null` if none would. */
+  to?: string | null;
+  /** The fate in words, one line. */
+  outcome: string;
+  /** Every other node of the cluster. `chosen`: it takes over. `can`: it could. */
+  nodes: FitView[];
+}
+
+export interface FitView {
+  node: string;
+  /** The service runs there, or would, as things are. */
+  chosen: boolean;
+  /** Whether the service could run there. */
+  can: boolean;
+  /** In words, one line. */
+  why: string;
 }
 
 export interface ForceView {
@@ -758,27 +782,10 @@ export interface ServiceChange {
   restarts: boolean;
 }
 
-export interface FitView {
-  node: string;
-  /** The service runs there, or would, as things are. */
-  chosen: boolean;
-  /** Whether the service could run there. */
-  can: boolean;
-  /** In words, one line. */
-  why: string;
-}
-
 export interface ServiceMove {
   /** Name of the node. */
   to: string;
   /** Whether the service moves although another program holds the file system. All data written to the file system is on the device before it is taken away. */
-  force: boolean;
-}
-
-export interface ServiceWanted {
-  /** `false`: the service stops, and stays stopped until it is wanted again. `true` also clears its failures. */
-  run: boolean;
-  /** Whether the service stops although another program holds the file system. All data written to the file system is on the device before it is taken away. */
   force: boolean;
 }
 
@@ -802,6 +809,13 @@ export interface CordonSet {
   on: boolean;
   /** Services and primaries that are there leave, as far as they have somewhere to go. */
   drain: boolean;
+}
+
+export interface ServiceWanted {
+  /** `false`: the service stops, and stays stopped until it is wanted again. `true` also clears its failures. */
+  run: boolean;
+  /** Whether the service stops although another program holds the file system. All data written to the file system is on the device before it is taken away. */
+  force: boolean;
 }
 
 export interface ServiceRestart {
@@ -914,6 +928,111 @@ export interface StageView {
   after_ms: number;
   text: string;
 }
+
+export interface LoadPage {
+  /** Name of the node whose history this is. */
+  node: string;
+  /** The interval: records count that end after `from_ms` and not after `to_ms`. */
+  from_ms: number;
+  to_ms: number;
+  /** Time from one point to the next. Larger than asked for if the answer would be too large. */
+  step_ms: number;
+  /** End of the oldest record that the node keeps; none if it keeps none. */
+  since_ms?: number | null;
+  /** Points that have records, oldest first. */
+  points: LoadPoint[];
+}
+
+export interface LoadPoint {
+  /** Begin of the step. */
+  at_ms: number;
+  /** Time that records cover. Less than the step if agent or engine did not run for a part of it. */
+  covered_ms: number;
+  /** Processor time of the agent and the engine, in microseconds. */
+  agent_cpu_us: number;
+  engine_cpu_us: number;
+  /** The most resident memory. */
+  agent_memory_bytes: number;
+  engine_memory_bytes: number;
+  /** Size and free bytes of the pool at the end of the step; 0 if not known. */
+  pool_size_bytes: number;
+  pool_free_bytes: number;
+  /** Replicas on the node that did anything, in the order of names. */
+  resources: ResourceLoad[];
+}
+
+export interface ResourceLoad {
+  resource: string;
+  /** Time for which the replica was primary, in milliseconds. */
+  primary_ms: number;
+  reads: RequestLoad;
+  writes: RequestLoad;
+  discards: RequestLoad;
+  write_zeroes: RequestLoad;
+  flushes: RequestLoad;
+  /** Writes of the replica's own journal. */
+  journal: StageLoad;
+  /** Batches, from sealing to commit. */
+  commit: StageLoad;
+  /** Reads, from when no write in flight overlapped them. */
+  read: StageLoad;
+  /** Replicas that this one fed. */
+  peers: PeerLoad[];
+  /** Waiting of the requests by class. All classes together are the time of all requests. */
+  waits: WaitLoad[];
+  /** Bytes that went to the replica's files, and came from them. */
+  disk_written_bytes: number;
+  disk_read_bytes: number;
+  /** Bytes of extents that were copied to this replica. */
+  copied_bytes: number;
+  /** The most that the journal was filled, in thousandths. */
+  journal_permille: number;
+}
+
+export interface RequestLoad {
+  count: number;
+  bytes: number;
+  /** Requests among these that were answered with an error. */
+  errors: number;
+  /** Sum of the times from arrival to answer, in microseconds. Divided by the time that is covered, it is the mean number of requests that were open. */
+  time_us: number;
+  /** Times that 50 %, 95 % and 99 % of the requests did not exceed, in microseconds. They are off by less than half. */
+  p50_us: number;
+  p95_us: number;
+  p99_us: number;
+  /** Requests by their time: number n is for those above 2^(n-1) and not above 2^n microseconds. Zeroes at the end are left out. */
+  histogram: number[];
+}
+
+export interface StageLoad {
+  count: number;
+  /** Sum of their times, in microseconds. */
+  time_us: number;
+}
+
+export interface PeerLoad {
+  node: string;
+  /** Batches, from sending to the acknowledgement that covers them. */
+  acknowledged: StageLoad;
+  /** How often it left the in-sync set for being slow. */
+  times_slow: number;
+  sent_bytes: number;
+  /** Bytes of extents that were copied to it. */
+  copied_bytes: number;
+  /** The most that it lacked, at the ends of minutes. */
+  lag_bytes: number;
+  lag_ms: number;
+}
+
+export interface WaitLoad {
+  class: WaitClass;
+  /** The other node, for `peer`. */
+  node?: string | null;
+  /** Sum over all requests, in microseconds. */
+  time_us: number;
+}
+
+export type WaitClass = "read" | "overlap" | "queue" | "journal" | "peer" | "commit" | "flush";
 
 export interface AuditPage {
   /** Oldest first. */
