@@ -111,12 +111,14 @@ pub(super) fn shortened(fingerprint: &str) -> String {
     format!("{}…", fingerprint.chars().take(SHOWN_DIGITS).collect::<String>())
 }
 
-/// A span of time in words.
+/// A span of time in words, to the nearest minute, hour or day: what was made for 90 days a moment
+/// ago is good for 90 days.
 pub(super) fn span_words(ms: u64) -> String {
+    let nearest = |unit_ms: u64| ms.saturating_add(unit_ms / 2) / unit_ms;
     match ms / 60_000 {
-        minutes @ 0..=119 => format!("{minutes} min"),
-        minutes @ 120..=2879 => format!("{} h", minutes / 60),
-        minutes => format!("{} days", minutes / 1440),
+        0..=119 => format!("{} min", nearest(60_000)),
+        120..=2879 => format!("{} h", nearest(3_600_000)),
+        _ => format!("{} days", nearest(86_400_000)),
     }
 }
 
