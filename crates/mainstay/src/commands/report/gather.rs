@@ -37,7 +37,7 @@ pub fn report(client: &Client, Interval { from_ms, to_ms }: Interval) -> Outcome
         let path = format!("/v1/load?from_ms={from_ms}&to_ms={to_ms}&step_ms={step_ms}&node={}", node.name);
         match client.get::<LoadPage>(&path) {
             Ok(page) if page.points.is_empty() => {
-                missing.push(format!("{}: it has no history of this time", node.name));
+                missing.push(format!("{}: it has no record of this time, and makes one a minute", node.name));
             }
             Ok(page) => pages.push(page),
             Err(error) => missing.push(format!("{}: {error}", node.name)),
