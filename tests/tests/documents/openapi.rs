@@ -350,7 +350,8 @@ fn statuses(route: &Route) -> BTreeSet<u16> {
         all.insert(412);
     }
     // Names stand in paths and in bodies.
-    if route.path.contains('{') || route.request.is_some() {
+    let names_a_node = route.query.iter().any(|parameter| parameter.name == "node");
+    if route.path.contains('{') || route.request.is_some() || names_a_node {
         all.insert(404);
     }
     all

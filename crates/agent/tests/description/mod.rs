@@ -25,11 +25,11 @@ fn ask(node: &TestNode, method: &str, path: &str, kind: &str, body: &str) -> Got
     let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
-    write!(
-        stream,
+    let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    );
+    // In one piece: an agent may answer and close before it has read the body.
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -218,11 +218,10 @@ fn a_method_that_a_path_does_not_have_is_refused_like_everything_else() {
 fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
     let length = body.len();
-    write!(
-        stream,
+    let request = format!(
         "{request} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
-    )
-    .unwrap();
+    );
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
