@@ -121,7 +121,7 @@ pub const CHAPTER: Chapter = chapter! {
     HistoryFiles
         "the history of this node cannot be read: Permission denied"
         "The files below `history` in the state directory cannot be read or written. The agent goes on without them, and tries again each minute."
-        "Look at the file system of the state directory: is it full or read-only?";
+        "Look whether the file system of the state directory is full or read-only.";
     Http
         "the answer is no error of Mainstay"
         "Something else than an agent answers at the socket or the server, or a much newer agent."
