@@ -131,6 +131,12 @@ page_status() {
     gone db
 }
 
+page_console() {
+    elsewhere docs/console 1 "a part of a configuration file: agent tests of https"
+    play docs/console 2
+    on n1 "mainstay token revoke console" >/dev/null
+}
+
 page_monitoring() {
     resource db
     service db
