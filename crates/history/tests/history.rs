@@ -200,7 +200,7 @@ proptest! {
         for (at, (values, bytes, event)) in (1..).zip(steps) {
             let mut engine = before.engine;
             if event == 0 {
-                // It was started anew, and no counter says so by itself.
+                // The engine was started anew, and no counter says so by itself.
                 (counted, latencies) = (Work::default(), Histogram::default());
                 engine = engine.map(|pid| pid + 1);
             }

@@ -50,7 +50,7 @@ fn ms_of(limit: Duration) -> u64 {
 }
 
 fn checked(args: &CheckArgs, connect: impl FnOnce() -> Outcome<Client>) -> Outcome<Checked> {
-    // What an answer says of its age is part of the verdict.
+    // The age of an answer is part of the verdict.
     let client = connect()?.with_on_stale(|_| ());
     let status: StatusView = client.get("/v1/status")?;
     Ok(match (&args.resource, &args.service) {

@@ -474,7 +474,7 @@ fn records_that_say_something_else_end_the_session() {
         let mut wire = BytesMut::new();
         records.put(kind.into(), &mut wire, |out| out.extend_from_slice(content)).unwrap();
         server.take(&wire, usize::MAX);
-        // What came before the fault may be delivered, and nothing comes after it.
+        // The payload before the fault may be delivered, and nothing comes after it.
         let said = server.said();
         assert_eq!(server.error.is_some(), server.session.failed.is_some());
         (server.received, server.error, !said.is_empty())

@@ -117,13 +117,16 @@ impl Work {
     /// it does not find free is asked for again.
     pub(super) fn probe_early(self: &Arc<Self>) {
         let vips = self.vips().unwrap_or_default();
-        let is_here = |(vip, _): &(Vip, Option<String>)| !matches!(vip::whose(*vip), Ok(AddressHere::No));
-        // An address that is here is not asked for, and may be off this node in a moment.
-        if vips.is_empty() || vips.iter().any(is_here) {
+        if vips.is_empty() {
             return;
         }
         let (work, asked) = (Arc::clone(self), vips.clone());
         let ask = move || {
+            // An address that is here is not asked for, and may be off this node in a moment.
+            let is_away = |(vip, _): &(Vip, Option<String>)| matches!(vip::whose(*vip), Ok(AddressHere::No));
+            if !asked.iter().all(is_away) {
+                return None;
+            }
             let found = work.ask(&asked);
             let at = Instant::now();
             let free = asked.iter().zip(found).map(|((vip, _), found)| Some((vip.address, found.ok()?)));
@@ -234,7 +237,7 @@ impl Work {
     /// Takes the addresses away that Mainstay has added.
     pub(super) fn undo_addresses(&self, number: u64, patience: Duration) -> Result<(), String> {
         let vips = self.vips()?;
-        // What was found before the address went off this node says nothing any more (S86).
+        // An answer from before the address went off this node says nothing any more (S86).
         *lock(&self.early_probe) = None;
         self.address.undo(number, Haste::AtOnce, patience, || {
             // Each is removed before a hook is told of any.

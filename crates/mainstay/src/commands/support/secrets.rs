@@ -8,7 +8,7 @@
 //!   values of options and settings with such names, passwords in addresses and in statements of
 //!   SQL, and the word after `Bearer` and `Basic`.
 //!
-//! It strikes out too much rather than too little. It cannot know a secret that has no sign of one.
+//! Too much is struck out rather than too little. A secret without any sign of one stays.
 
 use serde_json::Value;
 

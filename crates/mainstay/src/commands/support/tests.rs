@@ -135,7 +135,7 @@ fn no_secret_of_an_agent_or_a_machine_is_in_a_bundle() {
         }
     }
     assert!(!words(&bundle).contains("hunter2"), "{}", words(&bundle));
-    // What helps is there.
+    // The parts that help are there.
     let service = &files["services/db.toml"];
     assert!(
         service.contains("3306") && service.contains("\"80\"") && service.contains("/run/db.sock"),
