@@ -135,7 +135,9 @@ impl Records {
         // The announcement is sealed with the old key, so one record of it is kept for that.
         if self.owes_key || self.sent.number.saturating_add(1) >= self.limit {
             // Not requested: the peer changes its own key when that is due.
-            self.put(ContentType::Handshake, out, |out| out.extend_from_slice(&[KEY_UPDATE, 0, 0, 1, 0]))?;
+            self.put(ContentType::Handshake, RECORD_PAYLOAD_MAX, out, |out| {
+                out.extend_from_slice(&[KEY_UPDATE, 0, 0, 1, 0])
+            })?;
             let secrets = match &mut self.keys {
                 Keys::Client(keys) => keys.update_tx_secret(),
                 Keys::Server(keys) => keys.update_tx_secret(),
@@ -143,19 +145,22 @@ impl Records {
             self.sent = Direction::new(secrets?)?;
             self.owes_key = false;
         }
-        self.put(ContentType::ApplicationData, out, fill)
+        self.put(ContentType::ApplicationData, RECORD_PAYLOAD_MAX, out, fill)
     }
 
     /// Puts a record at the end of `out` that tells the peer why the connection ends.
     pub(crate) fn alert(&mut self, why: AlertDescription, out: &mut BytesMut) {
         // Without it the peer learns no reason, and the connection ends all the same.
-        let _ = self.put(ContentType::Alert, out, |out| out.extend_from_slice(&[FATAL, u8::from(why)]));
+        let _ = self.put(ContentType::Alert, RECORD_PAYLOAD_MAX, out, |out| {
+            out.extend_from_slice(&[FATAL, u8::from(why)])
+        });
     }
 
-    /// Puts a record of this type at the end of `out`.
+    /// Puts a record of this type at the end of `out`, with a payload of at most `max` bytes.
     pub(crate) fn put(
         &mut self,
         kind: ContentType,
+        max: usize,
         out: &mut BytesMut,
         fill: impl FnOnce(&mut BytesMut),
     ) -> Result<(), Error> {
@@ -163,7 +168,7 @@ impl Records {
         let body_at = at + HEADER_BYTES;
         out.extend_from_slice(&[0; HEADER_BYTES]);
         fill(out);
-        if out.len() - body_at > RECORD_PAYLOAD_MAX {
+        if out.len() - body_at > max {
             out.truncate(at);
             return Err(Error::General("a record is too short for its payload".into()));
         }

@@ -465,6 +465,33 @@ fn rustls_understands_the_records_and_is_understood() {
     assert!(server.received.is_empty());
 }
 
+/// The end of the handshake and the first payload may come together.
+#[test]
+fn payload_that_comes_with_the_end_of_the_handshake_is_delivered() {
+    for allowed in [Payloads::Encrypted, Payloads::Clear] {
+        for step in [usize::MAX, 1, 7, 100] {
+            let authority = authority();
+            let (a, b) = (Node::of(&authority, CLUSTER, A, NOW_MS), Node::of(&authority, CLUSTER, B, NOW_MS));
+            let both = trust(&authority, &[&a, &b]);
+            let (mut client, mut server) = ends((&both, &a, allowed), (&both, &b, allowed));
+            let hello = client.said();
+            server.take(&hello, usize::MAX);
+            let answer = server.said();
+            client.take(&answer, usize::MAX);
+            let mut wire = client.said();
+            for part in [&b"first"[..], b" and second"] {
+                wire.extend(client.send(part));
+            }
+            server.take(&wire, step);
+            assert_eq!(
+                (server.error.as_ref(), &server.received[..]),
+                (None, &b"first and second"[..]),
+                "{step}"
+            );
+        }
+    }
+}
+
 /// Records that a member seals although the RFC does not allow them.
 #[test]
 fn records_that_say_something_else_end_the_session() {
@@ -472,7 +499,9 @@ fn records_that_say_something_else_end_the_session() {
         let (mut client, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
         let Side::Open(records) = &mut client.session.side else { panic!("it is open") };
         let mut wire = BytesMut::new();
-        records.put(kind.into(), &mut wire, |out| out.extend_from_slice(content)).unwrap();
+        records
+            .put(kind.into(), usize::from(u16::MAX), &mut wire, |out| out.extend_from_slice(content))
+            .unwrap();
         server.take(&wire, usize::MAX);
         // The payload before the fault may be delivered, and nothing comes after it.
         let said = server.said();
@@ -503,6 +532,14 @@ fn records_that_say_something_else_end_the_session() {
         assert!(received.is_empty() && says, "{kind} {content:?}");
         assert!(matches!(error, Some(SessionError::Tls(_))), "{kind} {content:?}: {error:?}");
     }
+    let (received, error, _) = from(23, &[7; RECORD_PAYLOAD_MAX + 1]);
+    assert!(received.is_empty() && error.is_some(), "a payload that is too long");
+    // A good record whose type was changed on the way.
+    let (mut client, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
+    let mut wire = client.send(b"payload");
+    wire[0] = 22;
+    server.take(&wire, usize::MAX);
+    assert!(server.error.is_some() && server.received.is_empty());
     // Longer than a record may be, and another type outside.
     for header in [[23, 3, 3, 0x41, 1], [22, 3, 3, 0, 40], [20, 3, 3, 0, 1]] {
         let (_, mut server) = pair((Payloads::Encrypted, Payloads::Encrypted), usize::MAX);
