@@ -119,7 +119,8 @@ fn insert(
                     connection = Some(made);
                     lags = false;
                 }
-                Err(_) if !lags && asked.elapsed() >= CONNECT_LIMIT => {
+                // The limit is counted by the kernel, in whole milliseconds.
+                Err(_) if !lags && asked.elapsed() >= CONNECT_LIMIT / 2 => {
                     lags = true;
                     std::thread::sleep(lag);
                 }
