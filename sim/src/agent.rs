@@ -229,6 +229,12 @@ pub enum Out {
     },
     /// Answered by [`In::SuspectPersisted`].
     PersistSuspect(Suspect),
+    /// The service's address stays from now on while its processes are restarted, or does not any
+    /// longer.
+    AddressStays {
+        name: String,
+        stays: bool,
+    },
     /// `Run`, `Undo` or `Kill`. Answered by [`In::StepDone`].
     Service {
         name: String,

@@ -133,6 +133,12 @@ const STORIES: &[Story] = &[
         an_address_that_stays_is_ordered_away_again,
     ),
     (
+        Bug::KeptAddressForgotten,
+        "H4: ",
+        "an_address_kept_for_a_restart_goes_first_in_a_stop",
+        an_address_kept_for_a_restart_goes_first_in_a_stop,
+    ),
+    (
         Bug::FoundAddressTaken,
         "H8: ",
         "an_address_that_was_there_before_stays",
@@ -587,6 +593,23 @@ fn an_address_that_stays_is_ordered_away_again() {
     let [p, ..] = Scenario::with_service().cast();
     let engine = Fault::PauseEngine { target: n(p), ms: 20_000 };
     isolated_with(ServiceFault::KeepAddress, engine, 10_000);
+}
+
+/// The process ends twice, so the second restart waits, and the address stays meanwhile. An
+/// operator stops the service then.
+fn an_address_kept_for_a_restart_goes_first_in_a_stop() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(1_000);
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(300);
+    sim.stop_service();
+    sim.expect_service_gone_within_ms(p, 10_000);
+    sim.start_service();
+    sim.expect_service_on_within_ms(p, 15_000);
+    sim.settle();
 }
 
 /// An operator mounts a file system of another kind in the place of the service's. The service

@@ -239,6 +239,9 @@ pub struct Saved {
     /// The steps begin with the hook, so that the numbers of `mode` count it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hooked: bool,
+    /// Addresses were left on the node while processes were restarted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    kept: bool,
 }
 
 impl Saved {
@@ -252,6 +255,12 @@ impl Saved {
     #[must_use]
     pub fn rests(&self) -> bool {
         self.rests
+    }
+
+    /// Whether addresses stayed on the node then, while processes were restarted.
+    #[must_use]
+    pub fn keeps_address(&self) -> bool {
+        self.kept
     }
 }
 
@@ -299,6 +308,8 @@ pub struct Machine {
     taken: usize,
     /// Since when this start waits for an address.
     waits_since: Option<Time>,
+    /// Addresses may be here although steps below theirs are undone or made anew.
+    kept: bool,
     /// A former agent has done the steps below this one already. They are only walked over again.
     adopt_below: usize,
     /// The answer that the current step or undo waits for.
@@ -344,6 +355,7 @@ impl Machine {
             address_held: None,
             taken: 0,
             waits_since: None,
+            kept: false,
             adopt_below: 0,
             awaited: None,
             deadline: None,
@@ -375,6 +387,7 @@ impl Machine {
         machine.last_failure = saved.last_failure;
         machine.restarted = saved.restarted;
         machine.rests = saved.rests;
+        machine.kept = saved.kept;
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
@@ -511,6 +524,7 @@ impl Machine {
             Event::ProcessExited { process, status } if self.notes_losses() => {
                 self.note_exit(process, &status);
             }
+            Event::Lost { step, .. } if self.is_kept(step) => self.lose_kept(),
             Event::Lost { step, why, mendable } if self.notes_losses() => self.note_loss(step, why, mendable),
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
@@ -588,6 +602,7 @@ impl Machine {
         self.address_held = None;
         self.taken = 0;
         self.waits_since = None;
+        self.kept = false;
         self.probe = Probe::NotAsked;
         self.adopt_below = 0;
         self.forward(0, now);
@@ -738,6 +753,7 @@ impl Machine {
             let Some(step) = self.steps.get(at).copied() else {
                 reach!("ha: running");
                 self.adopt_below = 0;
+                self.kept = false;
                 self.mode = Mode::Running;
                 self.reason.clear();
                 if self.address_held.is_some() {
@@ -796,6 +812,7 @@ impl Machine {
     fn settle(&mut self, mode: Mode) {
         self.mode = mode;
         self.address_held = None;
+        self.kept = false;
         self.awaited = None;
         self.deadline = None;
         self.probe = Probe::NotAsked;

@@ -106,6 +106,10 @@ impl Instance {
     ) {
         match effect {
             Effect::Persist(saved) => {
+                let stays = saved.keeps_address();
+                if stays != self.saved.as_ref().is_some_and(Saved::keeps_address) {
+                    outs.push_back(Out::AddressStays { name: name.to_owned(), stays });
+                }
                 self.saved = Some(saved);
                 self.save(name, durable);
                 return;

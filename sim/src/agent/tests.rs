@@ -318,7 +318,7 @@ impl Lab {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("watch {process}"));
                 }
                 // Engines here leave no devices.
-                Out::FailLeft => {}
+                Out::FailLeft | Out::AddressStays { .. } => {}
                 Out::Sweep(name) => {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("sweep {name}"));
                     self.tell(100, id, In::Swept(name));

@@ -137,6 +137,7 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("ApartIgnored", "services_that_are_apart_do_not_meet_on_the_last_node"),
     ("StandstillAlone", "a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still"),
     ("AddressOrderedOnce", "an_address_that_stays_is_ordered_away_again"),
+    ("KeptAddressForgotten", "an_address_kept_for_a_restart_goes_first_in_a_stop"),
     ("LeaseNotAskedOfWrites", "a_write_that_outlives_the_lease_is_not_acknowledged"),
     ("UnreadyBeforeKnown", "writes_wait_for_an_absent_follower_that_may_take_over"),
     ("LeadsOnAfterLease", "a_primary_that_stood_still_does_not_lead_by_a_new_lease"),

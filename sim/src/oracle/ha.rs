@@ -14,7 +14,7 @@
 //!   the old one is under way (R19).
 //! - H4: a stop goes in the reverse order of the start. Each step is proven gone before the next is
 //!   undone. When everything is killed at once, no step needs to wait, and then only the order of
-//!   the commands counts.
+//!   the commands counts. The address stays while the machine restarts processes in place.
 //! - H5: no step of a start begins while anything of the service is left on another node, whichever
 //!   lease has ended.
 //! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within
@@ -59,6 +59,8 @@ struct OnNode {
     /// removed.
     kill_ordered: bool,
     removal_ordered: bool,
+    /// The machine says that it restarts processes and keeps the address meanwhile.
+    kept: bool,
     /// Ticket of the probe of the address that is under way.
     probe: Option<u64>,
     /// Epoch in which the last probe found the address free, if it did.
@@ -201,6 +203,11 @@ impl HaOracle {
                 Ok(())
             }
         }
+    }
+
+    /// The machine on `node` restarts processes and keeps the address meanwhile, or does not.
+    pub fn address_stays(&mut self, node: NodeId, service: ResourceId, stays: bool) {
+        self.services.entry(service).or_default().nodes.entry(node).or_default().kept = stays;
     }
 
     /// A step on `node` has ended.
@@ -362,7 +369,7 @@ impl HaOracle {
                 on_node.removal_ordered = true;
                 None
             }
-            Step::StartProcess { .. } | Step::Prepare { .. } if !address_gone => {
+            Step::StartProcess { .. } | Step::Prepare { .. } if !address_gone && !on_node.kept => {
                 Some("a process is stopped while the address is there")
             }
             Step::Mount if !address_gone => Some("it is unmounted while the address is there"),
@@ -622,6 +629,17 @@ mod tests {
         up(&mut oracle, 1, A).unwrap();
         oracle.step(2, A, S, &undo(Step::AddAddress, false)).unwrap();
         assert_eq!(id(oracle.step(2, A, S, &undo(START, false))), "H4", "its removal is not proven");
+    }
+
+    #[test]
+    fn h4_a_kept_address_excuses_processes_and_nothing_else() {
+        let mut oracle = oracle();
+        up(&mut oracle, 1, A).unwrap();
+        oracle.address_stays(A, S, true);
+        oracle.step(2, A, S, &undo(START, false)).unwrap();
+        assert_eq!(id(oracle.step(3, A, S, &undo(Step::Mount, false))), "H4");
+        oracle.address_stays(A, S, false);
+        assert_eq!(id(oracle.step(4, A, S, &undo(START, false))), "H4");
     }
 
     #[test]

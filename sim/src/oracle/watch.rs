@@ -393,6 +393,11 @@ impl Oracle {
         self.judge(check);
     }
 
+    /// See [`HaOracle::address_stays`].
+    pub fn address_stays(&mut self, node: NodeId, resource: ResourceId, stays: bool) {
+        self.ha.address_stays(node, resource, stays);
+    }
+
     pub fn presence(&mut self, node: NodeId, resource: ResourceId, presence: Presence) {
         let check = self.ha.observe(self.now_us, node, resource, presence);
         self.judge(check);

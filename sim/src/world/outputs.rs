@@ -281,6 +281,9 @@ impl World {
                 self.after(SWEEP_US, What::ToAgent { node, boot: agent_boot, input });
             }
             Out::FailLeft => self.fail_left(node),
+            Out::AddressStays { name, stays } => {
+                self.oracle.address_stays(node, super::service_resource(&name), stays);
+            }
             Out::Service { name, effect } => {
                 let resource = super::service_resource(&name);
                 let number = resource.0 as usize - 1;

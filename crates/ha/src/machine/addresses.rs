@@ -14,9 +14,19 @@
 //! - No address is taken before it was probed in this start.
 //! - An address that is held counts no failure while another one serves.
 //! - The service asks again every [`HELD_ADDRESS_MS`], and takes an address as soon as it is free.
+//!
+//! While processes are restarted in place, the addresses stay on the node (*kept*). A client is
+//! then refused at once and finds the service as soon as it is ready. An address that were away
+//! would leave it without an answer, and TCP asks again only after a second.
+//!
+//! Invariants
+//! - Addresses are kept only while the machine restarts processes on this node. Any other way down
+//!   begins with them.
+//! - Addresses that were lost while they were kept are probed before they are taken again (R22).
 
-use super::{Machine, Mode, Probe};
+use super::{Machine, Mode, Probe, Then};
 use crate::steps::{HELD_ADDRESS_MS, PROBE_TIMEOUT_MS, Step};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Time, reach};
 
 /// How long a start waits for an interface, in milliseconds. Networks may come later than the
@@ -64,6 +74,49 @@ impl Machine {
                 self.fail(at, 0, format!("the address cannot be taken: {why}"), now);
             }
         }
+    }
+
+    /// Whether a way down to `floor` leaves the addresses where they are.
+    fn is_in_place(&self, floor: usize, then: &Then) -> bool {
+        let of_process = matches!(self.steps[floor], Step::Prepare { .. } | Step::StartProcess { .. });
+        of_process && matches!(then, Then::Retry | Then::Restart)
+    }
+
+    /// Whether the undo of `steps[at]` is left out, because the addresses stay.
+    pub(super) fn keeps(&mut self, at: usize, floor: usize, then: &Then) -> bool {
+        let keeps = self.is_last(at) && self.is_in_place(floor, then);
+        if keeps {
+            reach!("ha: an address stays while a process is restarted");
+            self.kept = true;
+        }
+        keeps
+    }
+
+    /// Where a way down begins that was to begin at `steps[at]`: with the addresses, if they were
+    /// kept and do not stay any longer.
+    pub(super) fn from_kept(&mut self, at: usize, floor: usize, then: &Then) -> usize {
+        if !self.kept || self.is_in_place(floor, then) {
+            return at;
+        }
+        self.kept = false;
+        if planted(Bug::KeptAddressForgotten) {
+            return at;
+        }
+        reach!("ha: a kept address is removed");
+        self.steps.len().saturating_sub(1)
+    }
+
+    /// Whether `step` takes addresses that are here from before.
+    pub(super) fn is_kept(&self, step: Step) -> bool {
+        self.kept && step == Step::AddAddress && self.begun(step).is_none()
+    }
+
+    /// A kept address is gone. It is probed before it is taken again.
+    pub(super) fn lose_kept(&mut self) {
+        reach!("ha: a kept address is lost");
+        self.kept = false;
+        self.probe = Probe::NotAsked;
+        self.persist();
     }
 
     /// Answer to a probe of the addresses, or to the step that takes them.

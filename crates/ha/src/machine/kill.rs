@@ -35,6 +35,7 @@ impl Machine {
     pub(super) fn kill(&mut self, now: Time) {
         self.mode = Mode::Killing;
         self.address_held = None;
+        self.kept = false;
         if !planted(Bug::SpentEpochRuns) {
             self.spent_epoch = Some(self.epoch);
         }

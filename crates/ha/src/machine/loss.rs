@@ -7,7 +7,7 @@ use mainstay_types::{Time, reach};
 impl Machine {
     /// The index of the highest step that may have had an effect, and the index of `step`. `None`
     /// if `step` is being undone, or was not begun.
-    fn begun(&self, step: Step) -> Option<(usize, usize)> {
+    pub(super) fn begun(&self, step: Step) -> Option<(usize, usize)> {
         let top = match self.mode {
             Mode::Forward { at } => self.top(at),
             Mode::Running => self.steps.len().saturating_sub(1),

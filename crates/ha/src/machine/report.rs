@@ -22,6 +22,7 @@ impl Machine {
             restarted: self.restarted,
             rests: self.rests,
             hooked: self.hooked,
+            kept: self.kept,
             // Answers to work that is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };

@@ -52,8 +52,8 @@ impl Machine {
 
     /// Goes forward from `steps[from]`, after a pause or a restart.
     pub(super) fn go_on_from(&mut self, from: usize, now: Time) {
-        // R22: the address was off meanwhile. The machine asks for it beside the steps, as in a
-        // start from the first one.
+        // R22: the address may have been off meanwhile. The machine asks for it beside the steps,
+        // as in a start from the first one. An address that was kept is found on this node.
         self.probe = super::Probe::NotAsked;
         self.mode = Mode::Forward { at: from };
         if from > 0 && !self.spec.vips.is_empty() {

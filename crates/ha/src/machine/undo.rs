@@ -62,11 +62,13 @@ impl Machine {
         self.awaited = None;
         self.deadline = None;
         self.drop_held();
+        at = self.from_kept(at, floor, &then);
         loop {
             let step = self.steps[at];
             // A probe leaves nothing behind, and a readiness test ends with the process that it
             // tests.
-            if !matches!(step, Step::CheckReady { .. } | Step::ProbeAddress) {
+            let nothing = matches!(step, Step::CheckReady { .. } | Step::ProbeAddress);
+            if !nothing && !self.keeps(at, floor, &then) {
                 self.mode = Mode::Backward { at, floor, then, attempt };
                 self.persist();
                 self.report();

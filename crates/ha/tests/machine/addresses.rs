@@ -2,7 +2,7 @@
 
 use super::{Node, runs};
 use mainstay_ha::{Event, Step};
-use mainstay_types::ServicePhase;
+use mainstay_types::{Epoch, ServicePhase};
 
 const ADD: Step = Step::AddAddress;
 
@@ -91,4 +91,88 @@ fn another_host_that_turns_up_as_the_address_is_taken_is_waited_for() {
     node.stranger = false;
     node.pass(4_000);
     assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+/// A service whose second process has ended, and waits for its next attempt with its address kept.
+fn kept() -> Node {
+    let mut node = Node::new();
+    node.start(1);
+    let exits = |node: &mut Node| {
+        node.give(Event::ProcessExited { process: 1, status: "signal 11".into() });
+    };
+    exits(&mut node);
+    assert_eq!(node.phase(), ServicePhase::Running, "the first restart comes at once");
+    exits(&mut node);
+    assert_eq!(node.phase(), ServicePhase::Starting, "the second one waits");
+    assert!(node.there.contains(&ADD));
+    node.log.clear();
+    node
+}
+
+#[test]
+fn an_address_that_was_kept_goes_first_when_the_service_is_stopped() {
+    for restarted in [false, true] {
+        let mut node = kept();
+        if restarted {
+            node.restart();
+        }
+        node.log.clear();
+        node.give(Event::Stop);
+        assert_eq!(node.undone().first(), Some(&ADD), "agent restarted: {restarted}");
+        assert!(node.phase() == ServicePhase::Stopped && node.there.is_empty());
+    }
+}
+
+#[test]
+fn an_address_that_was_kept_goes_when_a_stop_comes_in_the_midst_of_an_undo() {
+    let mut node = Node::new();
+    node.start(1);
+    node.stubborn = true;
+    node.log.clear();
+    node.give(Event::Restart { number: 1, process: None });
+    assert_eq!(node.phase(), ServicePhase::Stopping);
+    node.give(Event::Stop);
+    node.stubborn = false;
+    node.pass(60_000);
+    assert!(node.phase() == ServicePhase::Stopped && node.there.is_empty(), "{:?}", node.there);
+    let undone = node.undone();
+    let removed = undone.iter().position(|step| *step == ADD).unwrap();
+    assert!(removed < undone.iter().position(|step| *step == Step::Mount).unwrap(), "{undone:?}");
+}
+
+#[test]
+fn an_address_that_was_kept_goes_when_the_restart_fails_or_the_lease_ends() {
+    let mut node = kept();
+    node.broken.insert(Step::StartProcess { process: 1 });
+    node.pass(3_000);
+    assert_eq!(node.phase(), ServicePhase::Failed);
+    assert!(node.there.is_empty() && node.undone().contains(&ADD));
+    let mut node = kept();
+    node.give(Event::LeaseLost);
+    node.pass(1_000);
+    assert!(node.phase() == ServicePhase::Stopped && node.there.is_empty());
+    node.start(2);
+    assert_eq!((node.phase(), node.machine.epoch()), (ServicePhase::Running, Epoch(2)));
+}
+
+/// R22: the address was off the node, so another host may have it by now.
+#[test]
+fn an_address_that_is_lost_while_it_is_kept_is_probed_before_it_is_taken_again() {
+    let mut node = kept();
+    node.hung.insert(Step::StartProcess { process: 1 });
+    node.pass(3_000);
+    let probes = |node: &Node| runs(&node.log).iter().filter(|step| **step == Step::ProbeAddress).count();
+    assert_eq!(
+        (node.phase(), probes(&node)),
+        (ServicePhase::Starting, 1),
+        "it is asked for with the restart"
+    );
+    node.there.remove(&ADD);
+    node.give(Event::Lost { step: ADD, why: "it is gone".into(), mendable: true });
+    assert_eq!(node.phase(), ServicePhase::Starting, "the restart goes on");
+    let ticket = *node.unanswered.last().unwrap();
+    node.hung.clear();
+    node.give(Event::StepDone { ticket, result: Ok(()) });
+    assert_eq!((node.phase(), probes(&node)), (ServicePhase::Running, 2));
+    assert!(node.there.contains(&ADD));
 }

@@ -320,6 +320,8 @@ bugs! {
     FailedKillCounts("R19"),
     /// When the lease ends the address is ordered away once, whatever becomes of that.
     AddressOrderedOnce("R19"),
+    /// An address that was kept while a process was restarted stays when the service is stopped.
+    KeptAddressForgotten("R19"),
     /// A service starts again in the epoch in which its lease ended.
     SpentEpochRuns("R19"),
     /// The epoch in which a service was silenced is forgotten with its machine.
