@@ -149,6 +149,16 @@ page_monitoring() {
     gone db
 }
 
+page_pages() {
+    resource db
+    service db "options = 'noatime'"
+    in_sync db
+    play docs/pages-that-cannot-tear 1 "1!1" "2!1" "3!1"
+    elsewhere docs/pages-that-cannot-tear 2 "an answer"
+    elsewhere docs/pages-that-cannot-tear 3 "engine a_page_is_one_request_on_ext4_with_clusters"
+    gone db
+}
+
 page_volumes() {
     play docs/volumes 1 "s/100GiB/256MiB/" "s/200GiB/320MiB/" "s/20GiB/128MiB/" "s/10GiB/64MiB/" "6~an option of the engine"
     elsewhere docs/volumes 2 "an answer"

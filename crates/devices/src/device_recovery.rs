@@ -192,6 +192,13 @@ pub trait LeavesDevices {
     }
 }
 
+/// Devices of one frontend that are noted in `run_dir`: those of a living engine, and those that a
+/// dead one has left. `name`: the frontend's directory there.
+#[must_use]
+pub fn noted<D: Display + FromStr>(run_dir: &Path, name: &str) -> Vec<D> {
+    read_notes(&run_dir.join(name)).into_values().map(|left| left.device).collect()
+}
+
 /// A number that no other device has.
 #[must_use]
 pub fn new_cookie() -> u64 {

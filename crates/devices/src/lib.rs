@@ -4,6 +4,7 @@
 //!
 //! [`mainstay_silence`] decides what may be done with a left device, and when.
 
+pub mod atomic;
 pub mod block_queue;
 pub mod clock;
 pub mod descriptor_holder;

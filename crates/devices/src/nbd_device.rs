@@ -23,7 +23,7 @@
 
 use crate::Fd;
 use crate::block_queue;
-use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
+use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie, noted};
 use crate::netlink::{Attributes, Message, Netlink};
 use mainstay_codec::nbd::flags;
 use mainstay_silence::{LEFT_MS_MAX, may_take_over};
@@ -447,6 +447,17 @@ fn find(sys_block: &Path, id: NbdId) -> Option<(u32, String)> {
     })
 }
 
+/// Whether an engine with this run directory has connected the device with this number.
+#[must_use]
+pub fn is_noted(run_dir: &Path, index: u32) -> bool {
+    is_noted_in(run_dir, Path::new(SYS_BLOCK), index)
+}
+
+fn is_noted_in(run_dir: &Path, sys_block: &Path, index: u32) -> bool {
+    let noted: Vec<NbdId> = noted(run_dir, DIRECTORY);
+    noted.into_iter().any(|id| find(sys_block, id).is_some_and(|(found, _)| found == index))
+}
+
 /// Identifier of the server under which a device was connected.
 fn identity(sys_block: &Path, index: u32) -> Option<String> {
     let backend = fs::read_to_string(sys_block.join(format!("nbd{index}")).join("backend")).ok()?;
@@ -541,6 +552,10 @@ mod tests {
         fs::write(dir.join("nbd12/size"), "2048\n").expect("written");
         assert_eq!(find(&dir, id), Some((12, "mainstay db/0 0000000000000abc".to_owned())));
         assert_eq!((volume_bytes(&dir, 12), volume_bytes(&dir, 0)), (Some(1 << 20), None));
+        assert!(!is_noted_in(&dir, &dir, 12), "no engine has noted it");
+        let notes = LeftDevices::new(&dir, DIRECTORY);
+        notes.note((ResourceId(7), VolumeId(0)), id, Epoch(4)).expect("noted");
+        assert!(is_noted_in(&dir, &dir, 12) && !is_noted_in(&dir, &dir, 0));
         fs::remove_dir_all(&dir).expect("removed");
     }
 

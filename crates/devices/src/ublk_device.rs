@@ -9,7 +9,7 @@
 //! for this volume, in its present size. Its note and the cookie in the kernel's description of the
 //! device prove that together.
 
-use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie};
+use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie, noted};
 use crate::ublk::{Channel, Control, UblkError, abi};
 use mainstay_silence::may_take_over;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
@@ -274,6 +274,16 @@ impl From<UblkError> for TakeOver {
 
 fn block_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkb{number}"))
+}
+
+/// Whether an engine with this run directory has made the device with this number, as its note and
+/// the cookie in the kernel's description say.
+#[must_use]
+pub fn is_noted(run_dir: &Path, number: u32) -> bool {
+    let noted: Vec<UblkId> = noted(run_dir, DIRECTORY);
+    let Some(id) = noted.into_iter().find(|id| id.number == number) else { return false };
+    let info = Control::open().and_then(|mut control| control.info(number));
+    info.is_ok_and(|info| info.cookie == id.cookie)
 }
 
 /// Checks whether ublk can be used here. Returns its features, or why it cannot be used, in words.

@@ -1,9 +1,12 @@
 //! Real kernel: volumes in memory, a FUSE mount, loop devices, file systems and fio on top.
 //!
-//! Needs root, `/dev/fuse`, `/dev/loop-control`, xfsprogs, util-linux and fio; says so and passes
-//! where root is missing. Every test takes away what it made, also when it fails.
+//! Needs root, `/dev/fuse`, `/dev/loop-control`, e2fsprogs, xfsprogs, util-linux and fio; says so
+//! and passes where root is missing. Every test takes away what it made, also when it fails.
 
 use mainstay_codec::Pieces;
+use mainstay_devices::atomic::verdict::Writes;
+use mainstay_devices::atomic::{self, Question};
+use mainstay_devices::block_queue;
 use mainstay_devices::descriptor_holder::DescriptorHolder;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
@@ -140,12 +143,20 @@ fn serve(
                 FrontendOp::Extents { .. } => unreachable!("the kernel cannot ask for this"),
             };
             let mut counts = counts.lock().expect("not poisoned");
-            let count = counts.entry(kind).or_default();
-            *count = Count {
-                requests: count.requests + 1,
-                bytes: count.bytes + len,
-                largest: count.largest.max(len),
+            let mut note = |kind, len: u64| {
+                let count = counts.entry(kind).or_default();
+                *count = Count {
+                    requests: count.requests + 1,
+                    bytes: count.bytes + len,
+                    largest: count.largest.max(len),
+                };
             };
+            note(kind, len);
+            if let FrontendOp::Write { payload, .. } = &op {
+                for run in runs_of_pages(payload) {
+                    note(if run.is_multiple_of(PAGE) { "pages" } else { "torn pages" }, run);
+                }
+            }
             drop(counts);
             if !hang {
                 let result = execute(&mut memory, &pool, op);
@@ -153,6 +164,19 @@ fn serve(
             }
         }
     }
+}
+
+/// Bytes of a page of a database, each of which is [`MARK`].
+const PAGE: u64 = 16384;
+const MARK: u8 = 0xa5;
+
+/// Lengths of the runs of blocks in a request that belong to pages of a database. A run that is no
+/// multiple of a page ends within one.
+fn runs_of_pages(payload: &[u8]) -> Vec<u64> {
+    let is_part: Vec<bool> =
+        payload.chunks(4096).map(|block| block.iter().all(|&byte| byte == MARK)).collect();
+    let runs = is_part.chunk_by(|a, b| a == b).filter(|run| run[0]);
+    runs.map(|run| run.len() as u64 * 4096).collect()
 }
 
 fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Pieces {
@@ -409,6 +433,93 @@ fn mount_and_loop_device_can_be_removed_after_the_engine_died() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(text(&shard.dir)), "{mounts}");
     }
+}
+
+/// Leaves free space in holes of `hole` bytes only, as in a file system that has grown old.
+fn age(at: &Path, hole: u64) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let filler = fs::File::create(at.join("filler")).expect("made");
+    let mut bytes = 0;
+    for step in [16 << 20, 1 << 20, 65536, 16384] {
+        while fallocate(&filler, FallocateFlags::empty(), bytes, step).is_ok() {
+            bytes += step;
+        }
+    }
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for at in (0..bytes - hole).step_by(4 * hole as usize).take(4000) {
+        fallocate(&filler, punch, at, hole).expect("a hole");
+    }
+    run("sync", &["-f", text(at)]);
+}
+
+/// Writes the pages of a reserved file, one by one and in no order, as InnoDB does with O_DIRECT.
+fn write_pages(file: &Path, pages: u64) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let reserved = fs::File::create(file).expect("made");
+    rustix::fs::fallocate(&reserved, rustix::fs::FallocateFlags::empty(), 0, pages * PAGE).expect("reserved");
+    drop(reserved);
+    let direct = fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(file).expect("opened");
+    let buffer = vec![MARK; PAGE as usize + 4096];
+    let aligned = &buffer[buffer.as_ptr().align_offset(4096)..][..PAGE as usize];
+    for number in 0..pages {
+        // 7 has no part in common with the number of pages.
+        direct.write_all_at(aligned, number * 7 % pages * PAGE).expect("written");
+    }
+}
+
+fn question(path: &Path) -> Question {
+    let run_dir = "/nonexistent".into();
+    Question { path: path.to_owned(), page: PAGE, writes: Writes::Direct, files: Vec::new(), run_dir }
+}
+
+#[test]
+fn a_page_is_one_request_on_ext4_with_clusters_and_the_check_says_so() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("clusters", 128 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let path = device.path().to_owned();
+    run("mkfs.ext4", &["-q", "-E", "nodiscard", "-O", "bigalloc", "-C", "16384", text(&path)]);
+    {
+        let mounted = Mounted::new(&path, &shard.dir.with_extension("mnt"));
+        let fresh = atomic::check(&question(&mounted.0)).expect("it can be looked at");
+        assert!(fresh.atomic && fresh.files == 0, "{fresh:?}");
+        age(&mounted.0, PAGE);
+        write_pages(&mounted.0.join("t.ibd"), 500);
+        let answer = atomic::check(&question(&mounted.0)).expect("it can be looked at");
+        assert!(answer.atomic && (answer.files, answer.pages) == (1, 500), "{answer:?}");
+        assert_eq!((shard.count("pages").bytes, shard.count("torn pages").requests), (500 * PAGE, 0));
+        // A limit that an administrator has raised counts.
+        block_queue::set(&path, "max_sectors_kb", "1280");
+        let raised = atomic::check(&question(&mounted.0)).expect("it can be looked at");
+        assert_eq!(raised.findings.iter().map(|finding| finding.code).collect::<Vec<_>>(), ["device-limit"]);
+    }
+    assert!(device.detach().expect("detached"), "no other program uses it");
+    shard.end(Order::Detach);
+}
+
+#[test]
+fn pages_are_torn_on_an_old_xfs_and_the_check_says_so() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("old-xfs", 320 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let path = device.path().to_owned();
+    run("mkfs.xfs", &["-q", "-K", text(&path)]);
+    {
+        let mounted = Mounted::new(&path, &shard.dir.with_extension("mnt"));
+        age(&mounted.0, 12288);
+        // More than XFS holds back for itself in one piece.
+        write_pages(&mounted.0.join("t.ibd"), 1500);
+        assert!(shard.count("torn pages").requests > 100, "{:?}", shard.counts);
+        let answer = atomic::check(&question(&mounted.0)).expect("it can be looked at");
+        let codes: Vec<_> = answer.findings.iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, ["file-system-blocks", "file-cut"]);
+    }
+    assert!(device.detach().expect("detached"), "no other program uses it");
+    shard.end(Order::Detach);
 }
 
 /// A connection that no engine keeps in this test.

@@ -9,7 +9,9 @@ mod service;
 mod token;
 
 pub use self::cluster::{AuthorityCommand, ClusterCommand, TokenCommand};
-pub use self::look::{BundleArgs, CheckArgs, ExplainArgs, ExplainCommand, TopArgs, WatchArgs};
+pub use self::look::{
+    AtomicArgs, BundleArgs, CheckArgs, CheckCommand, ExplainArgs, ExplainCommand, TopArgs, WatchArgs,
+};
 pub use self::past::{AuditArgs, EventsArgs, HistoryArgs, ReportArgs};
 pub use self::resource::{CreateArgs, ResourceCommand, SnapshotCommand};
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
@@ -37,6 +39,8 @@ const EXIT_CODES: &str = "Exit codes:
   6    `agent`: files of its state directory are lost or damaged, or its node was
        removed; a restart does not help
   0-3  `check`: OK, WARNING, CRITICAL, UNKNOWN, as Nagios and Icinga have it
+       `check atomic`: 0 no page can tear, 1 a page can, 3 it could not be
+       looked at
   75   `probe`: the server is starting up or recovering from a crash
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";

@@ -18,7 +18,7 @@ mod router;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use cli::{Cli, ClusterCommand, Command, NodeCommand, SnapshotCommand};
+use cli::{CheckArgs, Cli, ClusterCommand, Command, NodeCommand, SnapshotCommand};
 use config::Started;
 use connect::idle;
 use failure::Outcome;
@@ -133,6 +133,12 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
             idle("--socket", "it looks at this machine and asks no agent", "Leave it out.")
         }
         Command::Doctor(_) if lab => idle("--lab", "it looks at this machine", inside("doctor")),
+        Command::Check(CheckArgs { what: Some(_), .. }) if socket => {
+            idle("--socket", "it looks at files of this machine and asks no agent", "Leave it out.")
+        }
+        Command::Check(CheckArgs { what: Some(_), .. }) if lab => {
+            idle("--lab", "it looks at files of this machine", inside("check atomic PATH"))
+        }
         Command::Config(_) if socket => {
             idle("--socket", "it reads a file and asks no agent", "Leave it out.")
         }
@@ -159,6 +165,7 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         | Command::Router(_)
         | Command::Inspect(_)
         | Command::Doctor(_)
+        | Command::Check(CheckArgs { what: Some(_), .. })
         | Command::Config(_)
         | Command::Probe(_)
         | Command::Cluster(ClusterCommand::Recover { .. } | ClusterCommand::Restore { .. })

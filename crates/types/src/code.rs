@@ -283,6 +283,7 @@ codes! {
     OtherNode "other-node";
     OtherResource "other-resource", page: Some("docs/replica-directories.md#what-to-do-first");
     Output "output";
+    PagesUnseen "pages-unseen", page: Some("docs/pages-that-cannot-tear.md");
     PathInUse "path-in-use", page: Some("docs/services.md#the-mount");
     PeerAnswer "peer-answer";
     PeerUnproven "peer-unproven", page: Some("docs/identities.md");

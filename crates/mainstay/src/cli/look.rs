@@ -2,7 +2,8 @@
 //! `--watch` of the others.
 
 use clap::{Args, Subcommand};
-use mainstay_types::duration;
+use mainstay_devices::atomic::verdict::PAGE_BYTES;
+use mainstay_types::{duration, size};
 use std::path::PathBuf;
 
 /// Least interval of `top`, in milliseconds. The agent makes a page of metrics at most every half a
@@ -35,7 +36,10 @@ pub struct TopArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct CheckArgs {
+    #[command(subcommand)]
+    pub what: Option<CheckCommand>,
     /// Check this resource alone.
     #[arg(long, value_name = "NAME", conflicts_with = "service")]
     pub resource: Option<String>,
@@ -45,6 +49,34 @@ pub struct CheckArgs {
     /// Time after which the command ends in any case, with CRITICAL. From 100ms to 10m.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = timeout)]
     pub timeout: u64,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum CheckCommand {
+    /// Say whether a page of a database can be torn by a crash: device, limits of its queue, file
+    /// system and every data file. Exits with 0 for no page can, 1 for a page can, and 3 if that
+    /// could not be looked at. Needs root, and no agent.
+    Atomic(AtomicArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct AtomicArgs {
+    /// Directory with the data files of the database, or one such file.
+    pub path: PathBuf,
+    /// Size of a page of the database, in bytes or with a unit: 4096 to 65536.
+    #[arg(long, default_value = "16384", value_name = "SIZE", value_parser = page)]
+    pub page: u64,
+    /// The database writes through the page cache, as PostgreSQL does. Without the option it writes
+    /// with O_DIRECT, as MariaDB and MySQL do with innodb_flush_method=O_DIRECT.
+    #[arg(long)]
+    pub buffered: bool,
+    /// Name of data files, with * and ?. Give the option once per name [default: those of InnoDB
+    /// and PostgreSQL]
+    #[arg(long = "files", value_name = "PATTERN")]
+    pub files: Vec<String>,
+    /// Directory in which the engine notes its devices [default: that of the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -93,4 +125,12 @@ fn timeout(text: &str) -> Result<u64, String> {
         return Err("write 100ms to 10m, for example 10s".to_owned());
     }
     Ok(ms)
+}
+
+fn page(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    if !PAGE_BYTES.contains(&bytes) {
+        return Err("write 4096, 8192, 16384, 32768 or 65536".to_owned());
+    }
+    Ok(bytes)
 }

@@ -7,9 +7,10 @@
 //! - An agent that does not run or does not answer is CRITICAL: its node takes part in no failover.
 //!   What keeps the check itself from its work, such as a missing right, is UNKNOWN.
 
+mod atomic;
 mod judge;
 
-use crate::cli::{CheckArgs, Cli};
+use crate::cli::{CheckArgs, CheckCommand, Cli};
 use crate::failure::{Code, Failure, Outcome};
 use crate::output::{self, Output};
 use clap::CommandFactory;
@@ -24,6 +25,9 @@ use std::time::Duration;
 
 /// Returns the exit code.
 pub fn run(args: &CheckArgs, connect: impl FnOnce() -> Outcome<Client>, output: Output) -> u8 {
+    if let Some(CheckCommand::Atomic(args)) = &args.what {
+        return atomic::run(args, output);
+    }
     output::quiet();
     let limit = Duration::from_millis(args.timeout);
     let is_told = Arc::new(AtomicBool::new(false));
@@ -117,11 +121,14 @@ mod tests {
         assert!(misuse(&["mainstay", "--json", "check", "--timeout", "soon"]).is_some());
         assert!(misuse(&["mainstay", "service", "check"]).is_none());
         assert!(misuse(&["mainstay", "check", "--help"]).is_none());
+        assert!(misuse(&["mainstay", "check", "atomic"]).is_some());
+        assert!(misuse(&["mainstay", "check", "atomic", "/srv", "--page", "5000"]).is_some());
+        assert!(misuse(&["mainstay", "check", "--service", "db", "atomic", "/srv"]).is_some());
     }
 
     #[test]
     fn an_agent_that_does_not_run_is_critical_and_a_right_that_is_missing_unknown() {
-        let args = CheckArgs { resource: None, service: None, timeout: 5_000 };
+        let args = CheckArgs { what: None, resource: None, service: None, timeout: 5_000 };
         let directory = tempfile::tempdir().expect("a directory");
         let client = Client::new(directory.path().join("agent.sock"));
         let found = checked(&args, || Ok(client)).unwrap_or_else(|failure| failed(&failure));
@@ -158,7 +165,7 @@ mod tests {
     #[test]
     fn checks_the_socket_that_is_named() {
         if let Some(socket) = std::env::var_os("MAINSTAY_TEST_CHECK") {
-            let args = CheckArgs { resource: None, service: None, timeout: 300 };
+            let args = CheckArgs { what: None, resource: None, service: None, timeout: 300 };
             std::process::exit(run(&args, || Ok(Client::new(&socket)), Output { json: false }).into());
         }
     }

@@ -202,6 +202,10 @@ pub const CHAPTER: Chapter = chapter! {
         "cannot write the answer as JSON"
         "The command found a fault in itself."
         "Leave `--json` out, and report it.";
+    PagesUnseen
+        "cannot look at /srv/db/data/t.ibd: Permission denied"
+        "`mainstay check atomic DIRECTORY` could not look at the directory, at a data file, or at the device under the file system."
+        "Name a directory that is there, and run the command as root on the node where it is mounted.";
     PreconditionFailed
         "service db is not changed: it has been changed by another operator meanwhile"
         "The request has the header `If-Match` with a tag that is not that of the present state, because something has changed since you read it."
