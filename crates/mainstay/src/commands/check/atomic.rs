@@ -80,6 +80,9 @@ fn words(path: &str, answer: &Answer, columns: usize) -> String {
     let checked = Checked { state: state(answer), problems, well: first, numbers: Vec::new() };
     let mut text = checked.line() + "\n";
     let mut put = |head: &str, body: &str| {
+        if body.is_empty() {
+            text.push('\n');
+        }
         let indent = head.chars().count();
         let folded = fold(body, Some(columns.saturating_sub(indent).max(20)));
         for (number, line) in folded.lines().enumerate() {
@@ -145,7 +148,7 @@ mod tests {
             "{no}"
         );
         assert!(
-            no.contains("\nfile-system-blocks: XFS with") && no.contains("\n  to do  Make an ext4"),
+            no.contains("\n\nfile-system-blocks: XFS with") && no.contains("\n  to do  Make an ext4"),
             "{no}"
         );
         assert!(no.contains("\n  file   /srv/db/data/shop/orders.ibd (17 of 4711 pages)\n"), "{no}");
