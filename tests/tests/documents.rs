@@ -10,6 +10,8 @@ mod api;
 mod book;
 #[path = "documents/openapi.rs"]
 mod openapi;
+#[path = "documents/published.rs"]
+mod published;
 
 /// Pages outside docs.
 const DOCUMENTS: &[&str] =

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::{Attribute, Fields, GenericArgument, Item, PathArguments, Type};
 
 const PAGE: &str = "docs/openapi.json";
+/// Major version of the API. It rises with a change that breaks clients on purpose.
+const MAJOR: u32 = 1;
 /// Files and directories with the types of requests and answers.
 const SOURCES: [&str; 3] = ["crates/api/src/rest", "crates/api/src/engine.rs", "crates/types/src/"];
 /// Statuses of failures that each route of the cluster can have. Further ones depend on the route.
@@ -474,7 +476,7 @@ fn parameters(route: &Route) -> Vec<Value> {
 }
 
 /// The whole description.
-fn description() -> Value {
+pub fn description() -> Value {
     let mut schemas = Schemas { types: sources(), made: Default::default() };
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
@@ -513,7 +515,7 @@ fn description() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Mainstay",
-            "version": "1",
+            "version": MAJOR.to_string(),
             "description": "Each agent serves this API on its socket, where the kernel says who asks, and over HTTPS with tokens. docs/http-api.md has more.",
         },
         "servers": [{ "url": "/" }],
