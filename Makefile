@@ -23,6 +23,7 @@ help:
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make tutorial-test  follow docs/tutorial.md on three machines of namespaces, upgrade them under load, purge (root)"
 	@echo "make lab-test   a lab of such machines, with the package in each (root)"
+	@echo "make prometheus-test  alert rules and metrics of a lab under promtool (root)"
 	@echo "make tls-test   the ports of nodes under openssl, testssl and sslyze (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
 	@echo "make ui         build the console into ui/dist, which is checked in; make ui-check says whether it differs"
@@ -211,7 +212,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test lab-test tls-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
+.PHONY: deb install package-test tutorial-test lab-test tls-test prometheus-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -238,6 +239,11 @@ book:
 tls-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/tls/run.sh $(DEV)/mainstay
+
+# Alert rules and the metrics of a lab under promtool (root).
+prometheus-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/prometheus/run.sh $(DEV)/mainstay
 
 # The console. Only these need Node: cargo embeds ui/dist, and a test compares it with its sources.
 UI := cd ui && PATH="$$PWD/node_modules/.bin:$$PATH"
@@ -296,7 +302,7 @@ manual-test: deps
 	@tests/manual/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test lab-test tls-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
+test-long: package-test tutorial-test lab-test tls-test prometheus-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
 
 bench: build
 	@$(BUILT)/bench $(ARGS)

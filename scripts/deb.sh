@@ -22,6 +22,7 @@ install -D -m 644 "$root/contrib/debian/copyright" "$doc/copyright"
 for page in "$root"/docs/*.md "$root/README.md"; do
     install -m 644 "$page" "$doc/$(basename "$page")"
 done
+install -m 644 -t "$doc" "$root/docs/alerts.yml" "$root/docs/grafana.json"
 install -D -m 644 -t "$doc/images" "$root"/docs/images/*.png
 for page in "$root"/docs/errors/*.md "$root"/docs/spec/*.md; do
     folder=$(basename "$(dirname "$page")")

@@ -316,6 +316,10 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
     assert!(page.contains("\nmainstay_process_threads{process=\"agent\"} "), "{page}");
     let body = node.client().get_text("/metrics").unwrap();
     assert!(serves(&body) && body.starts_with("# HELP "), "{body}");
+    let page = http(node.metrics_address(), "GET /metrics?names=drbd").unwrap();
+    assert!(page.contains("\ndrbd_resource_role{name=\"db\",drbd_resource_role=\"Primary\"} 1\n"), "{page}");
+    let page = http(node.metrics_address(), "GET /metrics?names=zfs").unwrap();
+    assert!(page.starts_with("HTTP/1.1 422 ") && page.contains("bad-request"), "{page}");
 
     node.engine_hangs(true);
     eventually("a page without the engine that hangs", || silent(&scrape()));

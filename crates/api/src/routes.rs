@@ -28,6 +28,8 @@ pub enum Form {
     /// A whole number of zero or more.
     Number,
     Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
     /// `true` or `false`.
     Flag,
 }
@@ -147,6 +149,11 @@ const OF_LOGS: &[Parameter] = &[
     LINES,
     parameter("after", Form::Text, "Place in the log after which the answer begins, from an earlier answer."),
 ];
+const OF_METRICS: &[Parameter] = &[parameter(
+    "names",
+    Form::Word(&["mainstay", "drbd"]),
+    "`mainstay`, or `drbd` for the names that drbd-reactor gives to metrics of DRBD. Default: `mainstay`.",
+)];
 const OF_DELETION: &[Parameter] = &[parameter(
     "force",
     Form::Flag,
@@ -237,7 +244,7 @@ pub const ROUTES: &[Route] = &[
     ask(Read, "/v1/engine/successor", "Accepted", "Tells whether another engine could take over in place."),
     change(Admin, "POST", "/v1/engine/successor", "Lets another engine take over in place.").with("EngineSuccessor"),
     ask(Read, "/v1/destinations", "DestinationsPage", "Tells routers where services run, or waits for a change.").query(OF_DESTINATIONS),
-    ask(Metrics, "/metrics", "", "Returns the metrics of this node.").answers(Answer::Metrics),
+    ask(Metrics, "/metrics", "", "Returns the metrics of this node.").answers(Answer::Metrics).query(OF_METRICS),
     ask(Metrics, "/livez", "", "Tells that the agent runs.").answers(Answer::Sentence),
     ask(Metrics, "/readyz", "", "Tells whether the node can do its work.").answers(Answer::Sentence),
     ask(Metrics, "/primary/{name}", "", "Tells whether the node is the primary of a resource, or runs a service.").answers(Answer::Sentence),

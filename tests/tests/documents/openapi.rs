@@ -457,6 +457,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         let schema = match parameter.form {
             Form::Number => json!({ "type": "integer", "minimum": 0 }),
             Form::Text => json!({ "type": "string" }),
+            Form::Word(words) => json!({ "type": "string", "enum": words }),
             Form::Flag => json!({ "type": "boolean" }),
         };
         let words = parameter.meaning;

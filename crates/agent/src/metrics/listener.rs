@@ -2,11 +2,12 @@
 //! balancers ([`health`]). Nothing else is served there. `mainstay metrics` and the socket of the
 //! API have the same answers, also while the port cannot be served.
 
-use super::scrape;
 use super::text::Format;
+use super::{Names, scrape};
 use crate::agent::Agent;
 use crate::health;
 use crate::http::Refused;
+use crate::http::extract::Query;
 use crate::ports::{self, Port};
 use axum::Router;
 use axum::extract::State;
@@ -14,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use mainstay_types::Code;
+use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -37,10 +39,21 @@ pub async fn serve(agent: Arc<Agent>, address: SocketAddr) {
     ports::serve(port, address, routes).await;
 }
 
+/// Parameters of a scrape. A proxy may add others.
+#[derive(Deserialize)]
+pub struct Wanted {
+    #[serde(default)]
+    names: Names,
+}
+
 /// Also a route of the API.
-pub async fn answer(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Response {
+pub async fn answer(
+    State(agent): State<Arc<Agent>>,
+    Query(Wanted { names }): Query<Wanted>,
+    headers: HeaderMap,
+) -> Response {
     let format = Format::wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
-    match scrape(agent, format).await {
+    match scrape(agent, names, format).await {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text.to_string()).into_response(),
         Err(error) => Refused::from(error).into_response(),
     }

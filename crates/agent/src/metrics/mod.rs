@@ -10,10 +10,12 @@
 //! - A scrape changes nothing. [`listener`] serves the page over TCP and nothing else.
 //!
 //! Reading order: `families.rs` (every metric), `cluster.rs`, `replicas.rs` and `clients.rs` (where
-//! its value is from), `text.rs`, `noted.rs` (what only the agent can count), `listener.rs`.
+//! its value is from), `drbd.rs` (the same under names of DRBD), `text.rs`, `noted.rs` (what only
+//! the agent can count), `listener.rs`.
 
 mod clients;
 mod cluster;
+mod drbd;
 pub mod families;
 pub mod listener;
 mod noted;
@@ -30,6 +32,7 @@ use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
 use mainstay_types::{Code, FrontendKind, NodeId, Problem, ServicePhase, Time};
 use noted::Noted;
 use process::ProcessSeen;
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -88,10 +91,32 @@ pub(crate) struct EngineSeen {
     pub clients: Vec<ClientStatus>,
 }
 
+/// Names under which a page tells its metrics.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Names {
+    #[default]
+    Mainstay,
+    /// Names that drbd-reactor gives to metrics of DRBD.
+    Drbd,
+}
+
+/// Data of one look, and the pages that were made of it.
 struct Kept {
     made: Instant,
-    format: Format,
-    text: Arc<str>,
+    seen: Gathered,
+    texts: BTreeMap<(Names, Format), Arc<str>>,
+}
+
+impl Kept {
+    fn of(seen: Gathered) -> Self {
+        Self { made: Instant::now(), seen, texts: BTreeMap::new() }
+    }
+
+    fn text(&mut self, names: Names, format: Format) -> Arc<str> {
+        let made = || render(&self.seen, names, format).into();
+        self.texts.entry((names, format)).or_insert_with(made).clone()
+    }
 }
 
 /// State that is kept between scrapes.
@@ -128,18 +153,13 @@ impl Metrics {
         lock(&self.noted).reached(service, phase, boot_now());
     }
 
-    /// A page that is not older than [`PAGE_KEPT`]. Waits while another scrape makes one.
-    fn page(&self, agent: &Agent, format: Format) -> Arc<str> {
+    /// A page of a look that is not older than [`PAGE_KEPT`]. Waits while another scrape looks.
+    fn page(&self, agent: &Agent, names: Names, format: Format) -> Arc<str> {
         let mut kept = lock(&self.kept);
-        if let Some(kept) = &*kept
-            && kept.format == format
-            && kept.made.elapsed() < PAGE_KEPT
-        {
-            return kept.text.clone();
+        match &mut *kept {
+            Some(kept) if kept.made.elapsed() < PAGE_KEPT => kept.text(names, format),
+            older => older.insert(Kept::of(gather(agent))).text(names, format),
         }
-        let text: Arc<str> = render(&gather(agent), format).into();
-        *kept = Some(Kept { made: Instant::now(), format, text: text.clone() });
-        text
     }
 }
 
@@ -147,7 +167,7 @@ impl Metrics {
 ///
 /// # Errors
 /// `metrics-busy`: too many wait. `metrics-timeout`: something hangs that should not.
-pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Problem> {
+pub async fn scrape(agent: Arc<Agent>, names: Names, format: Format) -> Result<Arc<str>, Problem> {
     let Ok(place) = agent.metrics.waiting.clone().try_acquire_owned() else {
         return Err(Problem::new(
             Code::MetricsBusy,
@@ -156,7 +176,7 @@ pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, Probl
         ));
     };
     let made = tokio::task::spawn_blocking(move || {
-        let text = agent.metrics.page(&agent, format);
+        let text = agent.metrics.page(&agent, names, format);
         // The place is free only now. A page that hangs keeps its place, so few pages can hang.
         drop(place);
         text
@@ -236,8 +256,12 @@ fn ask_engine(agent: &Agent) -> Option<EngineSeen> {
     }
 }
 
-fn render(seen: &Gathered, format: Format) -> String {
+fn render(seen: &Gathered, names: Names, format: Format) -> String {
     let mut page = Page::new(format);
+    if names == Names::Drbd {
+        drbd::all(&mut page, seen);
+        return page.finish();
+    }
     cluster::node(&mut page, seen);
     cluster::resources(&mut page, seen);
     replicas::all(&mut page, seen);

@@ -333,7 +333,7 @@ impl<'a> Shown<'a> {
 }
 
 /// Whether requests wait for something that disks and network do not bring about by themselves.
-fn suspended(one: &ReplicaMetrics) -> bool {
+pub fn suspended(one: &ReplicaMetrics) -> bool {
     let leads = matches!(one.status.role, Role::Promoting | Role::Primary);
     leads && (one.status.paused || one.status.requests > 0 && !one.status.waiting_for.is_empty())
 }

@@ -12,7 +12,7 @@ use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 use mainstay_types::{
     Choices, CopyStatus, Histogram, Incarnation, Index, Key, LagLimits, Mode, PeerState, ResourceId, Role,
-    ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, VolumeId,
+    ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, StoreState, VolumeId,
 };
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -219,13 +219,16 @@ fn client(name: &str) -> ClientStatus {
 }
 
 fn page(seen: &Gathered) -> Parsed {
-    parse(&render(seen, Format::Prometheus)).unwrap_or_else(|error| panic!("{error}"))
+    page_of(seen, Names::Mainstay)
 }
 
-#[test]
-fn every_family_is_written_as_it_is_described() {
-    let parsed = page(&gathered());
-    for family in all() {
+fn page_of(seen: &Gathered, names: Names) -> Parsed {
+    parse(&render(seen, names, Format::Prometheus)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Checks that a page has these families and no others, each with its help, type and labels.
+fn check_families(parsed: &Parsed, families: &[&'static Family]) {
+    for family in families {
         let found = parsed.families.get(family.name);
         let found = found.unwrap_or_else(|| panic!("{} is never written", family.name));
         assert_eq!(found.help, family.help, "{}", family.name);
@@ -236,7 +239,12 @@ fn every_family_is_written_as_it_is_described() {
             assert_eq!(labels.collect::<Vec<_>>(), family.labels, "{}", family.name);
         }
     }
-    assert_eq!(parsed.families.len(), all().count(), "a family is written that is not described");
+    assert_eq!(parsed.families.len(), families.len(), "a family is written that is not described");
+}
+
+#[test]
+fn every_family_is_written_as_it_is_described() {
+    check_families(&page(&gathered()), &all().collect::<Vec<_>>());
 }
 
 #[test]
@@ -293,7 +301,8 @@ fn a_dead_engine_and_no_cluster_leave_a_page_that_says_so() {
 #[test]
 fn openmetrics_differs_in_counter_names_and_its_end() {
     let seen = gathered();
-    let [plain, open] = [Format::Prometheus, Format::OpenMetrics].map(|format| render(&seen, format));
+    let [plain, open] =
+        [Format::Prometheus, Format::OpenMetrics].map(|format| render(&seen, Names::Mainstay, format));
     assert!(open.ends_with("\n# EOF\n") && !plain.contains("# EOF"));
     assert!(plain.contains("# TYPE mainstay_requests_total counter\n"));
     assert!(
@@ -391,7 +400,7 @@ fn a_page_of_a_thousand_resources_is_bounded() {
         engine.replicas = (0..1000).map(|number| primary(&format!("resource-{number:04}"))).collect();
     }
     let began = Instant::now();
-    let text = render(&seen, Format::Prometheus);
+    let text = render(&seen, Names::Mainstay, Format::Prometheus);
     let took = began.elapsed();
     let lines = text.lines().count();
     println!("1000 resources of 2 volumes and a peer: {lines} lines, {} KiB, {took:?}", text.len() >> 10);
@@ -406,13 +415,10 @@ fn document(name: &str) -> PathBuf {
 /// The tables of docs/metrics.md.
 fn tables() -> String {
     let mut text = String::new();
-    for group in GROUPS {
-        let _ = write!(
-            text,
-            "\n### {}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
-            group.title
-        );
-        for family in group.families {
+    let groups = GROUPS.iter().map(|group| (group.title, group.families));
+    for (title, families) in groups.chain([("Names of DRBD, with `names=drbd`", drbd::FAMILIES)]) {
+        let _ = write!(text, "\n### {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n");
+        for family in families {
             let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
             let kind = format!("{:?}", family.kind).to_lowercase();
             let (name, help) = (family.name, family.help.replace('|', "\\|"));
@@ -454,12 +460,41 @@ fn written() -> BTreeSet<String> {
     all().flat_map(|family| of(family).into_iter().map(|end| format!("{}{end}", family.name))).collect()
 }
 
+/// The alert rules, each from its name on.
+fn rules() -> Vec<String> {
+    let text = std::fs::read_to_string(document("alerts.yml")).expect("docs/alerts.yml");
+    text.split("- alert:").skip(1).map(|rule| rule.trim().to_owned()).collect()
+}
+
+/// Every alert has an entry of the manual, to which it leads, and a case in which promtool sees it.
+#[test]
+fn every_alert_leads_to_its_runbook_and_is_tried() {
+    let runbooks = std::fs::read_to_string(document("alerts.md")).expect("docs/alerts.md");
+    let headings: BTreeSet<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let cases = std::fs::read_to_string(document("../tests/prometheus/alerts.yml")).expect("the cases");
+    let rules = rules();
+    let names: BTreeSet<&str> = rules.iter().filter_map(|rule| rule.lines().next()).collect();
+    assert!(names.len() == rules.len() && names.len() > 15, "{names:?}");
+    for (name, rule) in names.iter().zip(names.iter().map(|name| rule_of(&rules, name))) {
+        assert!(headings.contains(name), "docs/alerts.md has no heading {name}");
+        let link = format!("runbook_url: \"docs/alerts.md#{}\"", name.to_lowercase());
+        assert!(rule.contains(&link), "{name} does not lead to its heading: {rule}");
+        let severity = ["{severity: warning}", "{severity: critical}"].iter().any(|one| rule.contains(one));
+        assert!(severity, "{name} has no severity: {rule}");
+        let tried = cases.matches(&format!("alertname: {name}\n")).count();
+        assert!(tried >= 2, "tests/prometheus/alerts.yml tries {name} {tried} times: once firing, once not");
+    }
+    assert_eq!(headings, names, "docs/alerts.md has an entry of no alert");
+}
+
+fn rule_of<'a>(rules: &'a [String], name: &str) -> &'a str {
+    rules.iter().find(|rule| rule.lines().next() == Some(name)).expect("a rule of this name")
+}
+
 #[test]
 fn rules_and_dashboard_name_only_existing_metrics() {
     let page = std::fs::read_to_string(document("metrics.md")).expect("docs/metrics.md");
-    let blocks = page.split("```yaml").skip(1).filter_map(|part| part.split("```").next());
-    let rules: Vec<&str> = blocks.flat_map(|part| part.split("- alert:").skip(1)).collect();
-    assert!(rules.len() >= 5, "{} alert rules", rules.len());
+    let rules = rules();
     let dashboard = std::fs::read_to_string(document("grafana.json")).expect("docs/grafana.json");
     let json: serde_json::Value = serde_json::from_str(&dashboard).expect("JSON");
     let panels = json["panels"].as_array().expect("panels");
@@ -470,7 +505,7 @@ fn rules_and_dashboard_name_only_existing_metrics() {
         .collect();
     assert!(expressions.len() >= 10, "{} expressions", expressions.len());
     let written = written();
-    for text in rules.iter().copied().chain(expressions.iter().copied()) {
+    for text in rules.iter().map(String::as_str).chain(expressions.iter().copied()) {
         let names = named(text);
         assert!(!names.is_empty(), "names no metric: {text}");
         let unknown: Vec<&String> = names.difference(&written).collect();
@@ -542,4 +577,86 @@ fn modes_snapshots_and_scrubs_are_told() {
     }
     let late = seen.value("mainstay_scrub_late_seconds", &[("resource", "db")]).expect("it is told");
     assert!(late > 0.25 * 30.0 * 86_400.0 && late < 60.0 * 86_400.0, "{late}");
+}
+
+#[test]
+fn names_of_drbd_tell_what_they_mean_there() {
+    let mut seen = gathered();
+    let engine = seen.engine.as_mut().expect("an engine");
+    let mut single = primary("logs");
+    single.status.resource = ResourceId(7);
+    single.status.role = Role::Secondary;
+    single.status.volumes = vec![4096];
+    single.counts.disk.volume_written = 77;
+    engine.replicas[0].status.resource = ResourceId(1);
+    engine.replicas.push(single);
+    let parsed = page_of(&seen, Names::Drbd);
+    check_families(&parsed, drbd::FAMILIES);
+    let value = |name: &str, labels: &[(&str, &str)]| parsed.value(name, labels);
+    let (db, volume) = (("name", "db"), ("volume", "1"));
+    assert_eq!(value("drbd_resource_resources", &[]), Some(3.0));
+    for (role, expected) in [("Primary", 1.0), ("Secondary", 0.0), ("Unknown", 0.0)] {
+        assert_eq!(
+            value("drbd_resource_role", &[db, ("drbd_resource_role", role)]),
+            Some(expected),
+            "{role}"
+        );
+    }
+    let secondary = [("name", "logs"), ("drbd_resource_role", "Secondary")];
+    assert_eq!(value("drbd_resource_role", &secondary), Some(1.0));
+    // The request of the primary waits for room in its journal.
+    assert_eq!(value("drbd_resource_suspended", &[db]), Some(1.0));
+    assert_eq!(value("drbd_device_size_bytes", &[db, volume]), Some(2.0 * f64::from(1 << 30)));
+    assert_eq!(value("drbd_device_quorum", &[db, volume]), Some(1.0));
+    assert_eq!(value("drbd_device_client", &[db, volume]), Some(0.0));
+    assert_eq!(value("drbd_device_client", &[("name", "files"), ("volume", "0")]), Some(1.0));
+    // What is counted by resource is the volume's only if there is one.
+    assert_eq!(value("drbd_device_written_bytes_total", &[db, ("volume", "0")]), None);
+    assert_eq!(value("drbd_device_written_bytes_total", &[("name", "logs"), ("volume", "0")]), Some(77.0));
+    let connection = |state| {
+        let peer = [("conn_name", "n2"), ("peer_node_id", "2"), ("drbd_connection_state", state)];
+        value("drbd_connection_state", &[[db].as_slice(), &peer].concat())
+    };
+    assert_eq!((connection("Connecting"), connection("Connected")), (Some(1.0), Some(0.0)));
+}
+
+#[test]
+fn the_state_of_a_disk_is_told_in_words_of_drbd() {
+    let state_of = |change: &dyn Fn(&mut Gathered)| {
+        let mut seen = gathered();
+        seen.engine.as_mut().expect("an engine").replicas[0].status.resource = ResourceId(1);
+        change(&mut seen);
+        let parsed = page_of(&seen, Names::Drbd);
+        let found = &parsed.families["drbd_device_state"];
+        let of_db = |(name, value): &(String, String)| name == "name" && value == "db";
+        let holding = found.samples.iter().filter(|one| one.labels.iter().any(of_db) && one.value == 1.0);
+        let states: BTreeSet<String> = holding
+            .filter_map(|one| one.labels.iter().find(|(name, _)| name == "drbd_device_state"))
+            .map(|(_, state)| state.clone())
+            .collect();
+        states.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    let data = |seen: &mut Gathered, data| {
+        seen.engine.as_mut().expect("an engine").replicas[0].status.data = data;
+    };
+    assert_eq!(state_of(&|_| ()), "UpToDate");
+    assert_eq!(state_of(&|seen| data(seen, StoreState::Inconsistent)), "Inconsistent");
+    assert_eq!(state_of(&|seen| data(seen, StoreState::Failed)), "Failed");
+    // The other node is not in the in-sync set of mode A.
+    assert_eq!(state_of(&|seen| seen.member.as_mut().expect("a member").node = NodeId(2)), "Outdated");
+    // A client has no disk.
+    let parsed = page_of(&gathered(), Names::Drbd);
+    let client = [("name", "files"), ("volume", "0"), ("drbd_device_state", "Diskless")];
+    assert_eq!(parsed.value("drbd_device_state", &client), Some(1.0));
+}
+
+/// Scrapes within half a second cost one look, whatever names and formats they ask for.
+#[test]
+fn pages_of_one_look_are_made_once_for_each_form() {
+    let mut kept = Kept::of(gathered());
+    let first = kept.text(Names::Mainstay, Format::Prometheus);
+    let drbd = kept.text(Names::Drbd, Format::Prometheus);
+    assert!(drbd.contains("drbd_resource_role{") && !drbd.contains("mainstay_"));
+    assert!(!first.contains("drbd_"));
+    assert!(Arc::ptr_eq(&first, &kept.text(Names::Mainstay, Format::Prometheus)));
 }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 /// The format of a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Format {
     #[default]
     Prometheus,
