@@ -23,6 +23,7 @@ help:
 	@echo "make package-test  install, use, upgrade, remove and purge that package under systemd (root)"
 	@echo "make tutorial-test  follow docs/tutorial.md on three machines of namespaces, upgrade them under load, purge (root)"
 	@echo "make lab-test   a lab of such machines, with the package in each (root)"
+	@echo "make api-test   the API under oasdiff and schemathesis in a lab (root)"
 	@echo "make prometheus-test  alert rules and metrics of a lab under promtool (root)"
 	@echo "make tls-test   the ports of nodes under openssl, testssl and sslyze (root)"
 	@echo "make book       the manual as a site, in target/book; needs mdBook"
@@ -194,7 +195,7 @@ step:
 	echo "make $(STEP) took $$(($$(date +%s) - began)) s"
 
 lane-labs:
-	@for step in unit-shipped e2e-run vm-run; do $(MAKE) --no-print-directory step STEP=$$step || exit 1; done
+	@for step in unit-shipped e2e-run vm-run api-run; do $(MAKE) --no-print-directory step STEP=$$step || exit 1; done
 
 lane-builds:
 	@for step in instructions lint unit-cores sim; do nice -n 19 $(MAKE) --no-print-directory step STEP=$$step || exit 1; done
@@ -212,7 +213,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test lab-test tls-test prometheus-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
+.PHONY: deb install package-test tutorial-test lab-test tls-test api-test prometheus-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -239,6 +240,17 @@ book:
 tls-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/tls/run.sh $(DEV)/mainstay
+
+# The API under oasdiff and schemathesis, in a lab (root). TOOLS keeps the tools for the next run.
+TOOLS := $(TARGET)/tools
+api-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/api/run.sh $(DEV)/mainstay $(TOOLS)
+
+# The same with few examples of each request: 35 s of processor time, and a part of make test.
+.PHONY: api-run
+api-run:
+	@tests/api/run.sh $(DEV)/mainstay $(TOOLS) short
 
 # Alert rules and the metrics of a lab under promtool (root).
 prometheus-test: deps
@@ -302,7 +314,7 @@ manual-test: deps
 	@tests/manual/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test lab-test tls-test prometheus-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
+test-long: package-test tutorial-test lab-test tls-test api-test prometheus-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
