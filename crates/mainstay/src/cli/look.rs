@@ -6,9 +6,9 @@ use mainstay_devices::atomic::verdict::PAGE_BYTES;
 use mainstay_types::{duration, size};
 use std::path::PathBuf;
 
-/// Least interval of `top`, in milliseconds. The agent makes a page of metrics at most every half a
-/// second.
-const INTERVAL_MS_MIN: u64 = 1000;
+/// Least and greatest interval of `top`, in milliseconds. The agent makes a page of metrics at most
+/// every half a second, and the first table comes after one interval.
+const INTERVAL_MS: std::ops::RangeInclusive<u64> = 1000..=3_600_000;
 /// Least and greatest timeout of `check`, in milliseconds.
 const TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
 
@@ -23,7 +23,7 @@ pub struct WatchArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
-    /// Time from one table to the next, at least 1s. The numbers are of this time.
+    /// Time from one table to the next, from 1s to 1h. The numbers are of this time.
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = interval)]
     pub interval: u64,
     /// Show one table, after one interval, and end.
@@ -113,8 +113,8 @@ pub enum ExplainCommand {
 
 fn interval(text: &str) -> Result<u64, String> {
     let ms = duration::parse_with_unit(text)?;
-    if ms < INTERVAL_MS_MIN {
-        return Err(format!("write at least {} s, for example 2s", INTERVAL_MS_MIN / 1000));
+    if !INTERVAL_MS.contains(&ms) {
+        return Err("write 1s to 1h, for example 2s".to_owned());
     }
     Ok(ms)
 }
@@ -133,4 +133,20 @@ fn page(text: &str) -> Result<u64, String> {
         return Err("write 4096, 8192, 16384, 32768 or 65536".to_owned());
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_of_top_has_bounds_on_both_sides() {
+        for (text, ms) in [("1s", 1000), ("90s", 90_000), ("1h", 3_600_000)] {
+            assert_eq!(interval(text), Ok(ms), "{text}");
+        }
+        for text in ["0s", "999ms", "61m", "2h", "30d"] {
+            let refused = interval(text).unwrap_err();
+            assert!(refused.contains("1s to 1h"), "{text}: {refused}");
+        }
+    }
 }
