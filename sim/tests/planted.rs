@@ -40,6 +40,7 @@ const ORACLES: &[(Bug, &str)] = &[
     (Bug::SnapshotLeavesOut, "S14"),
     (Bug::ScrubSeesLater, "L4"),
     (Bug::TriedAgainAtOnce, "H6"),
+    (Bug::WriteCut, "R26"),
 ];
 
 /// A bug, its first symptom, and the name and function of the story. The symptom is an invariant,
@@ -1235,6 +1236,11 @@ fn checkpoints_and_copies() {
 }
 
 #[test]
+fn whole_writes() {
+    all_are_caught(26..=26);
+}
+
+#[test]
 fn services() {
     all_are_caught(19..=22);
     all_are_caught(27..=28);
@@ -1248,7 +1254,7 @@ fn clients() {
 #[test]
 fn every_rule_belongs_to_a_test() {
     for info in BUGS {
-        let others = [27, 28, 29].contains(&rule(info));
+        let others = [26, 27, 28, 29].contains(&rule(info));
         let known = (1..=22).contains(&rule(info)) || others;
         assert!(known || rule(info) == CLIENTS, "{} of {}", info.name, info.rule);
     }

@@ -7,6 +7,7 @@ mod rollback;
 mod room;
 mod scrub;
 mod space;
+mod whole;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};

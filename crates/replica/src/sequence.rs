@@ -212,7 +212,7 @@ impl Sequence {
         while entries.len() < BATCH_ENTRIES_MAX {
             let fits = self.open.front().is_some_and(|entry| bytes + entry.payload.len() as u64 <= bytes_max);
             let alone = self.open.front().is_some_and(|entry| entry.kind == EntryKind::Rollback);
-            if alone && !entries.is_empty() {
+            if (alone || planted(Bug::WriteCut)) && !entries.is_empty() {
                 break;
             }
             let Some(entry) = fits.then(|| self.open.pop_front()).flatten() else { break };
@@ -289,6 +289,9 @@ impl Replica {
             return;
         }
         match op {
+            Op::Write { range, payload } if planted(Bug::WriteCut) && range.len > BLOCK_BYTES => {
+                self.admit_in_two(id, range, payload, mark);
+            }
             Op::Write { range, payload } => self.admit(id, EntryKind::Write, range, payload, mark),
             Op::Discard { range } => self.admit(id, EntryKind::Discard, range, Bytes::new(), mark),
             Op::WriteZeroes { range } => self.admit(id, EntryKind::WriteZeroes, range, Bytes::new(), mark),
@@ -313,6 +316,15 @@ impl Replica {
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
         }
+    }
+
+    /// Leaves out R26. The first entry has no request that waits for it.
+    fn admit_in_two(&mut self, id: RequestId, range: Range, mut payload: Bytes, mark: ClientMark) {
+        let first = payload.split_to((range.len / BLOCK_BYTES / 2 * BLOCK_BYTES) as usize);
+        let before = Range { len: first.len() as u64, ..range };
+        let rest = Range { offset: before.end(), len: payload.len() as u64, ..range };
+        self.admit(RequestId::NOBODY, EntryKind::Write, before, first, ClientMark::default());
+        self.admit(id, EntryKind::Write, rest, payload, mark);
     }
 
     /// Puts a request in its place. Whatever changes blocks goes through here, because a scrub has

@@ -352,13 +352,17 @@ impl Store {
                 return;
             }
             let Some(install) = self.installs.pop_front() else { return };
-            let stretches = if planted(Bug::CopyOverwritesNewer) {
+            let mut stretches = if planted(Bug::CopyOverwritesNewer) {
                 vec![(first, end)]
             } else {
                 self.ahead.take(volume, extent, (first, end))
             };
             if stretches != [(first, end)] {
                 reach!("store: newer blocks are left out of an extent's copy");
+            }
+            if planted(Bug::CopiedInPart) {
+                stretches.retain(|(from, _)| *from < (first + end) / 2);
+                stretches.iter_mut().for_each(|(_, to)| *to = (*to).min((first + end) / 2));
             }
             self.installed.insert((volume, extent));
             let holes_min = (self.tuning.hole_bytes_min / BLOCK_BYTES).max(1);

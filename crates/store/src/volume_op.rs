@@ -64,6 +64,16 @@ pub struct Group {
     reading_bytes: u64,
 }
 
+/// Leaves out what is behind the first `bytes` bytes.
+fn keep_first(data: &mut SmallVec<[Bytes; 1]>, mut bytes: u64) {
+    data.retain(|piece| {
+        let here = bytes.min(piece.len() as u64);
+        piece.truncate(here as usize);
+        bytes -= here;
+        here > 0
+    });
+}
+
 impl Store {
     /// Whether blocks of the range are being written.
     pub(crate) fn conflicts(&self, volume: VolumeId, first: u64, end: u64) -> bool {
@@ -197,7 +207,11 @@ impl Store {
                     Piece::Here(bytes) => Some(bytes.clone()),
                     Piece::InJournal(_) => None,
                 };
-                Output::VolumeWrite { op, volume, offset, data: pieces.iter().filter_map(here).collect() }
+                let mut data: SmallVec<[Bytes; 1]> = pieces.iter().filter_map(here).collect();
+                if planted(Bug::DestagedInPart) && group.owner == Owner::Pass && blocks > 1 {
+                    keep_first(&mut data, blocks / 2 * BLOCK_BYTES);
+                }
+                Output::VolumeWrite { op, volume, offset, data }
             }
             None => unreachable!("what is not gathered is not submitted"),
         });

@@ -1,8 +1,8 @@
 //! Oracles: checks of what must hold in every run, under the ids of `faults.md`. The world tells
 //! the oracles what happens; the first violation ends the run.
 //!
-//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` which members
-//! leave and return, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where
+//! `register.rs` judges what clients see, `whole.rs` whether writes are whole, `log.rs` what
+//! replicas hold, `slow.rs` which members leave and return, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where
 //! it is looked after.
 
 pub mod answers;
@@ -13,6 +13,7 @@ pub mod log;
 pub mod register;
 pub mod slow;
 mod watch;
+pub mod whole;
 
 pub use attachments::AttachmentsOracle;
 pub use ha::HaOracle;
@@ -20,6 +21,7 @@ pub use lease::LeaseOracle;
 pub use log::LogOracle;
 pub use register::Registers;
 pub use slow::SlowOracle;
+pub use whole::WholeWrites;
 
 use mainstay_types::{Index, NodeId, ResourceId, SlowLimits};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +47,8 @@ pub struct Oracle {
     /// Writes that clients were told of and that are not committed, with their places in the log
     /// (mode B).
     soft: BTreeMap<ResourceId, VecDeque<(Index, u64)>>,
+    /// The entry at which a resource was last rolled back, by an operator or by a forced promotion.
+    rolled_back: BTreeMap<ResourceId, Index>,
     violation: Option<Violation>,
     /// True time.
     now_us: u64,
@@ -141,6 +145,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     (
         "R18",
         "what clients write leaves the journal's reserve alone. Checked: LogOracle::reserve_used. Nothing answers itself for ever. Checked: World::step",
+    ),
+    (
+        "R26",
+        "a write of several blocks is whole or absent. Checked: WholeWrites::check, for each replica, each snapshot and each read beside which nothing was written",
     ),
     (
         "P11, P12",

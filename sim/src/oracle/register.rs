@@ -21,7 +21,7 @@
 //! Time is the order of the calls. The caller announces a request before any replica acts on it,
 //! and its completion when it reaches the client.
 
-use super::Violation;
+use super::{Violation, WholeWrites};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -45,6 +45,8 @@ pub struct Registers {
     soft: BTreeMap<u64, Request>,
     /// Since when a resource is to be rolled back.
     asked_back: BTreeMap<usize, Moment>,
+    /// Each block by itself may be right where several are not.
+    whole: WholeWrites,
 }
 
 #[derive(Debug)]
@@ -163,6 +165,7 @@ impl Registers {
                 read: false,
             });
         }
+        self.whole.asked(request, start, volume, blocks.clone(), value);
         self.requests.insert(request, Request { kind: Kind::Write, start, at_us: at, volume, blocks });
     }
 
@@ -181,6 +184,7 @@ impl Registers {
     pub fn write_done(&mut self, request: u64, _at: u64) -> Result<(), Violation> {
         let Some(asked) = self.take(request, Kind::Write) else { return Ok(()) };
         let now = self.tick();
+        self.whole.placed(request, now);
         for block in asked.blocks {
             let register = self.register(asked.volume, block);
             // The group may have been dropped already: a read saw it, and another write replaced
@@ -199,6 +203,7 @@ impl Registers {
     pub fn write_answered(&mut self, request: u64) {
         let Some(asked) = self.take(request, Kind::Write) else { return };
         let now = self.tick();
+        self.whole.placed(request, now);
         self.each_group(&asked, |group| (group.soft_end, group.acknowledged) = (now, true));
         self.soft.insert(request, asked);
     }
@@ -223,6 +228,7 @@ impl Registers {
     pub fn write_lost(&mut self, request: u64) {
         let Some(asked) = self.soft.remove(&request) else { return };
         let now = self.tick();
+        self.whole.lost(request, now);
         self.each_group(&asked, |group| {
             (group.soft_end, group.acknowledged) = (NEVER, false);
             group.placed = group.placed.min(now);
@@ -245,7 +251,7 @@ impl Registers {
     pub fn read_done(&mut self, request: u64, at: u64, values: &[u64]) -> Result<(), Violation> {
         let Some(asked) = self.take(request, Kind::Read) else { return Ok(()) };
         let now = self.tick();
-        for (block, value) in asked.blocks.zip(values) {
+        for (block, value) in asked.blocks.clone().zip(values) {
             let register = self.register(asked.volume, block);
             register.forget_read(asked.start);
             match register.judge(*value, asked.start, now) {
@@ -266,7 +272,26 @@ impl Registers {
                 }
             }
         }
-        Ok(())
+        if !self.whole.is_quiet(asked.volume, &asked.blocks, asked.start) {
+            return Ok(());
+        }
+        let content: Vec<_> = asked.blocks.zip(values.iter().copied()).collect();
+        self.check_whole(asked.volume, &content).map_err(|mut violation| {
+            violation.text = format!("read {request}: {}", violation.text);
+            violation
+        })
+    }
+
+    /// R26: judges content of a volume, blocks with their values, at one moment after the last
+    /// rollback.
+    ///
+    /// # Errors
+    /// If no order of whole writes leads to it.
+    pub fn check_whole(&self, volume: VolumeKey, content: &[(u64, u64)]) -> Result<(), Violation> {
+        self.whole.check(volume, content).map_err(|why| Violation {
+            id: "R26",
+            text: format!("in volume {} of resource {}, {why}", volume.1, volume.0),
+        })
     }
 
     /// The request failed or its node is gone. No process will give it a place in a log any more,
@@ -274,6 +299,7 @@ impl Registers {
     pub fn unknown(&mut self, request: u64) {
         let Some(asked) = self.requests.remove(&request) else { return };
         let now = self.tick();
+        self.whole.placed(request, now);
         for block in asked.blocks {
             let register = self.register(asked.volume, block);
             match asked.kind {
@@ -290,6 +316,7 @@ impl Registers {
     /// The write was refused before any replica acted on it: it has not happened and never will.
     pub fn refused(&mut self, request: u64) {
         let Some(asked) = self.requests.remove(&request) else { return };
+        self.whole.refused(request);
         for block in asked.blocks {
             let register = self.register(asked.volume, block);
             match asked.kind {
@@ -304,10 +331,12 @@ impl Registers {
     /// no device yet, so no client has asked it for anything.
     pub fn roll_back(&mut self, resource: usize, value_at: impl Fn(u16, u64) -> u64) {
         let now = self.tick();
-        for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
-            for (block, register) in (0..).zip(registers) {
-                register.roll_back(value_at(*volume, block), now);
+        for (key, registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
+            let content: Vec<_> = (0..registers.len() as u64).map(|block| value_at(key.1, block)).collect();
+            for (value, register) in content.iter().zip(registers) {
+                register.roll_back(*value, now);
             }
+            self.whole.rolled_back(*key, now, content);
         }
     }
 
@@ -331,9 +360,9 @@ impl Registers {
         }
         let now = self.tick();
         let start = self.asked_back.remove(&resource).unwrap_or(now);
-        for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
-            for (block, register) in (0..).zip(registers) {
-                let value = value_at(*volume, block);
+        for (key, registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
+            let content: Vec<_> = (0..registers.len() as u64).map(|block| value_at(key.1, block)).collect();
+            for (value, register) in content.iter().copied().zip(registers) {
                 register.groups.push(Group {
                     value,
                     request: 0,
@@ -347,6 +376,7 @@ impl Registers {
                 });
                 register.sweep(now);
             }
+            self.whole.rolled_back(*key, now, content);
         }
     }
 

@@ -79,12 +79,14 @@ impl Oracle {
         if let Some(fork) = log.take_fork() {
             let number = resource.0 as usize - 1;
             self.registers.roll_back(number, |volume, block| log.value_at(VolumeId(volume), block, fork));
+            self.rolled_back.insert(resource, fork);
         }
         if let Some(at) = log.take_rolled_back() {
             let number = resource.0 as usize - 1;
             let blocks = log.blocks_given();
             let value_at = |volume, block| log.value_at(VolumeId(volume), block, at);
             self.registers.put_back(number, &blocks, value_at);
+            self.rolled_back.insert(resource, at);
         }
         self.settle_soft(resource);
         if let Err(mut violation) = check {
@@ -310,7 +312,8 @@ impl Oracle {
         }
     }
 
-    /// S4, S13: compares what a replica holds with the log at `applied`.
+    /// R26, S4, S13: judges what a replica holds by itself, and compares it with the log at
+    /// `applied`.
     pub fn check_replica(
         &mut self,
         resource: ResourceId,
@@ -320,13 +323,37 @@ impl Oracle {
         whole: bool,
         read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
     ) {
-        if let Some(log) = self.logs.get_mut(&resource) {
-            let check = log.check_replica(node, incarnation, applied, whole, read);
-            self.judge(check);
-        }
+        let torn = self.torn(resource, (node, incarnation), applied, read);
+        let Some(log) = self.logs.get(&resource) else { return };
+        let check = log.check_replica(node, incarnation, applied, whole, read);
+        self.judge(torn.and(check));
     }
 
-    /// S14: compares what a snapshot holds with the log at its entry.
+    /// R26: judges the content of a replica, or of a snapshot there, at this entry.
+    fn torn(
+        &self,
+        resource: ResourceId,
+        (node, incarnation): (NodeId, Incarnation),
+        at: Index,
+        read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) -> Result<(), Violation> {
+        let Some(log) = self.logs.get(&resource) else { return Ok(()) };
+        // Content of before a rollback is judged only while it is the newest.
+        let older = self.rolled_back.get(&resource).is_some_and(|rolled_back| at < *rolled_back);
+        if older || !log.is_judged(node, incarnation) {
+            return Ok(());
+        }
+        for (volume, blocks) in log.written() {
+            let content: Vec<_> = blocks.filter_map(|block| Some((block, read(volume, block)?))).collect();
+            self.registers.check_whole((resource.0 as usize - 1, volume.0), &content).map_err(|wrong| {
+                let text = format!("{node} holds half of a write at {at}: {}", wrong.text);
+                Violation { id: wrong.id, text }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// S14, R26: compares what a snapshot holds with the log at its entry, and judges it by itself.
     pub fn check_snapshot(
         &mut self,
         resource: ResourceId,
@@ -334,13 +361,18 @@ impl Oracle {
         (snapshot, at): (SnapshotId, Index),
         read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
     ) {
-        if let Some(log) = self.logs.get_mut(&resource) {
-            let check = log.check_snapshot((node, incarnation), (snapshot, at), read);
-            self.judge(check.map_err(|wrong| {
-                let text = format!("snapshot {snapshot} of {resource}: {}", wrong.text);
-                Violation { id: "S14", text }
-            }));
-        }
+        let Some(log) = self.logs.get(&resource) else { return };
+        let check = log.check_snapshot((node, incarnation), (snapshot, at), read);
+        let check = check.map_err(|wrong| {
+            let text = format!("snapshot {snapshot} of {resource}: {}", wrong.text);
+            Violation { id: "S14", text }
+        });
+        let torn = match snapshot {
+            // What was kept of a history that is over says nothing of this one.
+            SnapshotId::BEFORE_COPY => Ok(()),
+            _ => self.torn(resource, (node, incarnation), at, read),
+        };
+        self.judge(check.and(torn));
     }
 
     /// S12: compares the versions of a replica's extents with the log at `applied`.

@@ -96,3 +96,29 @@ fn requests_in_flight_fail_when_the_primary_loses_its_role() {
     sim.expect_seen("failed: ");
     sim.settle();
 }
+
+/// R26, S710. The write lies in two extents. The oracle judges what each replica holds, and the
+/// read.
+#[test]
+fn a_write_of_several_blocks_is_whole_or_absent_whenever_the_power_goes() {
+    let write = ClientOp::Write { volume: 0, block: 12, blocks: 8 };
+    let read = ClientOp::Read { volume: 0, block: 12, blocks: 8 };
+    for (number, us) in (0..2_000).step_by(125).enumerate() {
+        let mut sim = Scenario::three();
+        let [p, s, _] = sim.cast();
+        sim.write_blocks(12, 8);
+        sim.client(write);
+        sim.run_us(us);
+        match number % 3 {
+            0 => sim.fault(Fault::PowerCutAll),
+            1 => sim.power_cut(p),
+            _ => sim.kill_engine(s),
+        }
+        sim.run_ms(4_000);
+        sim.fault(Fault::PowerOnAll);
+        sim.until("there is a device", 15_000, |world| !world.devices(0).is_empty());
+        sim.client(read);
+        sim.expect_acknowledged_within_ms(5_000);
+        sim.settle();
+    }
+}

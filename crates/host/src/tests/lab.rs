@@ -268,15 +268,30 @@ impl Lab {
     fn formatted(tuning: Tuning, config: &StoreConfig) -> Self {
         let mut world = LabPlatform { now: Time(1_000_000), lease: true, ..LabPlatform::default() };
         Store::format(&mut world.blocks, config).expect("nothing fails here");
-        let store = Store::recover(&mut world.blocks, tuning).expect("it was just formatted");
+        Self::opened(tuning, world, INSTANCE)
+    }
+
+    fn opened(tuning: Tuning, mut world: LabPlatform, instance: Instance) -> Self {
+        let store = Store::recover(&mut world.blocks, tuning).expect("nothing is damaged");
+        let volumes = store.config().volumes.clone();
         let replica = ReplicaConfig {
             // Commits shall not begin to wait for a peer that has nothing yet.
             join_lag_bytes: 0,
-            instance: INSTANCE,
-            ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, config.volumes.clone())
+            instance,
+            ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, volumes)
         };
         let mut lab = Self { host: Host::new(replica, store), world, next: 0 };
         lab.host.pump(&mut lab.world);
+        lab
+    }
+
+    /// The replica after a crash, with what its disk has, and primary again in the next epoch.
+    pub fn reopened(self, tuning: Tuning) -> Self {
+        let LabPlatform { now, blocks, kept, .. } = self.world;
+        let world = LabPlatform { now, lease: true, blocks, kept, ..LabPlatform::default() };
+        let mut lab = Self::opened(tuning, world, Instance(INSTANCE.0 + 1));
+        lab.host.record(lab.world.now, record(2, 2, HERE.node));
+        lab.settle();
         lab
     }
 

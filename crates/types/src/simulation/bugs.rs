@@ -16,7 +16,7 @@
 //! begin with an epoch start. The last one holds here too, for another reason, and its bug is
 //! `ServeAtOnce`.
 //!
-//! R23 to R26 are not the simulator's. Of R29 it has the decisions, and no network on which nodes
+//! R23 to R25 are not the simulator's. Of R29 it has the decisions, and no network on which nodes
 //! join.
 
 macro_rules! bugs {
@@ -380,6 +380,12 @@ bugs! {
     AddressNotProbed("R22"),
     /// An address that was on the node before is taken for the service's, and removed with it.
     FoundAddressTaken("R22"),
+    /// A write of several blocks becomes two entries.
+    WriteCut("R26"),
+    /// Destaging writes half of what it forgets.
+    DestagedInPart("R26"),
+    /// The target of a copy leaves the second half of an extent as it was.
+    CopiedInPart("R26"),
     /// A mount of others in the place of a service's file system is taken away.
     ForeignMountTaken("R27"),
     /// A process is started although its file system is not mounted.

@@ -214,11 +214,27 @@ impl LogOracle {
         whole: bool,
         read_block: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
     ) -> Check {
-        let replica = self.replicas.get(&(node, incarnation));
-        if replica.is_some_and(|replica| replica.inconsistent || replica.stray) {
+        if !self.is_judged(node, incarnation) {
             return Ok(());
         }
         self.compare(node, applied, whole, read_block)
+    }
+
+    /// Whether the content of a replica says anything: it is neither in the middle of a copy nor of
+    /// another history.
+    #[must_use]
+    pub fn is_judged(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let replica = self.replicas.get(&(node, incarnation));
+        replica.is_none_or(|replica| !replica.inconsistent && !replica.stray)
+    }
+
+    /// Blocks of each volume up to the last one that was ever written.
+    pub fn written(&self) -> impl Iterator<Item = (VolumeId, std::ops::Range<u64>)> + '_ {
+        self.model.iter().enumerate().map(|(volume, blocks)| {
+            let end =
+                blocks.iter().rposition(|history| !history.is_empty()).map_or(0, |last| last as u64 + 1);
+            (VolumeId(volume as u16), 0..end)
+        })
     }
 
     /// S14: the content that a replica kept when a copy began is the committed log up to `at`. The
