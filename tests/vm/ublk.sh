@@ -12,7 +12,13 @@ esac
 mainstay status | grep 'devices of this node: ublk (auto: ' || fail "status does not say what auto chose"
 [ "$(blockdev --getss "$device")" = 4096 ] || fail "blocks of $(blockdev --getss "$device") bytes"
 [ "$(blockdev --getsize64 "$device")" = $((320 << 20)) ] || fail "a device of $(blockdev --getsize64 "$device") bytes"
-[ "$(cat "/sys/block/$(basename "$device")/queue/write_cache")" = "write through" ] || fail "a volatile cache in mode C"
+queue=/sys/block/$(basename "$device")/queue
+[ "$(cat "$queue/write_cache")" = "write through" ] || fail "a volatile cache in mode C"
+for setting in physical_block_size minimum_io_size optimal_io_size; do
+    [ "$(cat "$queue/$setting")" = 16384 ] || fail "$setting is $(cat "$queue/$setting")"
+done
+[ "$(cat "$queue/max_sectors_kb")" = 1024 ] || fail "requests of $(cat "$queue/max_sectors_kb") KiB"
+mainstay resource status db | grep 'a write of up to 1 MiB is whole or absent' || fail "whole writes are not shown"
 
 step "fio writes and verifies"
 fio --name=verify --filename="$device" --rw=randwrite --bsrange=4k-64k --blockalign=4k --size=24m --ioengine=libaio --direct=1 \

@@ -317,7 +317,13 @@ fn client_view(state: &State, client: &engine::ClientStatus, now: Time) -> Clien
 }
 
 fn devices(list: &[engine::DeviceStatus]) -> Vec<DeviceView> {
-    list.iter().map(|device| DeviceView { volume: device.volume.0, path: device.path.clone() }).collect()
+    let view = |device: &engine::DeviceStatus| DeviceView {
+        volume: device.volume.0,
+        path: device.path.clone(),
+        atomic_write_max: device.atomic_write_max,
+        not_atomic: device.not_atomic.clone(),
+    };
+    list.iter().map(view).collect()
 }
 
 /// Nodes that have a client open and are not attached.

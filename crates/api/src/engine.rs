@@ -629,7 +629,7 @@ pub struct PeerStatus {
     pub copy: Option<CopyStatus>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceStatus {
     pub volume: VolumeId,
     /// For example `/dev/loop3`.
@@ -637,6 +637,14 @@ pub struct DeviceStatus {
     /// Users that the kernel does not know of.
     #[serde(default)]
     pub users: Vec<DeviceUser>,
+    /// Longest write that is whole or absent on every replica, in bytes, if it reaches the device
+    /// as one request of whole blocks. 0: no write is promised to be whole.
+    #[serde(default)]
+    pub atomic_write_max: u64,
+    /// Reason why no write is promised to be whole. `None` if one is, or if the engine does not
+    /// say.
+    #[serde(default)]
+    pub not_atomic: Option<String>,
 }
 
 /// User of a volume that the engine serves through a socket of its own.

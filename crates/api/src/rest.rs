@@ -690,10 +690,18 @@ pub struct ReplicaLive {
     pub peers: Vec<PeerView>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceView {
     pub volume: u16,
     pub path: String,
+    /// Longest write that is whole or absent on every replica, in bytes, if it reaches the device
+    /// as one request of whole blocks. 0: no write is promised to be whole.
+    #[serde(default)]
+    pub atomic_write_max: u64,
+    /// Reason why no write is promised to be whole. `None` if one is, or if the engine does not
+    /// say.
+    #[serde(default)]
+    pub not_atomic: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

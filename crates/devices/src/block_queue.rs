@@ -1,4 +1,8 @@
 //! Device nodes and queue settings, common to the kernel's block devices over a frontend.
+//!
+//! One setting matters for more than speed: what is longer than a request of the engine may be is
+//! cut by the kernel, anywhere. [`limit_requests`] sets the limit, and tells whether it holds
+//! (R26).
 
 // A device node is made by a system call that takes a pointer to a string.
 #![allow(unsafe_code)]
@@ -7,7 +11,7 @@ use mainstay_types::REQUEST_BYTES_MAX;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Largest discard that arrives as one request, in bytes: large enough for mkfs, small enough for a
 /// log entry.
@@ -20,9 +24,6 @@ pub fn tune(device: &Path) {
         // Requests come one by one from a file system that has ordered them; the engine batches
         // them.
         ("scheduler", "none".to_owned()),
-        // As long as one request to the engine may be, so that none is cut into a long and a short
-        // part.
-        ("max_sectors_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
         ("discard_max_bytes", DISCARD_BYTES_MAX.to_string()),
         // The file system reads ahead as far as one request goes.
         ("read_ahead_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
@@ -32,12 +33,42 @@ pub fn tune(device: &Path) {
     }
 }
 
+/// Makes no request of the device longer than `bytes`, and reads back what the kernel made of it.
+/// Returns the longest write that reaches the engine as one request, in bytes.
+///
+/// # Errors
+/// Why longer requests remain possible, in words. The kernel cuts those where it likes, so that a
+/// page in the middle of one may become a part of two entries of the log.
+pub fn limit_requests(device: &Path, bytes: u64) -> Result<u64, String> {
+    set(device, SECTORS, &(bytes / 1024).to_string());
+    let now = setting(device, SECTORS).and_then(|setting| fs::read_to_string(setting).ok());
+    judge_limit(device, now.as_deref(), bytes)
+}
+
+fn judge_limit(device: &Path, now: Option<&str>, bytes: u64) -> Result<u64, String> {
+    let (device, wanted) = (device.display(), bytes / 1024);
+    match now.and_then(|now| now.trim().parse::<u64>().ok()) {
+        Some(kb) if kb <= wanted => Ok(kb * 1024),
+        Some(kb) => Err(format!(
+            "the kernel cuts long writes: {SECTORS} of {device} is {kb} and could not be set to {wanted}; is /sys read-only?"
+        )),
+        None => Err(format!("the kernel may cut long writes: {SECTORS} of {device} cannot be read")),
+    }
+}
+
+/// Longest request of a device, in KiB.
+const SECTORS: &str = "max_sectors_kb";
+
+/// File of a queue setting.
+fn setting(device: &Path, name: &str) -> Option<PathBuf> {
+    Some(Path::new("/sys/block").join(device.file_name()?).join("queue").join(name))
+}
+
 /// Sets a queue setting, unless it has that value already: for each change the kernel stops the
 /// queue for 10 to 25 ms, and a failover waits for it. A loop device has the right scheduler from
 /// the start, and keeps the settings of its earlier life.
 pub fn set(device: &Path, name: &str, value: &str) {
-    let Some(device) = device.file_name() else { return };
-    let setting = Path::new("/sys/block").join(device).join("queue").join(name);
+    let Some(setting) = setting(device, name) else { return };
     if fs::read_to_string(&setting).is_ok_and(|now| is_set(&now, value)) {
         return;
     }
@@ -65,7 +96,21 @@ pub fn ensure_node(path: &Path, numbers: libc::dev_t) {
 
 #[cfg(test)]
 mod tests {
-    use super::is_set;
+    use super::{is_set, judge_limit};
+    use std::path::Path;
+
+    /// S712: no write is promised to be whole where the kernel may cut it.
+    #[test]
+    fn a_limit_of_requests_that_does_not_hold_is_told_with_the_device() {
+        let judge = |now| judge_limit(Path::new("/dev/loop3"), now, 1 << 20);
+        assert_eq!(judge(Some("1024\n")), Ok(1 << 20));
+        assert_eq!(judge(Some("512\n")), Ok(512 << 10), "longer writes come as several requests");
+        let words = judge(Some("1280\n")).expect_err("longer than the engine takes");
+        assert!(words.contains("/dev/loop3") && words.contains("1280"), "{words}");
+        for unknown in [None, Some(""), Some("none")] {
+            judge(unknown).expect_err("not known");
+        }
+    }
 
     #[test]
     fn a_setting_is_known_alone_and_among_others() {

@@ -27,7 +27,7 @@ use crate::device_recovery::{DEATH_WAIT, LeavesDevices, Left, LeftDevices, RETRY
 use crate::netlink::{Attributes, Message, Netlink};
 use mainstay_codec::nbd::flags;
 use mainstay_silence::{LEFT_MS_MAX, may_take_over};
-use mainstay_types::{BLOCK_BYTES, Epoch, ResourceId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Epoch, REQUEST_BYTES_MAX, ResourceId, VolumeId};
 use std::fs::{File, TryLockError};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -350,6 +350,10 @@ fn make(driver: &Driver, plan: &NbdPlan, id: NbdId) -> Result<(u32, PathBuf), Nb
         block_queue::ensure_node(&path, numbers);
     }
     block_queue::tune(&path);
+    // The server keeps whole what it can, whatever comes: see the top of the engine's exchange.
+    if let Err(why) = block_queue::limit_requests(&path, REQUEST_BYTES_MAX) {
+        tracing::debug!(device = %path.display(), why, "requests are cut by the server");
+    }
     block_queue::set(&path, "io_timeout", &ASK_AGAIN_MS.to_string());
     Ok((index, path))
 }

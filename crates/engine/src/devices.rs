@@ -16,7 +16,7 @@ use mainstay_devices::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan}
 use mainstay_devices::ublk::UblkError;
 use mainstay_devices::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_devices::users::Users;
-use mainstay_types::{Epoch, FrontendKind, ResourceId, Time, VolumeId};
+use mainstay_types::{Epoch, FrontendKind, REQUEST_BYTES_MAX, ResourceId, Time, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -81,6 +81,21 @@ impl Device {
             Self::Ublk(device) => device.path(),
             Self::Nbd(device) => device.path(),
             Self::Export(uri) => uri,
+        }
+    }
+
+    /// Longest write that is one entry of the log, whole or absent on every replica, if it reaches
+    /// the device as one request of whole blocks; in bytes (R26).
+    ///
+    /// # Errors
+    /// Why no length is promised, in words.
+    pub fn atomic_write_max(&self) -> Result<u64, String> {
+        match self {
+            Self::Loop(device) => device.atomic_write_max(),
+            // The kernel is told the limit when a ublk device is made, and keeps to it. The NBD
+            // server and virtual machines may be asked for more, and cut it between mebibytes of
+            // the volume only.
+            Self::Ublk(_) | Self::Nbd(_) | Self::Export(_) => Ok(REQUEST_BYTES_MAX),
         }
     }
 

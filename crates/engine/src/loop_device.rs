@@ -3,6 +3,8 @@
 //! Guarantees:
 //! - An attached device does direct I/O in blocks of 4096 bytes. It has no page cache of its own,
 //!   so a flush means what it says.
+//! - The device says how long a write may be to reach the engine as one request, or why no length
+//!   is safe (R26): the driver hands a request to FUSE, which cuts a request that is too long.
 //! - After the engine has died, the device disappears by itself when its last user closes it
 //!   (autoclear). The engine holds it open for as long as it lives, and the agent for a moment
 //!   longer ([`mainstay_devices::descriptor_holder`]).
@@ -12,10 +14,9 @@
 
 use crate::ring::Fd;
 use mainstay_devices::block_queue;
-use mainstay_types::BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX};
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 use thiserror::Error;
 
 const LOOP_MAJOR: u32 = 7;
@@ -133,6 +135,7 @@ pub struct LoopDevice {
     backing: PathBuf,
     number: u32,
     file: File,
+    atomic: Result<u64, String>,
 }
 
 impl LoopDevice {
@@ -179,9 +182,11 @@ impl LoopDevice {
             config.info.file_name[..shown].copy_from_slice(&name[..shown]);
             // SAFETY: `config` has the layout of `struct loop_config` and outlives the call.
             if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-                let device = Self { path, backing: backing.to_owned(), number, file };
+                let atomic = Err(String::new());
+                let mut device = Self { path, backing: backing.to_owned(), number, file, atomic };
                 device.check_direct()?;
                 block_queue::tune(&device.path);
+                device.limit_requests();
                 // A setting of the number's earlier device would keep flushes from us, which mode B
                 // must see.
                 block_queue::set(&device.path, "write_cache", "write back");
@@ -212,7 +217,25 @@ impl LoopDevice {
         let path = PathBuf::from(format!("/dev/loop{number}"));
         block_queue::ensure_node(&path, libc::makedev(LOOP_MAJOR, number));
         tracing::info!(device = %path.display(), backing = %backing.display(), "loop device of the engine before goes on");
-        Ok(Self { path, backing: backing.to_owned(), number, file })
+        let atomic = Err(String::new());
+        let mut device = Self { path, backing: backing.to_owned(), number, file, atomic };
+        device.limit_requests();
+        Ok(device)
+    }
+
+    fn limit_requests(&mut self) {
+        self.atomic = block_queue::limit_requests(&self.path, fuse_request_bytes_max());
+        if let Err(why) = &self.atomic {
+            tracing::warn!(device = %self.path.display(), why, "no write is promised to be whole");
+        }
+    }
+
+    /// Longest write that reaches the engine as one request, in bytes.
+    ///
+    /// # Errors
+    /// Why there is no such length, in words.
+    pub fn atomic_write_max(&self) -> Result<u64, String> {
+        self.atomic.clone()
     }
 
     /// A duplicate of what the engine holds: the device stays until both are closed.
@@ -307,6 +330,18 @@ impl LoopResizing {
     }
 }
 
+/// Longest write that FUSE does not cut, in bytes. Since Linux 6.13 an administrator may limit the
+/// pages of a request to fewer than the engine asks for.
+fn fuse_request_bytes_max() -> u64 {
+    request_bytes_max(fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok().as_deref())
+}
+
+/// No page is smaller than a block.
+fn request_bytes_max(pages_limit: Option<&str>) -> u64 {
+    let pages = pages_limit.and_then(|limit| limit.trim().parse::<u64>().ok());
+    pages.map_or(REQUEST_BYTES_MAX, |pages| REQUEST_BYTES_MAX.min(pages.saturating_mul(BLOCK_BYTES)))
+}
+
 /// Has the kernel ask for the attributes of a file anew: the driver takes the size that the kernel
 /// knows.
 fn ask_for_size(file: &Path) -> io::Result<()> {
@@ -322,4 +357,18 @@ fn ask_for_size(file: &Path) -> io::Result<()> {
 
 fn backing_file_known(number: u32) -> bool {
     Path::new(&format!("/sys/block/loop{number}/loop/backing_file")).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_no_longer_than_fuse_may_hand_on_at_once() {
+        for (limit, bytes) in
+            [(None, 1 << 20), (Some("256\n"), 1 << 20), (Some("65535\n"), 1 << 20), (Some("32\n"), 128 << 10)]
+        {
+            assert_eq!(request_bytes_max(limit), bytes, "{limit:?}");
+        }
+    }
 }

@@ -79,7 +79,7 @@ mod tests {
         let device = |volume| DeviceStatus {
             volume: VolumeId(volume),
             path: "/dev/loop1000".into(),
-            users: Vec::new(),
+            ..DeviceStatus::default()
         };
         status.devices = (0..volumes as u16).map(device).collect();
         let nodes = || (0..peers as u32).map(NodeId);

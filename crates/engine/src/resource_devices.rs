@@ -479,10 +479,15 @@ impl ResourceDevices {
         }
         let users =
             |volume| self.frontend.as_ref().map(|frontend| frontend.users(volume)).unwrap_or_default();
-        let status = |(volume, device): &(VolumeId, Device)| DeviceStatus {
-            volume: *volume,
-            path: device.path().display().to_string(),
-            users: users(*volume),
+        let status = |(volume, device): &(VolumeId, Device)| {
+            let atomic = device.atomic_write_max();
+            DeviceStatus {
+                volume: *volume,
+                path: device.path().display().to_string(),
+                users: users(*volume),
+                atomic_write_max: *atomic.as_ref().unwrap_or(&0),
+                not_atomic: atomic.err(),
+            }
         };
         self.devices.iter().map(status).collect()
     }

@@ -18,7 +18,7 @@ use mainstay_engine::ring::{Fd, Owner, Ring, Waker};
 use mainstay_types::{FrontendKind, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -557,6 +557,41 @@ fn the_admin_thread_attaches_and_detaches() {
     admin.submit(DeviceJob::Detach { resource: RESOURCE, devices: vec![device] });
     let DeviceOutcome::Detached { errors, .. } = next() else { panic!("detached") };
     assert!(errors.is_empty() && gone(&path), "{errors:?}");
+    shard.end(Order::Detach);
+}
+
+/// S711, S712: what the device says fits what the kernel says, and a write of that kind is one
+/// request. The memory of 256 KiB is in fewer pieces than a request may have.
+#[test]
+fn a_loop_device_says_how_long_a_whole_write_may_be() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("whole", 16 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let name = device.path().file_name().expect("a name").to_owned();
+    let setting = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");
+    let kb: u64 = fs::read_to_string(&setting).expect("a setting").trim().parse().expect("a number");
+    match device.atomic_write_max() {
+        Ok(bytes) => assert!(bytes == kb << 10 && bytes <= 1 << 20, "{bytes} bytes at {kb} KiB"),
+        Err(why) => assert!(kb > 1024 && why.contains(&kb.to_string()), "{why} at {kb} KiB"),
+    }
+    let file =
+        fs::File::options().write(true).custom_flags(libc::O_DIRECT).open(device.path()).expect("opened");
+    let buffer = BufferPool::new(0).get(256 << 10);
+    for at in [7 << 12, (1 << 20) - 4096, (3 << 20) + (200 << 10)] {
+        let before = shard.count("write").requests;
+        file.write_all_at(&buffer.as_slice()[..256 << 10], at).expect("written");
+        assert_eq!(shard.count("write").requests, before + 1, "cut at {at}");
+    }
+    // FUSE takes 256 pages at once. What lies in one more is refused or whole.
+    let large = BufferPool::new(0).get(2 << 20);
+    let before = shard.count("write").bytes;
+    let written = file.write_at(&large.as_slice()[512..512 + (1 << 20)], 7 << 12).unwrap_or(0);
+    assert_eq!(shard.count("write").bytes, before + written as u64);
+    assert!(written == 0 || written == 1 << 20, "{written} bytes of a mebibyte");
+    drop(file);
+    device.detach().expect("detached");
     shard.end(Order::Detach);
 }
 

@@ -5,8 +5,8 @@
 /// log is a whole number of blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Largest payload of one request, in bytes. Frontends advertise this as maximum. NBD cuts longer
-/// requests.
+/// Largest payload of one request, in bytes. Frontends advertise this as maximum. NBD and virtual
+/// machines may ask for more, which is cut at multiples of this length of the volume (R26).
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in

@@ -127,7 +127,7 @@ fn primary(name: &str) -> ReplicaMetrics {
     let device = |volume| DeviceStatus {
         volume: VolumeId(volume),
         path: format!("/dev/loop{volume}"),
-        users: Vec::new(),
+        ..DeviceStatus::default()
     };
     let status = ReplicaStatus {
         name: name.into(),
@@ -213,7 +213,11 @@ fn client(name: &str) -> ClientStatus {
         waits_since_us: Time(7_500_000),
         streams: 2,
         volumes: vec![1 << 30],
-        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/loop7".into(), users: Vec::new() }],
+        devices: vec![DeviceStatus {
+            volume: VolumeId(0),
+            path: "/dev/loop7".into(),
+            ..DeviceStatus::default()
+        }],
         ..ClientStatus::default()
     }
 }

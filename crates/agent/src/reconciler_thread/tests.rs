@@ -94,7 +94,11 @@ fn replica(state: &State) -> ReplicaStatus {
         epoch: record.epoch,
         version: record.version,
         volumes: vec![1 << 20],
-        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/none".into(), users: Vec::new() }],
+        devices: vec![DeviceStatus {
+            volume: VolumeId(0),
+            path: "/dev/none".into(),
+            ..DeviceStatus::default()
+        }],
         ..ReplicaStatus::default()
     }
 }

@@ -445,7 +445,7 @@ impl EngineShared {
                         .map(|volume| DeviceStatus {
                             volume: VolumeId(volume as u16),
                             path: format!("/dev/none{volume}"),
-                            users: Vec::new(),
+                            ..DeviceStatus::default()
                         })
                         .collect();
                 } else if !primary {

@@ -165,6 +165,10 @@ impl DeviceInfo {
 }
 
 pub const PARAMS_BYTES: usize = 64;
+/// Physical block and smallest request that are stated, in bytes: a page of MariaDB and MySQL. The
+/// kernel cuts a request that is too long at a multiple of it, and so never through a page. Blocks
+/// of 4096 bytes can be read and written all the same.
+const PHYSICAL_BYTES: u64 = 16 << 10;
 const PARAM_BASIC: u32 = 1 << 0;
 const PARAM_DISCARD: u32 = 1 << 1;
 /// Largest discard that arrives as one request: large enough for mkfs, small enough for a log
@@ -177,14 +181,14 @@ const DISCARD_BYTES_MAX: u64 = 64 << 20;
 /// answered is durable on all in-sync replicas, in mode B as in C
 /// ([`FrontendKind::caches`](mainstay_types::FrontendKind::caches)).
 pub fn params(volume_bytes: u64) -> [u8; PARAMS_BYTES] {
-    let shift = BLOCK_BYTES.trailing_zeros() as u8;
+    let [logical, physical] = [BLOCK_BYTES, PHYSICAL_BYTES].map(|bytes| bytes.trailing_zeros() as u8);
     let sectors = |bytes: u64| ((bytes / SECTOR_BYTES) as u32).to_ne_bytes();
     let mut bytes = [0; PARAMS_BYTES];
     // The four bytes that the compiler adds at the end are not a part of what is stated.
     bytes[0..4].copy_from_slice(&(PARAMS_BYTES as u32 - 4).to_ne_bytes());
     bytes[4..8].copy_from_slice(&(PARAM_BASIC | PARAM_DISCARD).to_ne_bytes());
     // Logical and physical block, best and smallest request: equal ones tell mkfs of no stripes.
-    bytes[12..16].copy_from_slice(&[shift; 4]);
+    bytes[12..16].copy_from_slice(&[logical, physical, physical, physical]);
     bytes[16..20].copy_from_slice(&sectors(REQUEST_BYTES_MAX));
     bytes[24..32].copy_from_slice(&(volume_bytes / SECTOR_BYTES).to_ne_bytes());
     bytes[44..48].copy_from_slice(&(BLOCK_BYTES as u32).to_ne_bytes());
@@ -235,6 +239,17 @@ mod tests {
         assert_eq!(descriptors_bytes(64), 4096);
         assert_eq!(descriptors_bytes(QUEUE_DEPTH_MAX), 98304);
         assert_eq!(payload_position(1, 2), 0x8000_0000 + (1 << 41) + (2 << 25));
+    }
+
+    /// S713: the kernel cuts at multiples of the physical block, and requests are of whole ones.
+    #[test]
+    fn pages_of_16_kib_are_stated_as_physical_blocks() {
+        let params = params(1 << 30);
+        assert_eq!(params[12..16], [12, 14, 14, 14]);
+        assert!(
+            REQUEST_BYTES_MAX.is_multiple_of(PHYSICAL_BYTES) && PHYSICAL_BYTES.is_multiple_of(BLOCK_BYTES)
+        );
+        assert_eq!(u32_at(&params, 16), (REQUEST_BYTES_MAX / SECTOR_BYTES) as u32);
     }
 
     #[test]

@@ -16,6 +16,10 @@
 //! change of them is under way, and later changes wait for it, in their order. While requests are
 //! of whole blocks, no merge is noted and none is searched for.
 //!
+//! A write that touches at most `REQUEST_BYTES_MAX` of blocks is one part, and so one entry of the
+//! log (R26). A longer one is cut where the volume has a multiple of that length, and nowhere else:
+//! a page of a database, whose place is a multiple of its length, is never cut.
+//!
 //! Guarantee: every job is answered exactly once, or forgotten with its client. Every
 //! request that leaves here lies within its volume and is made of whole blocks. A client has at
 //! most [`JOBS_MAX`] jobs and, one long request aside, [`WINDOW_BYTES`] of payload in progress. All
@@ -144,10 +148,13 @@ pub struct Exchange {
     answers: Vec<ExchangeAnswer>,
 }
 
-/// Where in its buffer the next part of a write at `offset` begins, and how long it is.
+/// Where in its buffer the next part of a write at `offset` begins, and how long it is. `left`:
+/// bytes that are still to come with it.
 pub fn part_of_write(offset: u64, left: u64) -> (usize, usize) {
     let at = offset % BLOCK_BYTES;
-    (at as usize, left.min(REQUEST_BYTES_MAX - at) as usize)
+    let len =
+        if at + left <= REQUEST_BYTES_MAX { left } else { REQUEST_BYTES_MAX - offset % REQUEST_BYTES_MAX };
+    (at as usize, len as usize)
 }
 
 impl Exchange {

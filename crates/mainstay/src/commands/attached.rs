@@ -6,8 +6,9 @@ use crate::cli::WaitArgs;
 use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress};
-use mainstay_api::rest::{Accepted, AttachedView, ClientView, ResourceView};
+use mainstay_api::rest::{Accepted, AttachedView, ClientView, DeviceView, ResourceView};
 use mainstay_client::Client;
+use mainstay_types::size;
 
 /// Follows an attachment until the devices are there.
 pub fn attach(
@@ -84,7 +85,7 @@ pub fn details(resource: &ResourceView) -> String {
     );
     let Some(live) = live else { return text };
     for device in &live.devices {
-        text += &format!("\nvolume {} is {} on {node}", device.volume, device.path);
+        text += &device_line(device, &format!(" on {node}"));
     }
     if let Some(failure) = &live.failure {
         text += &format!("\nno devices on {node}: {failure}");
@@ -92,10 +93,24 @@ pub fn details(resource: &ResourceView) -> String {
     text
 }
 
+/// A volume's device, and the length up to which a write to it is never torn.
+pub fn device_line(device: &DeviceView, on: &str) -> String {
+    let line = format!("\nvolume {} is {}{on}", device.volume, device.path);
+    match &device.not_atomic {
+        Some(why) => format!("{line}\nno write to volume {} is promised to be whole: {why}", device.volume),
+        None if device.atomic_write_max == 0 => line,
+        None => {
+            format!(
+                "{line}; a write of up to {} is whole or absent",
+                size::size_words(device.atomic_write_max)
+            )
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::DeviceView;
 
     fn resource(live: Option<ClientView>) -> ResourceView {
         let attached = AttachedView { node: "n3".into(), session: 9, wait_ms: 60_000, live };
@@ -108,7 +123,7 @@ mod tests {
     }
 
     fn client() -> ClientView {
-        let device = DeviceView { volume: 0, path: "/dev/loop3".into() };
+        let device = DeviceView { path: "/dev/loop3".into(), ..DeviceView::default() };
         ClientView {
             primary: Some("n1".into()),
             requests: 0,
@@ -118,6 +133,20 @@ mod tests {
             devices: vec![device],
             failure: None,
         }
+    }
+
+    #[test]
+    fn a_device_is_shown_with_the_length_of_writes_that_are_whole() {
+        let loop3 = DeviceView { path: "/dev/loop3".into(), ..DeviceView::default() };
+        assert_eq!(device_line(&loop3, ""), "\nvolume 0 is /dev/loop3", "from an engine that does not say");
+        let whole = DeviceView { atomic_write_max: 1 << 20, ..loop3.clone() };
+        let line = device_line(&whole, " on n3");
+        assert_eq!(line, "\nvolume 0 is /dev/loop3 on n3; a write of up to 1 MiB is whole or absent");
+        let torn = DeviceView { not_atomic: Some("the kernel cuts".into()), ..loop3 };
+        assert!(
+            device_line(&torn, "")
+                .ends_with("\nno write to volume 0 is promised to be whole: the kernel cuts")
+        );
     }
 
     #[test]

@@ -541,7 +541,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
         }
     }
     for device in resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.devices) {
-        text += &format!("\nvolume {} is {}", device.volume, device.path);
+        text += &attached::device_line(device, "");
     }
     for one in &resource.growing {
         let waits = if resource.primary.is_none() { " as soon as there is a primary" } else { "" };

@@ -410,3 +410,37 @@ proptest! {
         }
     }
 }
+
+/// R26: cut where a page of up to a mebibyte cannot lie.
+#[test]
+fn a_write_of_a_mebibyte_is_one_part_and_a_longer_one_is_cut_between_mebibytes() {
+    const MAX: u64 = REQUEST_BYTES_MAX;
+    let parts = |offset: u64, len: u64| {
+        let (mut at, mut parts) = (offset, Vec::new());
+        while at < offset + len {
+            let (skip, part) = part_of_write(at, offset + len - at);
+            assert_eq!(skip as u64, at % BLOCK_BYTES);
+            assert!(part > 0 && (skip + part) as u64 <= MAX, "{part} bytes at {at}");
+            parts.push((at, part as u64));
+            at += part as u64;
+        }
+        assert_eq!(at, offset + len);
+        parts
+    };
+    for offset in [0, BLOCK_BYTES, 7 * BLOCK_BYTES, MAX - BLOCK_BYTES, 3 * MAX - 16384] {
+        for len in [BLOCK_BYTES, 16384, MAX - BLOCK_BYTES, MAX] {
+            assert_eq!(parts(offset, len).len(), 1, "{len} bytes at {offset}");
+        }
+    }
+    // Of bytes that are no whole blocks it is the blocks that count.
+    assert_eq!(parts(512, MAX - BLOCK_BYTES).len(), 1);
+    assert_eq!(parts(512, MAX).len(), 2);
+    for (offset, len) in
+        [(4096, MAX + 4096), (3 * 4096, 5 * MAX), (512, MAX), (MAX - 512, 32 << 20), (1, MAX + 1)]
+    {
+        for (at, _) in parts(offset, len).into_iter().skip(1) {
+            assert!(at.is_multiple_of(MAX), "{len} bytes at {offset} are cut at {at}");
+        }
+        assert!(parts(offset, len).len() as u64 <= len / MAX + 2);
+    }
+}
