@@ -2,8 +2,8 @@
 //! the oracles what happens; the first violation ends the run.
 //!
 //! `register.rs` judges what clients see, `whole.rs` whether writes are whole, `log.rs` what
-//! replicas hold, `slow.rs` which members leave and return, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where
-//! it is looked after.
+//! replicas hold, `slow.rs` which members leave and return, `answers.rs` what operators are told.
+//! [`INVARIANTS`] lists every id and where it is looked after.
 
 pub mod answers;
 pub mod attachments;

@@ -61,9 +61,9 @@ struct Write {
 /// Why one write came before another.
 #[derive(Clone, Copy, Debug)]
 enum Because {
-    /// The other one is shown in this block, which both cover.
+    /// This block, which both cover, shows the other one.
     Shown(u64),
-    /// It had its place when the other one was asked for.
+    /// A client asked for the other one when this one had its place.
     Asked,
 }
 

@@ -6,7 +6,7 @@ use mainstay_replica::{Op, RequestId};
 use mainstay_store::{Output, Tuning};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, Role};
 
-/// Not the beginning of an extent.
+/// First block of the write, inside of an extent.
 const FIRST: u64 = 7;
 const BLOCKS: u64 = REQUEST_BYTES_MAX / BLOCK_BYTES;
 
