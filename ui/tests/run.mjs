@@ -189,6 +189,8 @@ const tests = {
       await accessible(page, `many ${hash}`);
     }
     if (shots) await page.screenshot({ path: `${shots}/many-services.png` });
+    await page.goto(`${mock.url}#/services?state=failed`);
+    await page.getByText("No service is like that.").waitFor();
     await end(page);
     mock.stop();
   },
