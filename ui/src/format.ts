@@ -18,8 +18,10 @@ export function lasting(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds === 60) return "1 min";
   if (seconds < 120) return `${Math.round(seconds)} s`;
   const minutes = seconds / 60;
+  if (minutes === 60) return "1 h";
   if (minutes < 120) return `${Math.round(minutes)} min`;
   const hours = minutes / 60;
   if (hours < 48) return `${Math.round(hours)} h`;
@@ -73,4 +75,25 @@ export function parseBytes(text: string): number | null {
   const powers: Record<string, number> = { kib: 1, mib: 2, gib: 3, tib: 4 };
   const value = Number(found[1]) * 1024 ** (powers[(found[2] ?? "").toLowerCase()] ?? 0);
   return Number.isSafeInteger(value) && value > 0 ? value : null;
+}
+
+/** Day and time in UTC, to the minute, as the command line writes it: `2026-11-29 14:03`. */
+export function utc(ms: number): string {
+  return new Date(ms).toISOString().slice(0, 16).replace("T", " ");
+}
+
+/** A rate with as many digits as matter. */
+export function rate(value: number): string {
+  return value === 0 || value >= 100 ? count(Math.round(value)) : value.toFixed(value < 10 ? 2 : 1);
+}
+
+/** A time in milliseconds on the scale of a plot. */
+export function millis(value: number): string {
+  if (value >= 10_000) return `${(value / 1000).toFixed(0)} s`;
+  if (value >= 1_000) return `${(value / 1000).toFixed(1)} s`;
+  return value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(value < 1 ? 2 : 1)} ms`;
+}
+
+export function bytesPerSecond(value: number): string {
+  return `${bytes(Math.round(value))}/s`;
 }

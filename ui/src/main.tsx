@@ -39,7 +39,7 @@ function Page({ route }: { route: Route }) {
     case "topology":
       return <Topology route={route} />;
     case "resources":
-      return route.name ? <Resource key={route.name} name={route.name} /> : <Resources route={route} />;
+      return route.name ? <Resource key={route.name} name={route.name} route={route} /> : <Resources route={route} />;
     case "services":
       return route.name ? <Service key={route.name} name={route.name} /> : <Services route={route} />;
     case "failovers":

@@ -9,6 +9,8 @@ import type { ResourceView } from "./types";
 /** Time from one measurement to the next, and how many are kept. */
 const EVERY_MS = 2_000;
 const KEPT = 300;
+/** Time without a measurement after which those before it are left out. */
+const PAUSE_MS = 30_000;
 
 /** One measurement: names of lines with their values. */
 interface Sample {
@@ -44,17 +46,12 @@ function total(metrics: Map<string, number>, name: string, label = ""): number {
 
 interface Seen {
   at_ms: number;
-  commit: number | null;
-  epoch: number;
   metrics: Map<string, number> | null;
 }
 
 function derive(resource: ResourceView, now: Seen, before: Seen | null): Record<string, number | null> {
   const values: Record<string, number | null> = {};
   const seconds = before ? (now.at_ms - before.at_ms) / 1000 : 0;
-  const sameEpoch = before?.epoch === now.epoch;
-  const rate = (newer: number, older: number) => (seconds > 0 && newer >= older ? (newer - older) / seconds : null);
-  values["entries"] = before && sameEpoch && now.commit !== null && before.commit !== null ? rate(now.commit, before.commit) : null;
   const primary = resource.replicas.find((replica) => replica.node === resource.primary);
   values["ms journal of the primary"] = primary?.live ? primary.live.journal_latency_us / 1000 : null;
   for (const peer of primaryPeers(resource)) {
@@ -97,10 +94,11 @@ export function useMeasured(name: string, isHere: boolean): Measured {
         if (document.visibilityState === "visible") {
           const [{ body: resource }, metrics] = await Promise.all([api.get<ResourceView>(`/v1/resources/${api.part(name)}`), isHere ? api.text("/metrics") : null]);
           if (isOver) return;
-          const primary = resource.replicas.find((replica) => replica.node === resource.primary);
-          const now = { at_ms: Date.now(), commit: primary?.live?.commit ?? null, epoch: resource.epoch, metrics: metrics === null ? null : parseMetrics(metrics, name) };
+          const now = { at_ms: Date.now(), metrics: metrics === null ? null : parseMetrics(metrics, name) };
           const sample = { at_s: now.at_ms / 1000, values: derive(resource, now, before) };
-          if (before) setSamples((known) => [...known, sample].slice(-KEPT));
+          // After a pause the record of the nodes has the time before it.
+          const goesOn = before && now.at_ms - before.at_ms < PAUSE_MS;
+          if (before) setSamples((known) => [...(goesOn ? known : []), sample].slice(-KEPT));
           before = now;
         }
       } catch (error) {

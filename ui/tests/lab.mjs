@@ -71,7 +71,7 @@ await page.getByLabel("Preferred primary").selectOption("n1");
 await page.getByRole("button", { name: "Create", exact: true }).click();
 await page.getByRole("heading", { name: "db", exact: true }).waitFor();
 await page.locator(".head .tag", { hasText: "ok" }).waitFor();
-await page.getByText("Committed entries per second").waitFor();
+await page.getByText("Mean latency of journal and replicas").waitFor();
 await looked("resource");
 
 step("a service is checked by all nodes and applied");
@@ -155,6 +155,11 @@ await page.getByText("token console").first().waitFor();
 await looked("events");
 await go("#/nodes");
 await looked("nodes");
+
+step("the page of the resource has what the nodes recorded");
+await go("#/resources/db");
+await page.locator("figure", { hasText: "Requests per second" }).waitFor();
+await looked("resource-recorded");
 
 step("the node that serves the page dies: the page says so at once, and another node shows the cluster");
 await go("#/overview");

@@ -2,6 +2,7 @@
 import { createServer } from "node:http";
 import { readFileSync } from "node:fs";
 import * as fixtures from "./fixtures.mjs";
+import * as recorded from "./recorded.mjs";
 
 const here = new URL(".", import.meta.url);
 /** The policy of the program itself, so that the tests run under it. */
@@ -25,6 +26,8 @@ export class Mock {
   /** Path to problem: what is refused. */
   refusals = new Map();
   requests = 0;
+  /** Questions for records that came, with their parameters. */
+  asked = [];
   #streams = new Set();
 
   async start(scenario) {
@@ -101,7 +104,8 @@ export class Mock {
     if (request.headers.authorization !== `Bearer ${TOKEN}`) {
       return refuse(401, "unauthenticated", "the cluster does not know this token; it may have been revoked", "Send `Authorization: Bearer TOKEN`. On a node, root makes a token with `mainstay token create NAME --scope read`.");
     }
-    const refusal = this.refusals.get(`${request.method} ${path}`);
+    if (path === "/v1/load") this.asked.push(url);
+    const refusal = this.refusals.get(`${request.method} ${path} ${url.searchParams.get("node")}`) ?? this.refusals.get(`${request.method} ${path}`);
     if (refusal) return refuse(...refusal);
     if (request.method !== "GET" && path !== "/v1/service-check") {
       this.changes.push({ method: request.method, path, body: text ? JSON.parse(text) : null });
@@ -119,6 +123,7 @@ export class Mock {
       if (path === "/v1/tokens") return say(fixtures.tokens(this.access));
       if (path === "/v1/stream") return this.#stream(url, request, response, refuse);
       if (path === "/v1/events") return void this.#poll(url, say);
+      if (path === "/v1/load") return say(isEmpty ? { ...recorded.load(url.searchParams, this.status), points: [] } : recorded.load(url.searchParams, this.status));
       if (path === "/v1/history") return say(this.#history(url.searchParams.get("name"), isEmpty), 200, age);
       if (path === "/v1/audit") return say(isEmpty ? { records: [], last: 0, gap: false } : fixtures.audit, 200, age);
       if (path === "/v1/programs") return say({ agent: { pid: 812, path: "/usr/bin/mainstay", replaced: false }, engine: { pid: 807, path: "/usr/bin/mainstay", replaced: false } });
@@ -173,6 +178,12 @@ export class Mock {
       `mainstay_request_duration_seconds_count{resource="db",op="write"} ${Math.round(t * 1700)}`,
       `mainstay_journal_write_duration_seconds_sum{resource="db"} ${t * 0.3}`,
       `mainstay_journal_write_duration_seconds_count{resource="db"} ${Math.round(t * 1500)}`,
+      `mainstay_request_duration_seconds_sum{resource="db",op="read"} ${t * 0.2}`,
+      `mainstay_request_duration_seconds_count{resource="db",op="read"} ${Math.round(t * 900)}`,
+      `mainstay_peer_acknowledgement_duration_seconds_sum{resource="db",peer="n2"} ${t * 0.7}`,
+      `mainstay_peer_acknowledgement_duration_seconds_count{resource="db",peer="n2"} ${Math.round(t * 1500)}`,
+      `mainstay_commit_duration_seconds_sum{resource="db"} ${t * 0.8}`,
+      `mainstay_commit_duration_seconds_count{resource="db"} ${Math.round(t * 1500)}`,
       "",
     ].join("\n");
   }

@@ -68,6 +68,32 @@ async function fits(page, what) {
   assert.deepEqual(wider, [], `${what} fits its width`);
 }
 
+/** The longest part of a plot's width without any pixel of its third line, which is drawn over the others. */
+function longestGap(plot) {
+  return plot.locator("canvas").evaluate((canvas) => {
+    const wanted = getComputedStyle(document.documentElement).getPropertyValue("--line-3").trim();
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(wanted.slice(at, at + 2), 16));
+    const { width, height } = canvas;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const near = (one, other) => Math.abs(one - other) < 40;
+    const has = (x) => {
+      for (let y = 0; y < height; y += 1) {
+        const at = 4 * (y * width + x);
+        if (data[at + 3] > 100 && near(data[at], red) && near(data[at + 1], green) && near(data[at + 2], blue)) return true;
+      }
+      return false;
+    };
+    const columns = Array.from({ length: width }, (_none, x) => has(x));
+    const [first, last] = [columns.indexOf(true), columns.lastIndexOf(true)];
+    let [longest, run] = [0, 0];
+    for (let x = first; x <= last; x += 1) {
+      run = columns[x] ? 0 : run + 1;
+      longest = Math.max(longest, run);
+    }
+    return longest / (last - first);
+  });
+}
+
 const tests = {
   async a_visitor_without_a_token_sees_how_to_make_one_and_a_wrong_one_is_told() {
     const mock = await new Mock().start("healthy");
@@ -341,6 +367,55 @@ const tests = {
       mock.changes.slice(1).map(({ method, path, body }) => `${method} ${path} ${body.dry_run}`),
       ["PUT /v1/services true", "PUT /v1/services false"],
     );
+    await end(page);
+    mock.stop();
+  },
+
+  async a_resource_shows_its_last_hour_at_once_and_a_gap_where_nothing_is_recorded() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/resources/db" });
+    const began = Date.now();
+    const plot = page.locator("figure", { hasText: "Requests per second" });
+    await plot.locator("canvas").waitFor();
+    console.log(`  the last hour showed after ${Date.now() - began} ms`);
+    await plot.getByText(/write: [\d,]+/).waitFor();
+    await page.getByText(/Nothing is recorded from \d\d:\d\d:\d\d to \d\d:\d\d:\d\d/).waitFor();
+    const gap = await longestGap(plot);
+    assert.ok(gap > 6 / 60 && gap < 9 / 60, `7 of 60 minutes are a gap: ${gap}`);
+    // The measurements go on from there.
+    await page.waitForTimeout(5_000);
+    assert.ok((await longestGap(plot)) < 9 / 60, "the page goes on where the record ends");
+    const span = () => {
+      const words = mock.asked.at(-1).searchParams;
+      assert.equal(words.get("resources"), "db");
+      return [Number(words.get("to_ms")) - Number(words.get("from_ms")), Number(words.get("step_ms"))];
+    };
+    assert.deepEqual(span(), [3_600_000, 60_000]);
+    assert.deepEqual([...new Set(mock.asked.map((one) => one.searchParams.get("node")))].sort(), ["n1", "n2", "n3"]);
+    for (const [word, expected] of [["8h", [8 * 3_600_000, 120_000]], ["1d", [86_400_000, 360_000]], ["8d", [8 * 86_400_000, 2_880_000]]]) {
+      await page.getByLabel(/^Time/).selectOption(word);
+      await page.waitForTimeout(400);
+      await plot.locator("canvas").waitFor();
+      assert.deepEqual(span(), expected);
+      if (shots) await page.screenshot({ path: `${shots}/resource-${word}.png`, fullPage: true });
+    }
+    // The record of the nodes begins five days ago.
+    await page.getByText(/Nothing is recorded from \d{4}-/).waitFor();
+    await end(page);
+    mock.stop();
+  },
+
+  async a_node_that_does_not_tell_its_record_is_named_and_costs_its_own_part() {
+    const mock = await new Mock().start("healthy");
+    mock.refusals.set("GET /v1/load n3", [503, "node-unreachable", "node n3 does not answer", ""]);
+    const page = await visit(mock, { hash: "#/resources/db" });
+    await page.getByText("No record came from n3: node n3 does not answer").waitFor();
+    await page.locator("figure", { hasText: "Requests per second" }).waitFor();
+    await accessible(page, "a record with a part missing");
+    mock.refusals.set("GET /v1/load", [503, "history-files", "the history cannot be read", "Look at the disk."]);
+    mock.refusals.delete("GET /v1/load n3");
+    await page.getByLabel(/^Time/).selectOption("8h");
+    await page.getByRole("alert").filter({ hasText: "the history cannot be read" }).waitFor();
     await end(page);
     mock.stop();
   },

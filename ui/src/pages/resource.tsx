@@ -2,13 +2,14 @@
 import { useMemo } from "preact/hooks";
 import { ActionButton } from "../actions";
 import { part } from "../api";
-import { ago, bytes, count, lasting, list, micros, moment, some } from "../format";
+import { ago, bytes, bytesPerSecond, count, lasting, list, micros, millis, moment, rate, some } from "../format";
 import { lag, primaryPeers } from "../happens";
 import { useMeasured } from "../measure";
 import { dropSnapshot, movePrimary, rollBack, startScrub, stopScrub, takeSnapshot } from "../orders";
-import { Advice, Command, Empty, Facts, Head, HealthTag, Meter, PhaseTag, Ready, Section, Table, Tag, useAsk, type Tone } from "../parts";
+import { Advice, Command, Empty, Facts, Head, HealthTag, Meter, PhaseTag, ProblemBox, Ready, Section, Table, Tag, useAsk, type Tone } from "../parts";
 import { Plot } from "../plot";
-import { to } from "../route";
+import { joined, range, SPANS, useRecorded, type Recorded, type Series } from "../recorded";
+import { go, to, type Route } from "../route";
 import { useStore } from "../store";
 import type { PeerView, ReplicaView, ResourceView, ScrubReport, SettingView, SnapshotFiles } from "../types";
 
@@ -18,7 +19,7 @@ const MODES: Record<string, string> = {
   c: "C: when the journal of every replica in sync has it",
 };
 
-export function Resource({ name }: { name: string }) {
+export function Resource({ name, route }: { name: string; route: Route }) {
   const { resources, serviceOf, status } = useStore();
   const resource = resources.get(name);
   if (!resource) {
@@ -76,7 +77,7 @@ export function Resource({ name }: { name: string }) {
         ]}
       />
       <Replicas resource={resource} />
-      <Measurements resource={resource} here={here ?? ""} />
+      <Measurements resource={resource} here={here ?? ""} route={route} />
       <Volumes resource={resource} />
       <Snapshots resource={resource} />
       <Scrubs resource={resource} />
@@ -161,42 +162,77 @@ function Replicas({ resource }: { resource: ResourceView }) {
   );
 }
 
-const perSecond = (value: number) => (value >= 10 || value === 0 ? count(Math.round(value)) : value.toFixed(1));
-const milliseconds = (value: number) => (value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(value < 1 ? 2 : 1)} ms`);
-const bytesPerSecond = (value: number) => `${bytes(Math.round(value))}/s`;
-
-function Measurements({ resource, here }: { resource: ResourceView; here: string }) {
-  const isHere = resource.primary === here && here !== "";
-  const measured = useMeasured(resource.name, isHere);
-  const lines = (prefix: string) => measured.names(prefix).map((name) => ({ label: name.slice(prefix.length), values: measured.line(name) })).filter((line) => line.values.some((value) => value !== null));
-  const plots = useMemo(
-    () => ({
-      entries: [{ label: "entries of the log", values: measured.line("entries") }],
-      latency: lines("ms "),
-      lags: lines("lag "),
-      iops: lines("iops "),
-      bytes: lines("bytes "),
-      stages: lines("stage "),
-    }),
-    [measured.times.length, measured.times[measured.times.length - 1]],
-  );
-  const note = isHere
-    ? "Since you opened this page, every two seconds."
-    : `Since you opened this page, every two seconds. Requests, throughput and stages are measured on the primary's node: open its own console to see them.`;
+/** The longest times of which nothing is recorded, in words. */
+function Gaps({ recorded }: { recorded: Recorded }) {
+  const { gaps, missing } = recorded;
+  const words = gaps.slice(0, 3).map(([from, to]) => `from ${moment(from)} to ${moment(to)}`);
   return (
-    <Section title="Measurements" note={note}>
-      {measured.times.length < 2 ? (
-        <Empty>The first values come in a few seconds.</Empty>
+    <>
+      {gaps.length > 0 && (
+        <p class="note">
+          Nothing is recorded {list(words)}
+          {gaps.length > words.length && `, and at ${some(gaps.length - words.length, "more time")}`}: no node was primary, its agent or engine did not run, or its record begins later.
+        </p>
+      )}
+      {missing.map((text) => (
+        <p key={text} class="box warn">
+          No record came from {text}
+        </p>
+      ))}
+    </>
+  );
+}
+
+const lacking = (value: number) => bytes(Math.round(value));
+const SPAN_WORDS = SPANS.map(([key]) => key);
+
+function Measurements({ resource, here, route }: { resource: ResourceView; here: string; route: Route }) {
+  const isHere = resource.primary === here && here !== "";
+  const chosen = route.query.get("span") ?? "";
+  const span = SPANS[Math.max(SPAN_WORDS.indexOf(chosen), 0)]!;
+  const measured = useMeasured(resource.name, isHere);
+  const { recorded, problem } = useRecorded(resource.name, resource.replicas.map((replica) => replica.node), span[1]);
+  const newest = measured.times[measured.times.length - 1];
+  const plots = useMemo(() => {
+    if (!recorded) return null;
+    const of = (prefix: string) => joined(prefix, recorded, measured);
+    return { range: range(recorded, measured), iops: of("iops "), bytes: of("bytes "), stages: of("stage "), shares: of("share "), latency: of("ms "), lags: of("lag ") };
+  }, [recorded, newest]);
+  const choose = (
+    <label>
+      Time{" "}
+      <select value={span[0]} onChange={(event) => go(to("resources", resource.name, { span: event.currentTarget.value }), true)}>
+        {SPANS.map(([key, , word]) => (
+          <option key={key} value={key}>
+            {word}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+  const each = lasting(1000 * (recorded?.step_s ?? 60));
+  const end = isHere ? "The end is measured every two seconds while this page is open." : `Requests and throughput follow each minute, because ${resource.primary ? `the primary is on ${resource.primary}` : "there is no primary"}. The rest is measured every two seconds.`;
+  const note = `Recorded by the nodes: each value is the mean of ${each}. ${end}`;
+  const plot = (title: string, { times, lines }: Series, least: number, say: (value: number) => string) => lines.length > 0 && <Plot title={title} times={times} lines={lines} range={plots!.range} least={least} say={say} isBytes={say === bytesPerSecond || say === lacking} />;
+  const isEmpty = plots !== null && [plots.iops, plots.latency, plots.lags].every(({ lines }) => lines.length === 0);
+  return (
+    <Section title="Measurements" note={note} actions={choose}>
+      {problem && <ProblemBox problem={problem} />}
+      {!plots ? (
+        <p class="note">Loading…</p>
+      ) : isEmpty ? (
+        <Empty>Nothing is recorded of this time, and nothing is measured yet. Nodes record each minute.</Empty>
       ) : (
         <div class="plots">
-          {plots.iops.length > 0 && <Plot title="Requests per second" times={measured.times} lines={plots.iops} least={10} say={perSecond} />}
-          {plots.bytes.length > 0 && <Plot title="Throughput" times={measured.times} lines={plots.bytes} least={1024} say={bytesPerSecond} />}
-          {plots.stages.length > 0 && <Plot title="Mean latency by stage" times={measured.times} lines={plots.stages} least={1} say={milliseconds} />}
-          <Plot title="Committed entries per second" times={measured.times} lines={plots.entries} least={10} say={perSecond} />
-          {plots.latency.length > 0 && <Plot title="Last latency" times={measured.times} lines={plots.latency} least={1} say={milliseconds} />}
-          {plots.lags.length > 0 && <Plot title="Bytes that replicas lack" times={measured.times} lines={plots.lags} least={4096} say={(value) => bytes(Math.round(value))} />}
+          {plot("Requests per second", plots.iops, 10, rate)}
+          {plot("Throughput", plots.bytes, 1024, bytesPerSecond)}
+          {plot("Latency that 50 and 99 % did not exceed", plots.shares, 1, millis)}
+          {plot("Mean latency by stage", plots.stages, 1, millis)}
+          {plot("Mean latency of journal and replicas", plots.latency, 1, millis)}
+          {plot("Bytes that replicas lack", plots.lags, 4096, lacking)}
         </div>
       )}
+      {recorded && <Gaps recorded={recorded} />}
     </Section>
   );
 }
