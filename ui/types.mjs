@@ -12,6 +12,8 @@ const known = new Set([...page.matchAll(/^### (\w+)$/gm)].map((match) => match[1
 function translate(rust) {
   const text = rust.trim();
   const inner = (name) => (text.startsWith(name + "<") && text.endsWith(">") ? text.slice(name.length + 1, -1) : null);
+  const boxed = inner("Box");
+  if (boxed !== null) return translate(boxed);
   const list = inner("Vec");
   if (list !== null) return `${wrapped(translate(list))}[]`;
   const option = inner("Option");

@@ -1038,6 +1038,105 @@ export interface WaitLoad {
 
 export type WaitClass = "read" | "overlap" | "queue" | "journal" | "peer" | "commit" | "flush";
 
+export interface Report {
+  /** Name of the cluster. */
+  cluster: string;
+  /** Name of the baseline whose kept figures these are; none for the histories of the nodes. */
+  baseline?: string | null;
+  /** The interval: records count that end after `from_ms` and not after `to_ms`. */
+  from_ms: number;
+  to_ms: number;
+  /** Length of a point. */
+  step_ms: number;
+  /** Sentences that say what stands out, most important first. */
+  findings: string[];
+  /** The resource whose requests waited most is the first. */
+  resources: ResourceReport[];
+  nodes: NodeReport[];
+  /** Nodes without a history of this time, each with the reason. */
+  missing: string[];
+  /** Changes of primaries, oldest first. */
+  changes: ChangeView[];
+  /** Warnings and errors, oldest first. */
+  events: EventView[];
+  /** The same for the interval or baseline that was to be compared with, without events. */
+  compared?: Report | null;
+}
+
+export interface ResourceReport {
+  resource: string;
+  /** For how long each node was primary, in milliseconds. */
+  primaries: Record<string, number>;
+  /** All of the interval. */
+  total: ReportPoint;
+  /** By their number in the interval. Nothing is known of requests in a point that is missing, or in which no node was recorded as primary. */
+  points: Record<string, ReportPoint>;
+}
+
+export interface ReportPoint {
+  /** Time that is recorded. */
+  covered_ms: number;
+  /** Time for which nodes were recorded as primary. */
+  primary_ms: number;
+  /** Requests. Their histograms are left empty in single points. */
+  reads: RequestLoad;
+  /** Writes, discards and write-zeroes. */
+  writes: RequestLoad;
+  /** Sums of waiting by class, in microseconds. All classes together are the time of all requests. */
+  waits: Record<string, number>;
+  /** Bytes of extents that were copied to replicas. */
+  copied_bytes: number;
+  /** How often a replica left the in-sync set for being slow. */
+  times_slow: number;
+  /** The most that any replica lacked. */
+  lag_bytes: number;
+  /** The fullest journal, in thousandths, and its node. */
+  journal_permille: number;
+  journal_node: string;
+}
+
+export interface NodeReport {
+  node: string;
+  /** Time that is recorded. */
+  covered_ms: number;
+  /** Mean shares of one processor, in thousandths. */
+  engine_cpu_permille: number;
+  agent_cpu_permille: number;
+  /** The most resident memory. */
+  engine_memory_bytes: number;
+  agent_memory_bytes: number;
+  /** Size of the pool, and its free bytes at the first and the last record; 0 if not known. */
+  pool_size_bytes: number;
+  pool_free_bytes_first: number;
+  pool_free_bytes: number;
+  /** Processor time of the engine in thousandths, and free bytes of the pool, by point. */
+  points: Record<string, [number, number]>;
+}
+
+export interface BaselinesPage {
+  /** In the order of names. */
+  baselines: BaselineView[];
+  /** Nodes that did not tell theirs, each with the reason. */
+  missing: string[];
+}
+
+export interface BaselineView {
+  name: string;
+  from_ms: number;
+  to_ms: number;
+  /** When it was saved. */
+  made_ms: number;
+  /** Nodes that keep a part of it. */
+  nodes: string[];
+  /** Bytes on the disks of all of them together. */
+  bytes: number;
+}
+
+export interface BaselineSave {
+  from_ms: number;
+  to_ms: number;
+}
+
 export interface AuditPage {
   /** Oldest first. */
   records: AuditView[];

@@ -704,8 +704,8 @@ impl Agent {
             },
             Call::Log { service, process, wanted } => self.log_of(&service, &process, wanted),
             Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
-            Call::Load(question) => history::answer(self, &question)
-                .map_or_else(CallReply::Error, |page| CallReply::Load(page.into())),
+            Call::Load(question) => history::answer(self, &question),
+            Call::Baseline(order) => history::answer_baseline(self, order),
             Call::Pool => {
                 let replicas = self.member().map(|member| member.replicas.clone()).ok();
                 let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();

@@ -12,8 +12,10 @@
 //! [`SPAN_MAX_MS`] are missing. After a start of the agent, the first reading has none before it,
 //! so the history begins with the second one.
 //!
-//! Reading order: `mainstay_history` (records), `counters.rs`, `files.rs`, `pages.rs`.
+//! Reading order: `mainstay_history` (records), `counters.rs`, `files.rs`, `baselines.rs` (records
+//! of named intervals that are kept for longer), `pages.rs`.
 
+pub mod baselines;
 mod counters;
 pub mod files;
 mod pages;
@@ -24,7 +26,7 @@ use crate::metrics;
 use crate::threads::spawn;
 use files::Writer;
 use mainstay_history::Reading;
-pub use pages::{LoadQuestion, answer};
+pub use pages::{LoadQuestion, answer, answer_baseline};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;

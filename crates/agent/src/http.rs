@@ -6,6 +6,7 @@
 
 mod api_tokens;
 mod audit;
+mod baselines;
 mod clients;
 pub mod destinations;
 mod existing;
@@ -17,6 +18,7 @@ mod identities;
 mod load;
 mod nodes;
 mod placement;
+mod report;
 mod resources;
 pub mod routes;
 mod scrubs;
@@ -46,6 +48,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use extract::{JsonRequest, Path, Query};
+pub(crate) use history::page as changes;
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
     NODE_HEADER, NodeView, REQUEST_ID_HEADER, ServiceMove, ServiceView, StatusView,
@@ -57,7 +60,8 @@ use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Resource, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Code, NodeId, Problem, ServicePhase};
-use resources::{find_node, find_resource, nearest, unknown_resource, with_advice, words};
+pub(crate) use resources::nearest;
+use resources::{find_node, find_resource, unknown_resource, with_advice, words};
 use routes::Routes;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,6 +196,10 @@ pub fn routes() -> Routes {
         .on(Method::GET, stream::PATH, get(stream::answer))
         .on(Method::GET, "/v1/history", get(history::history))
         .on(Method::GET, "/v1/load", get(load::load))
+        .on(Method::GET, "/v1/report", get(report::answer))
+        .on(Method::GET, "/v1/baselines", get(baselines::list))
+        .on(Method::PUT, "/v1/baselines/{name}", put(baselines::save))
+        .on(Method::DELETE, "/v1/baselines/{name}", delete(baselines::delete))
         .on(Method::GET, "/v1/audit", get(audit::page))
         .on(Method::GET, "/v1/programs", get(nodes::programs))
         .on(Method::GET, "/v1/engine/successor", get(nodes::in_place))

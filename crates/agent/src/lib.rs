@@ -38,6 +38,7 @@ mod reach;
 pub mod reconciler_thread;
 pub mod recovery;
 pub mod replicas;
+pub mod report;
 pub mod reserve;
 pub mod service;
 mod sys;

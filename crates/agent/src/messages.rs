@@ -2,6 +2,7 @@
 
 use crate::clock::wall_ms;
 use crate::history::LoadQuestion;
+use crate::history::baselines::{BaselineOrder, KeptBaseline};
 use crate::service::lacks::Lack;
 use crate::service::logs;
 use mainstay_api::engine;
@@ -197,6 +198,8 @@ pub enum Call {
     Lacks(Box<ServiceSpec>),
     /// Asks for a part of the history of the asked node.
     Load(LoadQuestion),
+    /// Asks for baselines of the asked node, or changes them.
+    Baseline(BaselineOrder),
     /// Asks for the requests that the asked node waits for.
     Waits,
     /// An answer that takes several packets of full size.
@@ -303,6 +306,12 @@ pub enum CallReply {
     Log(logs::Piece),
     Lacks(Vec<Lack>),
     Load(Box<LoadPage>),
+    /// The answer to a list, and to an order to keep a baseline: none if nothing is recorded.
+    Baselines(Vec<KeptBaseline>),
+    BaselineDeleted {
+        /// Whether there was one.
+        deleted: bool,
+    },
     /// The answer to [`Call::Renew`].
     Renewed(Certified),
     /// The answer to [`Call::Seal`]. Secret; not shown.

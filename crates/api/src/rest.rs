@@ -9,12 +9,14 @@
 
 mod api_tokens;
 mod audit;
+mod baselines;
 mod destinations;
 mod history;
 mod load;
 mod nodes;
 mod placement;
 mod programs;
+mod report;
 mod scrubs;
 mod services;
 mod settings;
@@ -23,6 +25,7 @@ mod stream;
 use crate::engine::{FrontendStatus, WatchdogStatus};
 pub use api_tokens::*;
 pub use audit::*;
+pub use baselines::*;
 pub use destinations::*;
 pub use history::*;
 pub use load::*;
@@ -33,6 +36,7 @@ pub use mainstay_types::{
 pub use nodes::*;
 pub use placement::*;
 pub use programs::*;
+pub use report::*;
 pub use scrubs::*;
 use serde::{Deserialize, Serialize};
 pub use services::*;

@@ -141,6 +141,17 @@ const OF_LOAD: &[Parameter] = &[
     parameter("resources", Form::Text, "Names of resources, with commas between them. Default: all."),
     parameter("node", Form::Text, "Name of the node. Default: the one that is asked."),
 ];
+const OF_REPORT: &[Parameter] = &[
+    parameter("from_ms", Form::Number, "Begin of the interval. Default: an hour before its end."),
+    parameter("to_ms", Form::Number, "End of the interval. Default: the present."),
+    parameter("baseline", Form::Text, "Name of the baseline to report, in the place of an interval."),
+    parameter(
+        "compare_from_ms",
+        Form::Number,
+        "Begin of the interval to compare with, which is as long. Default: none.",
+    ),
+    parameter("compare_baseline", Form::Text, "Name of the baseline to compare with. Default: none."),
+];
 const OF_AUDIT: &[Parameter] =
     &[parameter("after", Form::Number, "Number of the record that was seen last. Default: 0."), LINES];
 const OF_LOGS: &[Parameter] = &[
@@ -239,6 +250,10 @@ pub const ROUTES: &[Route] = &[
     ask(Read, "/v1/stream", "", "Sends events and changes as they happen.").answers(Answer::Stream).query(OF_STREAM),
     ask(Read, "/v1/history", "HistoryPage", "Lists the changes of primaries.").query(OF_HISTORY),
     ask(Read, "/v1/load", "LoadPage", "Returns the recorded work of a node.").query(OF_LOAD),
+    ask(Read, "/v1/report", "Report", "Reports the load of an interval, and what stands out.").query(OF_REPORT),
+    ask(Read, "/v1/baselines", "BaselinesPage", "Lists the intervals whose figures are kept."),
+    change(Operate, "PUT", "/v1/baselines/{name}", "Keeps the figures of an interval under a name.").with("BaselineSave"),
+    change(Admin, "DELETE", "/v1/baselines/{name}", "Deletes the kept figures of an interval."),
     ask(Operate, "/v1/audit", "AuditPage", "Returns records of the audit log.").query(OF_AUDIT),
     ask(Read, "/v1/programs", "ProgramsView", "Shows the builds of agent and engine on this node."),
     ask(Read, "/v1/engine/successor", "Accepted", "Tells whether another engine could take over in place."),

@@ -12,6 +12,7 @@
 //! A record that does not fit its checksum is skipped by its length. If the length is damaged, the
 //! rest of the segment is lost.
 
+use crate::kept::step_of;
 use crate::minute::{Minute, Peer, Work};
 use mainstay_types::{NodeId, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,10 +157,15 @@ impl Iterator for Records<'_> {
 /// up. `None` if it is no segment.
 #[must_use]
 pub fn thin(bytes: &[u8], step_ms: u64) -> Option<Vec<u8>> {
+    thin_from(bytes, 0, step_ms)
+}
+
+/// The same with steps that begin at `from_ms`.
+pub(crate) fn thin_from(bytes: &[u8], from_ms: u64, step_ms: u64) -> Option<Vec<u8>> {
     if !bytes.starts_with(&SEGMENT_HEADER) {
         return None;
     }
-    let step_of = |minute: &Minute| minute.end_ms.saturating_sub(1) / step_ms.max(1);
+    let step_of = |minute: &Minute| step_of(from_ms, step_ms, minute);
     let (mut out, mut named) = (SEGMENT_HEADER.to_vec(), BTreeSet::new());
     let mut write = |sum: &Minute| out.extend(encode(sum, &mut named).unwrap_or_default());
     let mut sum: Option<Minute> = None;

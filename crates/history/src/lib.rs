@@ -8,10 +8,12 @@
 //! - A series is bounded in cells, however long its interval is (R18).
 //!
 //! Reading order: `minute.rs` (what a record holds), `reading.rs` (how it is made), `encoding.rs`,
-//! `buckets.rs` (percentiles), `waits.rs` (what requests waited for), `series.rs`.
+//! `buckets.rs` (percentiles), `waits.rs` (what requests waited for), `series.rs`, `kept.rs`
+//! (baselines).
 
 mod buckets;
 mod encoding;
+mod kept;
 mod minute;
 mod reading;
 mod series;
@@ -19,6 +21,7 @@ mod waits;
 
 pub use buckets::{BUCKETS, Buckets, percentile};
 pub use encoding::{RECORD_BYTES_MAX, Records, SEGMENT_HEADER, encode, thin};
+pub use kept::Kept;
 pub use minute::{
     DISCARD, FLUSH, KINDS, Minute, NodeUse, Peer, READ, Requests, Stage, WRITE, WRITE_ZEROES, Work,
 };

@@ -1,8 +1,8 @@
 //! Records against plain models: bytes, sums, differences and series.
 
 use mainstay_history::{
-    BUCKETS, Minute, NodeUse, Peer, READ, Reading, Records, ReplicaReading, Requests, SEGMENT_HEADER, Series,
-    Stage, WRITE, Work, encode, thin,
+    BUCKETS, Kept, Minute, NodeUse, Peer, READ, Reading, Records, ReplicaReading, Requests, SEGMENT_HEADER,
+    Series, Stage, WRITE, Work, encode, thin,
 };
 use mainstay_types::{Histogram, NodeId, ResourceId, Time};
 use proptest::collection::{btree_map, vec};
@@ -157,6 +157,32 @@ proptest! {
         prop_assert_eq!(thinned.len(), 1);
         prop_assert_eq!(sum(&thinned), sum(&named(&minutes)));
         prop_assert_eq!(thin(b"no segment", 600_000), None);
+    }
+
+    #[test]
+    fn the_records_of_a_baseline_add_up_to_those_of_its_interval_and_stay_near_their_bound(
+        mut minutes in vec(minute(), 1..40), step in 1u64..200_000, bytes_max in 0usize..9_000,
+    ) {
+        let (from_ms, to_ms) = (4_200_000, 4_200_000 + 40 * 60_000);
+        for (at, minute) in (1..).zip(&mut minutes) {
+            minute.end_ms = from_ms + at * 60_000;
+        }
+        let sum = |minutes: &[Minute]| {
+            minutes.iter().fold(Minute::default(), |mut sum, one| { sum.add(one); sum })
+        };
+        let mut kept = Kept::new(from_ms, to_ms, step, bytes_max);
+        minutes.iter().for_each(|minute| kept.add(minute));
+        let (step_ms, segment) = kept.finish().unwrap();
+        let records: Vec<Minute> = Records::of(&segment).collect();
+        // Of several names of one resource, the sum may have another one.
+        let nameless = |mut sum: Minute| {
+            sum.resources.values_mut().for_each(|work| work.name.clear());
+            sum
+        };
+        prop_assert_eq!(nameless(sum(&records)), nameless(sum(&minutes)));
+        prop_assert!(step_ms >= step && step_ms < 2 * (to_ms - from_ms).max(step), "{}", step_ms);
+        prop_assert!(segment.len() <= bytes_max || records.len() <= 2, "{} bytes in {}", segment.len(), records.len());
+        prop_assert!(Kept::new(from_ms, to_ms, step, bytes_max).finish().is_none());
     }
 
     #[test]

@@ -12,7 +12,9 @@ pub use self::cluster::{AuthorityCommand, ClusterCommand, TokenCommand};
 pub use self::look::{
     AtomicArgs, BundleArgs, CheckArgs, CheckCommand, ExplainArgs, ExplainCommand, TopArgs, WatchArgs,
 };
-pub use self::past::{AuditArgs, EventsArgs, HistoryArgs, ReportArgs};
+pub use self::past::{
+    AuditArgs, BaselineCommand, Compared, EventsArgs, HistoryArgs, ReportArgs, ReportCommand,
+};
 pub use self::resource::{CreateArgs, ResourceCommand, SnapshotCommand};
 pub use self::roles::{AgentArgs, EngineArgs, PathArgs, SilencerArgs, log_filter};
 pub use self::service::{ServiceCommand, ServiceCreateArgs, ServiceImportArgs, TemplateName};

@@ -84,7 +84,7 @@ fn days_of(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::events::clock;
+    use mainstay_types::clock::clock;
 
     #[test]
     fn a_moment_is_read_as_the_clock_writes_it() {

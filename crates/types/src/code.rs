@@ -322,6 +322,7 @@ codes! {
     TooMany "too-many", page: Some("docs/snapshots.md#limits");
     TooManyApiTokens "too-many-api-tokens", page: Some("docs/access.md#tokens");
     TooManyAttempts "too-many-attempts", status: 429, exit: exit::UNREACHABLE, page: Some("docs/access.md#from-other-machines");
+    TooManyBaselines "too-many-baselines", page: Some("docs/reports.md#baselines");
     TooManyNodes "too-many-nodes", page: Some("docs/limits.md#nodes");
     TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md#limits");
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
@@ -330,6 +331,7 @@ codes! {
     TooManyTokens "too-many-tokens", page: Some("docs/identities.md#tokens");
     Unauthenticated "unauthenticated", status: 401, page: Some("docs/access.md#tokens");
     UnknownApiToken "unknown-api-token", status: 404, page: Some("docs/access.md#tokens");
+    UnknownBaseline "unknown-baseline", status: 404, page: Some("docs/reports.md#baselines");
     UnknownNode "unknown-node", status: 404;
     UnknownProcess "unknown-process", page: Some("docs/services.md#daily-verbs");
     UnknownResource "unknown-resource", status: 404;
@@ -428,7 +430,17 @@ mod tests {
         for (status, codes) in [
             (401, &["unauthenticated"][..]),
             (403, &["forbidden"]),
-            (404, &["not-found", "unknown-api-token", "unknown-node", "unknown-resource", "unknown-service"]),
+            (
+                404,
+                &[
+                    "not-found",
+                    "unknown-api-token",
+                    "unknown-baseline",
+                    "unknown-node",
+                    "unknown-resource",
+                    "unknown-service",
+                ],
+            ),
             (405, &["method-not-allowed"]),
             (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
             (412, &["precondition-failed"]),

@@ -9,6 +9,7 @@ use std::fmt;
 pub mod access;
 pub mod address;
 pub mod area;
+pub mod clock;
 pub mod code;
 pub mod duration;
 pub mod entry_kind;

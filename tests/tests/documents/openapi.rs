@@ -179,6 +179,7 @@ impl Schemas {
             "u32" => number(32),
             "u64" | "usize" | "Time" => number(64),
             "Option" => or_null(self.of(inner[0], way)),
+            "Box" => self.of(inner[0], way),
             "Vec" => json!({ "type": "array", "items": self.of(inner[0], way) }),
             "BTreeMap" => json!({ "type": "object", "additionalProperties": self.of(inner[1], way) }),
             _ => {
@@ -351,9 +352,10 @@ fn statuses(route: &Route) -> BTreeSet<u16> {
     if route.changes && route.is_conditional {
         all.insert(412);
     }
-    // Names stand in paths and in bodies.
-    let names_a_node = route.query.iter().any(|parameter| parameter.name == "node");
-    if route.path.contains('{') || route.request.is_some() || names_a_node {
+    // Names stand in paths, in bodies and in these parameters.
+    let is_name = |name: &str| ["node", "baseline", "compare_baseline"].contains(&name);
+    let has_name = route.query.iter().any(|parameter| is_name(parameter.name));
+    if route.path.contains('{') || route.request.is_some() || has_name {
         all.insert(404);
     }
     all

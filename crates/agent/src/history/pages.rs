@@ -1,8 +1,11 @@
-//! The answer to `GET /v1/load`.
+//! Answers of this node: its history, for `GET /v1/load` and reports, and its baselines.
 
+use super::baselines::{BaselineOrder, Baselines, KeptBaseline};
 use super::directory;
 use super::files::Files;
 use crate::agent::Agent;
+use crate::member::Member;
+use crate::messages::CallReply;
 use crate::raft::ConsensusLog;
 use mainstay_api::rest::{
     LoadPage, LoadPoint, PeerLoad, RequestLoad, ResourceLoad, StageLoad, WaitClass, WaitLoad,
@@ -14,6 +17,7 @@ use mainstay_history::{
 };
 use mainstay_types::{Code, NodeId, Problem, ResourceId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Most cells of an answer: replicas, each counted once for every point. A cell takes some 500
 /// bytes, so an answer fits into a message between agents.
@@ -45,15 +49,44 @@ impl LoadQuestion {
     }
 }
 
-/// Reads the history of this node.
-///
-/// # Errors
-/// `not-a-member`; `history-files`: its files cannot be read.
-pub fn answer(agent: &Agent, question: &LoadQuestion) -> Result<LoadPage, Problem> {
-    let member = agent.member()?;
-    let view = member.log.view();
-    let node = member.identity.name.clone();
-    page(&Files::new(directory(agent.state_dir())), question, node, &view.state)
+/// Answers with the history of this node.
+pub fn answer(agent: &Agent, question: &LoadQuestion) -> CallReply {
+    let read = |member: Arc<Member>| {
+        let view = member.log.view();
+        let node = member.identity.name.clone();
+        page(&Files::new(directory(agent.state_dir())), question, node, &view.state)
+    };
+    agent.member().and_then(read).map_or_else(CallReply::Error, |page| CallReply::Load(page.into()))
+}
+
+/// Answers a question about the baselines of this node, or changes them.
+pub fn answer_baseline(agent: &Agent, order: BaselineOrder) -> CallReply {
+    let baselines = Baselines::of(agent.state_dir());
+    let unreadable = |error: std::io::Error| baselines.unreadable(&error);
+    let told =
+        |found: Result<Vec<KeptBaseline>, Problem>| found.map_or_else(CallReply::Error, CallReply::Baselines);
+    match order {
+        BaselineOrder::List => told(baselines.list().map_err(unreadable)),
+        BaselineOrder::Keep(asked) => {
+            let history = Files::new(directory(agent.state_dir()));
+            told(baselines.keep(&history, &asked).map(|kept| kept.into_iter().collect()))
+        }
+        BaselineOrder::Delete { name } => match baselines.delete(&name) {
+            Ok(deleted) => CallReply::BaselineDeleted { deleted },
+            Err(error) => CallReply::Error(baselines.unreadable(&error)),
+        },
+        BaselineOrder::Load { name, step_ms } => {
+            let read = |member: Arc<Member>| {
+                let (state, node) = (&member.log.view().state, member.identity.name.clone());
+                let page = baselines.page((&name, step_ms), node, state).map_err(unreadable)?;
+                page.ok_or_else(|| {
+                    let why = format!("it has no part of the baseline {name}");
+                    Problem::new(Code::UnknownBaseline, why, "See `mainstay report baseline list`.")
+                })
+            };
+            agent.member().and_then(read).map_or_else(CallReply::Error, |page| CallReply::Load(page.into()))
+        }
+    }
 }
 
 pub(super) fn page(
@@ -72,9 +105,19 @@ pub(super) fn page(
             format!("Look at {} on that node.", files.directory().display()),
         )
     })?;
+    Ok(page_of(&series, (*from_ms, *to_ms), since_ms, node, state))
+}
+
+pub(super) fn page_of(
+    series: &Series,
+    (from_ms, to_ms): (u64, u64),
+    since_ms: Option<u64>,
+    node: String,
+    state: &State,
+) -> LoadPage {
     let names = Names(state);
     let points = series.points().map(|(at_ms, shown)| names.point(at_ms, shown)).collect();
-    Ok(LoadPage { node, from_ms: *from_ms, to_ms: *to_ms, step_ms: series.step_ms(), since_ms, points })
+    LoadPage { node, from_ms, to_ms, step_ms: series.step_ms(), since_ms, points }
 }
 
 /// The state, which has the present names.

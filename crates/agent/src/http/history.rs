@@ -32,7 +32,8 @@ pub async fn history(
     .await
 }
 
-fn page(state: &State, name: Option<&str>, lines: usize) -> HistoryPage {
+/// Returns the newest changes of primaries, oldest first.
+pub fn page(state: &State, name: Option<&str>, lines: usize) -> HistoryPage {
     let wanted = |change: &PrimaryChange<'_>| {
         name.is_none_or(|name| change.resource == name || change.service == Some(name))
     };

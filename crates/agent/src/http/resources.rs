@@ -79,7 +79,7 @@ pub(super) fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resour
 }
 
 /// A remedy that also names what was probably meant.
-pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>, remedy: &str) -> String {
+pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>, remedy: &str) -> String {
     match mainstay_ha::nearest(name, names) {
         Some(near) => format!("Did you mean {near}? {remedy}"),
         None => remedy.to_owned(),

@@ -1,11 +1,11 @@
 //! `mainstay audit`.
 
-use super::events::clock;
 use crate::cli::AuditArgs;
 use crate::failure::{Code, Context, Outcome};
 use crate::output::{self, Output};
 use mainstay_api::rest::{AuditPage, AuditView};
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 
 pub fn run(args: &AuditArgs, client: &Client, output: Output) -> Outcome<u8> {
     let page: AuditPage = client.get(&format!("/v1/audit?after={}&lines={}", args.after, args.lines))?;

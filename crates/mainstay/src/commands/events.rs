@@ -5,6 +5,7 @@ use crate::failure::{Code, Context, Outcome};
 use crate::output::{self, Output};
 use mainstay_api::rest::{EventView, EventsPage, Severity};
 use mainstay_client::{ANSWER_WITHIN, Client};
+use mainstay_types::clock::clock;
 use std::time::Duration;
 
 /// How long one request of `--follow` waits for news.
@@ -58,38 +59,5 @@ pub(super) fn words(event: &EventView) -> String {
             )
         }
         _ => line,
-    }
-}
-
-/// Date and time of day in UTC of a point in milliseconds since 1970. The date is computed with the
-/// days-to-civil algorithm of Howard Hinnant's date library.
-pub fn clock(at_ms: u64) -> String {
-    let days = at_ms / 86_400_000;
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let ms = at_ms % 86_400_000;
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:03}Z",
-        ms / 3_600_000,
-        ms / 60_000 % 60,
-        ms / 1000 % 60,
-        ms % 1000
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_clock_knows_leap_days() {
-        assert_eq!(super::clock(0), "1970-01-01 00:00:00.000Z");
-        assert_eq!(super::clock(951_782_400_000), "2000-02-29 00:00:00.000Z");
-        assert_eq!(super::clock(1_767_225_599_999), "2025-12-31 23:59:59.999Z");
     }
 }

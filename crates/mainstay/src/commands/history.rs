@@ -1,11 +1,11 @@
 //! `mainstay history`.
 
-use super::events::clock;
 use crate::cli::HistoryArgs;
 use crate::failure::Outcome;
 use crate::output::{self, Output};
 use mainstay_api::rest::{ChangeView, HistoryPage};
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 
 pub fn run(args: &HistoryArgs, client: &Client, output: Output) -> Outcome<u8> {
     let name = args.name.as_deref().map(super::checked_name).transpose()?;

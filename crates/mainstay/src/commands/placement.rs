@@ -1,6 +1,5 @@
 //! `mainstay explain`, and the maintenance, cordon and drain of nodes, services and the cluster.
 
-use super::events::clock;
 use super::{checked_name, follow};
 use crate::cli::{ExplainArgs, ExplainCommand, MaintenanceArgs, WaitArgs};
 use crate::failure::{Code, Outcome, exit};
@@ -11,6 +10,7 @@ use mainstay_api::rest::{
     ResourceView, ServiceExplained,
 };
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 
 /// `path`: of what is in maintenance.
 pub fn maintain(path: &str, set: MaintenanceArgs, client: &Client, output: Output) -> Outcome<()> {

@@ -6,7 +6,6 @@ mod import;
 mod looks;
 mod orders;
 
-use super::events::clock;
 use super::{advice_lines, checked_name, follow, watch};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Code, Failure, Outcome};
@@ -16,6 +15,7 @@ use mainstay_api::rest::{
     Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServicePhase, ServiceView,
 };
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! `mainstay snapshot …`.
 
-use super::events::clock;
 use super::pace::Copying;
 use super::{checked_name, follow, watch};
 use crate::cli::{SnapshotCommand, WaitArgs};
@@ -15,6 +14,7 @@ use mainstay_api::rest::{
 use mainstay_client::Client;
 use mainstay_engine::disk::copy_out;
 use mainstay_pool::{LayerKind, Part, part_at};
+use mainstay_types::clock::clock;
 use mainstay_types::size;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};

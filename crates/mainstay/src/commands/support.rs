@@ -10,11 +10,11 @@ mod archive;
 mod secrets;
 mod sources;
 
-use super::events::clock;
 use crate::cli::BundleArgs;
 use crate::connect::{self, Target};
 use crate::failure::{Code, Failure, Outcome};
 use crate::output::{Output, Progress};
+use mainstay_types::clock::clock;
 use serde::Serialize;
 use serde_json::Value;
 use sources::{Gathered, Missing, Part};

@@ -234,6 +234,10 @@ pub const CHAPTER: Chapter = chapter! {
         "too many requests without a good token came from 192.0.2.9"
         "After ten requests without a good token from one address, the node refuses all requests over TCP from there for a while, also those with a good token."
         "Wait as long as the message says. Find the program that sends the wrong token: the agent's log names its address.";
+    TooManyBaselines
+        "there are 16 baselines already, which is the most"
+        "The nodes keep the figures of at most this many intervals."
+        "Delete one that you do not need: `mainstay report baseline list` shows them.";
     TooManyStreams
         "64 readers have a stream of events from this node already"
         "A node serves at most 64 streams at once, and 16 of one user or token."
@@ -246,6 +250,10 @@ pub const CHAPTER: Chapter = chapter! {
         "there is no token named ci"
         "No token of the API has this name. It may have been revoked already."
         "See `mainstay token list`.";
+    UnknownBaseline
+        "there is no baseline friday"
+        "No node that answers keeps figures under this name."
+        "See `mainstay report baseline list`.";
     Unreachable
         "this node does not answer within 5 s"
         "The agent of this node waits for its disk."

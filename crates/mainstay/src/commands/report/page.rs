@@ -1,10 +1,11 @@
 //! The report as one HTML page: no script, and nothing from elsewhere.
 
 use super::plot::{COLOURS, Kind, Line, escaped, plot};
-use super::text::{self, EVENTS_MAX, PAIRS, ROWS_MAX, bytes, mib_per_second, short, us};
-use super::{NodeReport, Numbers, Report, ResourceReport, point_clock, ratio, title};
-use crate::commands::events::clock;
-use mainstay_api::rest::Severity;
+use super::text::{self, EVENTS_MAX, PAIRS, ROWS_MAX, mib_per_second, short};
+use super::title_of;
+use mainstay_api::rest::{NodeReport, Report, ReportPoint, ResourceReport, Severity, ratio};
+use mainstay_types::clock::{clock, time_words as us};
+use mainstay_types::size_words as bytes;
 use std::fmt::Write as _;
 
 /// Resources that have plots.
@@ -48,7 +49,7 @@ pub fn html(report: &Report) -> String {
         page,
         "</style>\n</head>\n<body>\n<h1>{}</h1>\n<p class=\"when\">{}</p>\n",
         escaped(&name),
-        escaped(&title(report))
+        escaped(&title_of(report))
     );
     findings(report, &mut page);
     tables(report, &mut page);
@@ -128,26 +129,23 @@ fn tables(report: &Report, page: &mut String) {
         };
         let rows: Vec<_> = shown().map(row).collect();
         let head = ["Resource", PAIRS[0], PAIRS[1], PAIRS[2]];
-        table(page, &format!("Compared with {}", title(before)), &head, &rows);
+        table(page, &format!("Compared with {}", title_of(before)), &head, &rows);
     }
 }
 
-/// Number of points of the interval.
-fn points(report: &Report) -> u64 {
-    (report.to_ms - report.from_ms).div_ceil(report.step_ms)
-}
-
 fn draw(report: &Report, title: &str, unit: &str, kind: Kind, lines: &[Line], page: &mut String) {
-    let points = points(report);
-    let clocks = [0, points / 2, points].map(|number| point_clock(report, number));
+    let points = report.points();
+    let clocks = [0, points / 2, points].map(|number| report.point_clock(number));
     let lines: Vec<&Line> = lines.iter().filter(|line| line.values.iter().any(Option::is_some)).collect();
     page.push_str(&plot(title, unit, kind, &lines, [&clocks[0], &clocks[1], &clocks[2]]));
 }
 
 fn plots(report: &Report, resource: &ResourceReport, page: &mut String) {
-    let line = |name: &str, of: &dyn Fn(&Numbers) -> Option<f64>| Line {
+    // Without the record of a primary nothing is known of requests: a gap, and no zero.
+    let point = |number: u64| resource.points.get(&number).filter(|point| point.primary_ms > 0);
+    let line = |name: &str, of: &dyn Fn(&ReportPoint) -> Option<f64>| Line {
         name: name.to_owned(),
-        values: (0..points(report)).map(|number| resource.points.get(&number).and_then(of)).collect(),
+        values: (0..report.points()).map(|number| point(number).and_then(of)).collect(),
     };
     let ms = |us: Option<u64>| us.map(|us| ratio(us, 1000));
     let _ = writeln!(page, "<h2>Resource {}</h2>", escaped(&resource.resource));
@@ -169,7 +167,7 @@ fn plots(report: &Report, resource: &ResourceReport, page: &mut String) {
     ];
     draw(report, "Latency", "ms", Kind::Lines, &latencies, page);
     let shares = resource.total.shares();
-    let of_class = |class: &str, one: &Numbers| {
+    let of_class = |class: &str, one: &ReportPoint| {
         Some(ratio(one.waits.get(class).copied().unwrap_or(0), one.covered_ms.saturating_mul(1000)))
     };
     let waits: Vec<Line> =
@@ -208,7 +206,7 @@ fn nodes(report: &Report, page: &mut String) {
     let lines = |of: &dyn Fn(&(u64, u64)) -> f64| -> Vec<Line> {
         let of_node = |node: &NodeReport| Line {
             name: node.node.clone(),
-            values: (0..points(report)).map(|number| node.points.get(&number).map(of)).collect(),
+            values: (0..report.points()).map(|number| node.points.get(&number).map(of)).collect(),
         };
         report.nodes.iter().take(COLOURS).map(of_node).collect()
     };

@@ -1,6 +1,11 @@
 use super::*;
+use crate::cli::{Cli, Command};
+use clap::Parser;
+use mainstay_agent::report::gather::of_pages;
+use mainstay_agent::report::{Interval, findings};
 use mainstay_api::rest::{
-    LoadPage, LoadPoint, PeerLoad, RequestLoad, ResourceLoad, Severity, StageLoad, WaitClass, WaitLoad,
+    ChangeView, EventView, LoadPage, LoadPoint, PeerLoad, RequestLoad, ResourceLoad, Severity, StageLoad,
+    WaitClass, WaitLoad,
 };
 
 /// 29 November 2025, 13:30.
@@ -75,7 +80,7 @@ fn report() -> Report {
         page("n2", |_| secondary(100)),
         page("n3", |number| secondary(journal_of_n3(number))),
     ];
-    let mut report = gather::of_pages(&pages, HOUR, MINUTE_MS);
+    let mut report = of_pages(&pages, HOUR, HOUR.step_ms());
     report.cluster = "shop".into();
     report.changes = vec![ChangeView {
         resource: "db".into(),
@@ -133,7 +138,7 @@ fn the_journal_of_a_peer_is_named_with_its_share_and_its_time() {
 #[test]
 fn the_text_fits_eighty_columns_and_has_every_part() {
     let mut report = report();
-    report.compared = Some(Box::new(gather::of_pages(&[page("n1", |_| primary(150))], HOUR, MINUTE_MS)));
+    report.compared = Some(Box::new(of_pages(&[page("n1", |_| primary(150))], HOUR, MINUTE_MS)));
     report.findings = findings::of(&report);
     let shown = output::fold(&text::words(&report, Some(80)), Some(80));
     println!("{shown}");
@@ -155,7 +160,7 @@ fn the_text_fits_eighty_columns_and_has_every_part() {
     ] {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
-    let nothing = gather::of_pages(&[], HOUR, MINUTE_MS);
+    let nothing = of_pages(&[], HOUR, MINUTE_MS);
     assert!(text::words(&nothing, None).contains("no replica did anything"));
 }
 
@@ -175,8 +180,20 @@ fn the_page_stands_alone_and_shows_names_as_text() {
     for part in ["prefers-color-scheme: dark", "<svg", "journal of n3", "Changes of primaries", "14:00"] {
         assert!(shown.contains(part), "{part}");
     }
-    let nothing = page::html(&gather::of_pages(&[], HOUR, MINUTE_MS));
+    let nothing = page::html(&of_pages(&[], HOUR, MINUTE_MS));
     assert!(nothing.contains("Nothing."));
+}
+
+#[test]
+fn a_time_without_the_record_of_a_primary_is_a_gap_and_no_zero() {
+    let mut primary = page("n1", |_| primary(150));
+    primary.points.retain(|point| !(20..30).contains(&((point.at_ms - FROM_MS) / MINUTE_MS)));
+    // n3 has recorded meanwhile what it wrote to its journal.
+    let report = of_pages(&[primary, page("n3", |_| secondary(150))], HOUR, MINUTE_MS);
+    assert_eq!(report.resources[0].points[&25].primary_ms, 0);
+    let shown = page::html(&report);
+    let writes = shown.split("<path class=\"line c1\" d=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(writes.matches('M').count(), 2, "{writes}");
 }
 
 #[test]
@@ -191,7 +208,7 @@ fn pages_with_longer_steps_are_put_together_with_those_of_shorter_ones() {
         }
     }
     long.points = points;
-    let report = gather::of_pages(&[page("n1", |_| primary(150)), long], HOUR, MINUTE_MS);
+    let report = of_pages(&[page("n1", |_| primary(150)), long], HOUR, MINUTE_MS);
     assert_eq!((report.step_ms, report.resources[0].points.len()), (4 * MINUTE_MS, 15));
     let total = &report.resources[0].total;
     assert_eq!((total.writes.count, total.covered_ms), (60 * 6000, 60 * MINUTE_MS));
@@ -199,18 +216,30 @@ fn pages_with_longer_steps_are_put_together_with_those_of_shorter_ones() {
 }
 
 #[test]
-fn intervals_are_those_that_were_asked_for() {
-    let args = |from, to, compare| ReportArgs { from, to, last: 3_600_000, compare, output: None };
+fn the_report_that_is_asked_for_is_of_the_interval_that_was_named() {
     let now = 100 * 3_600_000;
-    let last = interval(&args(None, None, Some(None)), now).ok().unwrap();
-    assert_eq!((last.from_ms, last.to_ms), (99 * 3_600_000, now));
-    let before = compared(&args(None, None, Some(None)), last).unwrap();
-    assert_eq!((before.from_ms, before.to_ms), (98 * 3_600_000, 99 * 3_600_000));
-    let other = compared(&args(None, None, Some(Some(5))), last).unwrap();
-    assert_eq!((other.from_ms, other.to_ms), (5, 5 + 3_600_000));
-    assert!(compared(&args(None, None, None), last).is_none());
-    let failure = interval(&args(Some(now), Some(now), None), now).err().unwrap();
-    assert!(failure.problem.message.contains("is less than a minute"), "{}", failure.problem);
+    let asked = |words: &[&str]| {
+        let line = ["mainstay", "report"].iter().chain(words);
+        let Ok(Cli { command: Command::Report(args), .. }) = Cli::try_parse_from(line) else {
+            panic!("{words:?}");
+        };
+        path(&args, now).map_err(|failure| failure.problem.code)
+    };
+    let hour = "/v1/report?from_ms=356400000&to_ms=360000000";
+    assert_eq!(asked(&[]).unwrap(), hour);
+    let named = ["--from", "1970-01-01T00:01", "--to", "1970-01-01T00:02"];
+    assert_eq!(asked(&named).unwrap(), "/v1/report?from_ms=60000&to_ms=120000");
+    assert_eq!(asked(&["--compare"]).unwrap(), format!("{hour}&compare_from_ms=352800000"));
+    let day = asked(&["--compare", "1970-01-02"]).unwrap();
+    assert_eq!(day, format!("{hour}&compare_from_ms=86400000"));
+    let friday = asked(&["--compare", "friday"]).unwrap();
+    assert_eq!(friday, format!("{hour}&compare_baseline=friday"));
+    let of_friday = asked(&["--baseline", "friday", "--compare", "monday"]).unwrap();
+    assert_eq!(of_friday, "/v1/report?baseline=friday&compare_baseline=monday");
+    assert_eq!(asked(&["--baseline", "friday", "--compare"]), Err(Code::OptionWithoutEffect));
+    assert_eq!(asked(&["--baseline", "fri&day"]), Err(Code::BadName));
+    // The agent says what is wrong with an interval.
+    assert!(asked(&["--from", "1970-01-04", "--to", "1970-01-03"]).is_ok());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The report for a terminal.
 
-use super::{NodeReport, Numbers, Report, Requests, ResourceReport, point_clock, ratio, title};
+use super::title_of;
 use crate::commands::{events, history};
 use crate::output;
-use mainstay_types::size_words;
+use mainstay_api::rest::{NodeReport, Report, ReportPoint, RequestLoad, ResourceReport, ratio};
+use mainstay_types::clock::time_words as us;
+use mainstay_types::size_words as bytes;
 use std::fmt::Write as _;
 
 /// Most resources in a table.
@@ -17,7 +19,7 @@ const TIMELINES_MAX: usize = 5;
 
 /// The whole report. `columns`: those that sentences of the history are folded to.
 pub fn words(report: &Report, columns: Option<usize>) -> String {
-    let mut parts = vec![format!("report of cluster {}, {}", report.cluster, title(report))];
+    let mut parts = vec![format!("report of cluster {}, {}", report.cluster, title_of(report))];
     let mut section = |head: &str, body: String| {
         if !body.is_empty() {
             parts.push(format!("\n{head}\n{body}"));
@@ -37,25 +39,9 @@ pub fn words(report: &Report, columns: Option<usize>) -> String {
     section("Changes of primaries", changes.collect::<Vec<_>>().join("\n"));
     section("Warnings and errors", warnings(report));
     if let Some(before) = &report.compared {
-        section(&format!("Compared with {}", title(before)), compared(report, before));
+        section(&format!("Compared with {}", title_of(before)), compared(report, before));
     }
     parts.join("\n")
-}
-
-/// A time with two or three digits.
-pub fn us(us: u64) -> String {
-    match us {
-        0..1000 => format!("{us} µs"),
-        1000..10_000 => format!("{:.1} ms", ratio(us, 1000)),
-        10_000..1_000_000 => format!("{:.0} ms", ratio(us, 1000)),
-        1_000_000..100_000_000 => format!("{:.1} s", ratio(us, 1_000_000)),
-        _ => format!("{:.0} s", ratio(us, 1_000_000)),
-    }
-}
-
-/// A size with a unit.
-pub fn bytes(bytes: u64) -> String {
-    size_words(bytes)
 }
 
 /// A number with as many digits as matter.
@@ -69,8 +55,8 @@ pub fn short(value: f64) -> String {
 }
 
 /// MiB a second of some requests.
-pub fn mib_per_second(numbers: &Numbers, requests: &Requests) -> f64 {
-    numbers.per_second(requests.bytes) / 1_048_576.0
+pub fn mib_per_second(point: &ReportPoint, requests: &RequestLoad) -> f64 {
+    point.per_second(requests.bytes) / 1_048_576.0
 }
 
 /// Growth in percent; `None` from nothing.
@@ -143,8 +129,8 @@ fn waiting(report: &Report) -> String {
 /// The waiting over time, as a line of bars.
 fn timeline(report: &Report, resource: &ResourceReport) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let points = (report.to_ms - report.from_ms).div_ceil(report.step_ms);
-    let value = |number: u64| resource.points.get(&number).map_or(0.0, Numbers::waiting);
+    let points = report.points();
+    let value = |number: u64| resource.points.get(&number).map_or(0.0, ReportPoint::waiting);
     let most = (0..points).map(value).fold(0.0, f64::max);
     let bar = |number: u64| {
         let value = value(number);
@@ -152,7 +138,7 @@ fn timeline(report: &Report, resource: &ResourceReport) -> String {
         place.next_back().map_or(' ', |(_, bar)| *bar)
     };
     let bars: String = (0..points).map(bar).collect();
-    let (from, to) = (point_clock(report, 0), point_clock(report, points));
+    let (from, to) = (report.point_clock(0), report.point_clock(points));
     format!("\n{} from {from} to {to}, at most {}\n  {}", resource.resource, short(most), bars.trim_end())
 }
 

@@ -8,6 +8,7 @@ use mainstay_api::rest::{
     ServiceCheck, ServiceChecked, ServiceCheckedOn, ServiceFile, ServiceHistory, ServiceLog, ServiceLogs,
 };
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -74,7 +75,7 @@ pub(super) fn history(name: &str, lines: usize, client: &Client, output: Output)
     output.result(&history, |history| {
         let mut lines: Vec<String> = history.events.iter().map(events::words).collect();
         if let Some(since) = history.since_ms {
-            let since = events::clock(since);
+            let since = clock(since);
             lines.insert(0, format!("the cluster has no events from before {since}"));
         }
         if lines.is_empty() { "no events".into() } else { lines.join("\n") }

@@ -2,8 +2,8 @@
 
 use super::Seen;
 use super::reading::{PrimaryRow, SecondaryRow};
-use crate::commands::events::clock;
 use crate::output::fold;
+use mainstay_types::clock::clock;
 
 /// Columns that are never too many.
 const COLUMNS: usize = 80;

@@ -1,70 +1,19 @@
 //! Making one report of the records of all nodes.
 
-use super::{NodeReport, Numbers, Report, Requests, ResourceReport, ratio};
-use crate::failure::Outcome;
+use super::Interval;
 use mainstay_api::rest::{
-    ClusterView, EventsPage, HistoryPage, LoadPage, LoadPoint, RequestLoad, ResourceLoad, Severity,
-    StageLoad, WaitClass, WaitLoad,
+    LoadPage, LoadPoint, NodeReport, Report, ReportPoint, RequestLoad, ResourceLoad, ResourceReport,
+    StageLoad, WaitClass, WaitLoad, ratio,
 };
-use mainstay_client::Client;
-use mainstay_types::NodeStatus;
+use mainstay_history::percentile;
 use std::collections::BTreeMap;
-
-/// Points of a report.
-const POINTS: u64 = 60;
-/// Most changes of primaries that are asked for.
-const CHANGES_MAX: usize = 1000;
-
-#[derive(Clone, Copy)]
-pub struct Interval {
-    pub from_ms: u64,
-    pub to_ms: u64,
-}
-
-/// Asks every living node for its history. A node that does not answer is named in the report.
-pub fn report(client: &Client, Interval { from_ms, to_ms }: Interval) -> Outcome<Report> {
-    let cluster: ClusterView = client.get("/v1/cluster")?;
-    let step_ms = ((to_ms - from_ms) / POINTS).next_multiple_of(60_000).max(60_000);
-    let (mut pages, mut missing) = (Vec::new(), Vec::new());
-    for node in &cluster.nodes {
-        if node.witness {
-            continue;
-        }
-        if node.status == NodeStatus::Dead {
-            missing.push(format!("{}: the node is dead", node.name));
-            continue;
-        }
-        let path = format!("/v1/load?from_ms={from_ms}&to_ms={to_ms}&step_ms={step_ms}&node={}", node.name);
-        match client.get::<LoadPage>(&path) {
-            Ok(page) if page.points.is_empty() => {
-                missing.push(format!("{}: it has no record of this time, and makes one a minute", node.name));
-            }
-            Ok(page) => pages.push(page),
-            Err(error) => missing.push(format!("{}: {error}", node.name)),
-        }
-    }
-    let mut report = of_pages(&pages, Interval { from_ms, to_ms }, step_ms);
-    (report.cluster, report.missing) = (cluster.name, missing);
-    Ok(report)
-}
-
-/// Adds what happened in the interval.
-pub fn add_events(client: &Client, report: &mut Report) -> Outcome<()> {
-    let inside = |at_ms| at_ms > report.from_ms && at_ms <= report.to_ms;
-    let history: HistoryPage = client.get(&format!("/v1/history?lines={CHANGES_MAX}"))?;
-    let changes = history.changes.into_iter().filter(|change| inside(change.at_ms)).collect();
-    let page: EventsPage = client.get("/v1/events?after=0")?;
-    let is_told = |severity| severity != Severity::Info;
-    let events = page.events.into_iter().filter(|event| is_told(event.severity) && inside(event.at_ms));
-    let events = events.collect();
-    (report.changes, report.events) = (changes, events);
-    Ok(())
-}
 
 /// Times of journals by node, resource and point.
 type Journals<'a> = BTreeMap<(&'a str, &'a str, u64), StageLoad>;
 
-pub(super) fn of_pages(pages: &[LoadPage], Interval { from_ms, to_ms }: Interval, step_ms: u64) -> Report {
+/// Returns the report of an interval without its sentences. `step_ms`: least length of a point.
+#[must_use]
+pub fn of_pages(pages: &[LoadPage], Interval { from_ms, to_ms }: Interval, step_ms: u64) -> Report {
     // A node with many resources answers with longer steps: these times a power of two.
     let step_ms = pages.iter().map(|page| page.step_ms).chain([step_ms]).max().unwrap_or(step_ms);
     let number = |point: &LoadPoint| point.at_ms.saturating_sub(from_ms) / step_ms;
@@ -95,8 +44,8 @@ pub(super) fn of_pages(pages: &[LoadPage], Interval { from_ms, to_ms }: Interval
                     *resource.primaries.entry(page.node.clone()).or_default() += load.primary_ms;
                 }
                 let waits = waits_of(&page.node, load, number(point), &journals);
-                for numbers in [resource.points.entry(number(point)).or_default(), &mut resource.total] {
-                    add(numbers, &page.node, load, &waits);
+                for sum in [resource.points.entry(number(point)).or_default(), &mut resource.total] {
+                    add(sum, &page.node, load, &waits);
                 }
             }
         }
@@ -106,8 +55,14 @@ pub(super) fn of_pages(pages: &[LoadPage], Interval { from_ms, to_ms }: Interval
         .map(|(name, mut resource)| {
             name.clone_into(&mut resource.resource);
             resource.total.covered_ms = covered_all;
-            for (number, numbers) in &mut resource.points {
-                numbers.covered_ms = covered.get(number).copied().unwrap_or(0);
+            for (number, point) in &mut resource.points {
+                point.covered_ms = covered.get(number).copied().unwrap_or(0);
+            }
+            set_percentiles(&mut resource.total);
+            for point in resource.points.values_mut() {
+                set_percentiles(point);
+                // Histograms of single points are most of the bytes, and `GET /v1/load` has them.
+                (point.reads.histogram, point.writes.histogram) = (Vec::new(), Vec::new());
             }
             resource
         })
@@ -182,26 +137,27 @@ fn part(time_us: u64, inner: f64, outer: f64) -> u64 {
     ((time_us as f64 * (inner / outer).clamp(0.0, 1.0)) as u64).min(time_us)
 }
 
-fn add(numbers: &mut Numbers, node: &str, load: &ResourceLoad, waits: &[(String, u64)]) {
-    add_requests(&mut numbers.reads, &load.reads);
+fn add(sum: &mut ReportPoint, node: &str, load: &ResourceLoad, waits: &[(String, u64)]) {
+    sum.primary_ms += load.primary_ms;
+    add_requests(&mut sum.reads, &load.reads);
     for kind in [&load.writes, &load.discards, &load.write_zeroes] {
-        add_requests(&mut numbers.writes, kind);
+        add_requests(&mut sum.writes, kind);
     }
     for (class, us) in waits.iter().filter(|(_, us)| *us > 0) {
-        *numbers.waits.entry(class.clone()).or_default() += us;
+        *sum.waits.entry(class.clone()).or_default() += us;
     }
-    numbers.copied_bytes += load.copied_bytes;
+    sum.copied_bytes += load.copied_bytes;
     for peer in &load.peers {
-        numbers.times_slow += peer.times_slow;
-        numbers.lag_bytes = numbers.lag_bytes.max(peer.lag_bytes);
+        sum.times_slow += peer.times_slow;
+        sum.lag_bytes = sum.lag_bytes.max(peer.lag_bytes);
     }
-    if load.journal_permille > numbers.journal_permille {
-        numbers.journal_permille = load.journal_permille;
-        node.clone_into(&mut numbers.journal_node);
+    if load.journal_permille > sum.journal_permille {
+        sum.journal_permille = load.journal_permille;
+        node.clone_into(&mut sum.journal_node);
     }
 }
 
-fn add_requests(sum: &mut Requests, load: &RequestLoad) {
+fn add_requests(sum: &mut RequestLoad, load: &RequestLoad) {
     sum.count += load.count;
     sum.bytes += load.bytes;
     sum.errors += load.errors;
@@ -210,4 +166,11 @@ fn add_requests(sum: &mut Requests, load: &RequestLoad) {
         sum.histogram.resize(load.histogram.len(), 0);
     }
     sum.histogram.iter_mut().zip(&load.histogram).for_each(|(sum, count)| *sum += count);
+}
+
+fn set_percentiles(point: &mut ReportPoint) {
+    for requests in [&mut point.reads, &mut point.writes] {
+        let at = |permille| percentile(&requests.histogram, permille).unwrap_or(0);
+        (requests.p50_us, requests.p95_us, requests.p99_us) = (at(500), at(950), at(990));
+    }
 }

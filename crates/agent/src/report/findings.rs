@@ -1,7 +1,8 @@
 //! Sentences that say what stands out.
 
-use super::text::{bytes, us};
-use super::{NodeReport, Numbers, Report, Requests, ResourceReport, point_clock, ratio};
+use mainstay_api::rest::{NodeReport, Report, ReportPoint, RequestLoad, ResourceReport, ratio};
+use mainstay_types::clock::{clock, time_words};
+use mainstay_types::size_words;
 use std::collections::BTreeMap;
 
 /// Resources that sentences are made about.
@@ -22,7 +23,7 @@ const FULL_WITHIN_MS: f64 = 30.0 * 86_400_000.0;
 const RATE_MS_MIN: u64 = 600_000;
 
 /// Requests of one direction.
-type OfKind = fn(&Numbers) -> &Requests;
+type OfKind = fn(&ReportPoint) -> &RequestLoad;
 
 /// All sentences, most important first.
 pub fn of(report: &Report) -> Vec<String> {
@@ -57,7 +58,7 @@ fn failovers(report: &Report, found: &mut Vec<String>) {
         let times = if took.len() == 1 { "once".to_owned() } else { format!("{} times", took.len()) };
         let longest = took.iter().max().copied().unwrap_or(0);
         let ran = if longest > 0 {
-            format!(" Its service ran again after {} at most.", us(longest * 1000))
+            format!(" Its service ran again after {} at most.", time_words(longest * 1000))
         } else {
             String::new()
         };
@@ -67,7 +68,7 @@ fn failovers(report: &Report, found: &mut Vec<String>) {
 
 /// Runs of points of which a class has most of the waiting.
 fn waits(report: &Report, resource: &ResourceReport, found: &mut Vec<String>) {
-    let leading = |numbers: &Numbers| {
+    let leading = |numbers: &ReportPoint| {
         let (class, share) = numbers.shares().first().map(|(class, share)| ((*class).to_owned(), *share))?;
         (share >= SHARE && numbers.waiting() >= WAITING_MIN).then_some(class)
     };
@@ -104,8 +105,8 @@ fn waits(report: &Report, resource: &ResourceReport, found: &mut Vec<String>) {
             subject(&class),
             100.0 * ratio(part, all),
             resource.resource,
-            point_clock(report, first),
-            point_clock(report, last + 1),
+            report.point_clock(first),
+            report.point_clock(last + 1),
             ratio(all, covered.saturating_mul(1000))
         ));
     }
@@ -144,9 +145,9 @@ fn slow(report: &Report, resource: &ResourceReport, found: &mut Vec<String>) {
             found.push(format!(
                 "{name} of {} were slowest at {}: 99 % took at most {}, and {} as a rule.",
                 resource.resource,
-                point_clock(report, *at),
-                us(*worst),
-                us(usual)
+                report.point_clock(*at),
+                time_words(*worst),
+                time_words(usual)
             ));
         }
     }
@@ -166,7 +167,7 @@ fn troubles(resource: &ResourceReport, found: &mut Vec<String>) {
     if total.copied_bytes > 0 {
         found.push(format!(
             "{} were copied to replicas of {name} that had been away.",
-            bytes(total.copied_bytes)
+            size_words(total.copied_bytes)
         ));
     }
 }
@@ -182,8 +183,8 @@ fn space(report: &Report, node: &NodeReport, found: &mut Vec<String>) {
         found.push(format!(
             "The pool of {} has {} free and lost {}: at this rate it is full in {:.1} days.",
             node.node,
-            bytes(node.pool_free_bytes),
-            bytes(taken),
+            size_words(node.pool_free_bytes),
+            size_words(taken),
             left / 86_400_000.0
         ));
     }
@@ -204,25 +205,44 @@ fn gaps(report: &Report, found: &mut Vec<String>) {
     found.extend(report.missing.iter().map(|missing| format!("No history came from {missing}.")));
 }
 
+/// Growth in percent; `None` from nothing.
+fn growth(now: f64, before: f64) -> Option<f64> {
+    (before > 0.0).then(|| 100.0 * (now - before) / before)
+}
+
+/// The interval that a report is compared with, in a sentence.
+fn when(report: &Report, before: &Report) -> String {
+    if let Some(name) = &before.baseline {
+        return format!("in the baseline {name}");
+    }
+    if before.to_ms == report.from_ms {
+        return "in the interval before".to_owned();
+    }
+    format!("in the interval from {} on", clock(before.from_ms).get(..16).unwrap_or_default())
+}
+
 fn compare(report: &Report, before: &Report, found: &mut Vec<String>) {
     for now in report.resources.iter().take(RESOURCES_MAX) {
         let Some(then) = before.resources.iter().find(|then| then.resource == now.resource) else { continue };
         let name = &now.resource;
         let count = |resource: &ResourceReport| resource.total.reads.count + resource.total.writes.count;
         let rates = [now, then].map(|resource| resource.total.per_second(count(resource)));
-        let change = super::text::change(rates[0], rates[1]);
+        let change = growth(rates[0], rates[1]);
         if rates[0].max(rates[1]) >= 1.0 && change.is_none_or(|percent| percent.abs() >= LOAD_CHANGE) {
             found.push(format!(
-                "{name} had {:.0} requests a second, and {:.0} in the interval before.",
-                rates[0], rates[1]
+                "{name} had {:.0} requests a second, and {:.0} {}.",
+                rates[0],
+                rates[1],
+                when(report, before)
             ));
         }
         let p99 = [now, then].map(|resource| resource.total.writes.percentile_us(990).unwrap_or(0));
         if ratio(p99[0], p99[1]) >= FACTOR {
             found.push(format!(
-                "99 % of the writes of {name} took at most {}, and {} in the interval before.",
-                us(p99[0]),
-                us(p99[1])
+                "99 % of the writes of {name} took at most {}, and {} {}.",
+                time_words(p99[0]),
+                time_words(p99[1]),
+                when(report, before)
             ));
         }
     }

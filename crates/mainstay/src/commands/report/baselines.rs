@@ -1,0 +1,71 @@
+//! `mainstay report baseline`: intervals whose figures nodes keep under a name.
+
+use super::title;
+use crate::cli::BaselineCommand;
+use crate::connect::checked_name;
+use crate::failure::Outcome;
+use crate::moment;
+use crate::output::{Output, table};
+use mainstay_api::rest::{Accepted, BaselineSave, BaselineView, BaselinesPage};
+use mainstay_client::Client;
+use mainstay_types::clock::clock;
+use mainstay_types::size_words;
+
+pub fn run(command: &BaselineCommand, client: &Client, output: Output) -> Outcome<u8> {
+    let path = |name: &str| checked_name(name).map(|name| format!("/v1/baselines/{name}"));
+    let said = |accepted: &Accepted| accepted.message.clone();
+    match command {
+        BaselineCommand::Save { name, span } => {
+            let (from_ms, to_ms) = span.interval(moment::now_ms());
+            let accepted: Accepted = client.put(&path(name)?, &BaselineSave { from_ms, to_ms })?;
+            output.result(&accepted, said)?;
+        }
+        BaselineCommand::List => {
+            let page: BaselinesPage = client.get("/v1/baselines")?;
+            output.result(&page, words)?;
+        }
+        BaselineCommand::Delete { name } => {
+            let accepted: Accepted = client.delete(&path(name)?)?;
+            output.result(&accepted, said)?;
+        }
+    }
+    Ok(0)
+}
+
+fn words(page: &BaselinesPage) -> String {
+    let row = |one: &BaselineView| {
+        let day = |at| clock(at).get(..16).unwrap_or_default().to_owned();
+        let interval = title(one.from_ms, one.to_ms);
+        vec![one.name.clone(), interval, day(one.made_ms), one.nodes.join(", "), size_words(one.bytes)]
+    };
+    let rows: Vec<_> = page.baselines.iter().map(row).collect();
+    let mut parts = match rows.is_empty() {
+        true => {
+            vec!["there are no baselines; `mainstay report baseline save NAME` keeps the last hour".into()]
+        }
+        false => vec![table(&["NAME", "INTERVAL", "SAVED", "ON", "SIZE"], &rows)],
+    };
+    parts.extend(page.missing.iter().map(|missing| format!("not asked: {missing}")));
+    parts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn baselines_are_listed_with_their_intervals_and_nodes() {
+        let friday = BaselineView {
+            name: "friday".into(),
+            from_ms: 1_764_423_000_000,
+            to_ms: 1_764_426_600_000,
+            made_ms: 1_764_500_000_000,
+            nodes: vec!["n1".into(), "n2".into()],
+            bytes: 20_480,
+        };
+        let page = BaselinesPage { baselines: vec![friday], missing: vec!["n3: the node is dead".into()] };
+        let expected = "NAME    INTERVAL                                       SAVED             ON      SIZE\nfriday  2025-11-29 13:30 to 2025-11-29 14:30 UTC (1h)  2025-11-30 10:53  n1, n2  20 KiB\nnot asked: n3: the node is dead";
+        assert_eq!(words(&page), expected);
+        assert!(words(&BaselinesPage::default()).contains("mainstay report baseline save NAME"));
+    }
+}
