@@ -8,6 +8,7 @@ import { Events } from "./pages/events";
 import { Failovers } from "./pages/failovers";
 import { Node, Nodes } from "./pages/nodes";
 import { Overview } from "./pages/overview";
+import { Reports } from "./pages/reports";
 import { Resource } from "./pages/resource";
 import { Resources } from "./pages/resources";
 import { Service } from "./pages/service";
@@ -26,6 +27,7 @@ const PAGES: [string, string][] = [
   ["resources", "Resources"],
   ["services", "Services"],
   ["failovers", "Failovers"],
+  ["reports", "Reports"],
   ["nodes", "Nodes"],
   ["events", "Events and audit"],
 ];
@@ -44,6 +46,8 @@ function Page({ route }: { route: Route }) {
       return route.name ? <Service key={route.name} name={route.name} /> : <Services route={route} />;
     case "failovers":
       return <Failovers route={route} />;
+    case "reports":
+      return <Reports route={route} />;
     case "nodes":
       return route.name ? <Node name={route.name} /> : <Nodes />;
     case "events":

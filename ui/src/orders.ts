@@ -1,8 +1,9 @@
 // The changes that the console offers, with their costs.
 import type { Action, Field } from "./actions";
 import { change, part } from "./api";
-import { bytes, lasting, list, some } from "./format";
-import type { ChangeView, NodeView, ResourceView, ServiceView, StatusView } from "./types";
+import { bytes, lasting, list, some, utc } from "./format";
+import { typed } from "./report";
+import type { BaselineView, ChangeView, NodeView, ResourceView, ServiceView, StatusView } from "./types";
 
 type Said = { message?: string };
 
@@ -232,5 +233,40 @@ export function undrain(node: NodeView): Action {
     costs: () => ["Services and primaries may come to the node again. A service whose file says failback moves back at once if it prefers this node, with an interruption."],
     command: () => `mainstay node uncordon ${node.name}`,
     run: () => change<Said>("PUT", `/v1/nodes/${part(node.name)}/cordon`, { on: false, drain: false }),
+  };
+}
+
+/** `done` is called after the answer. */
+export function saveBaseline(from_ms: number, to_ms: number, done: () => void): Action {
+  const minute = (ms: number) => Math.floor(ms / 60_000) * 60_000;
+  const [from, to] = [minute(from_ms), minute(to_ms)];
+  return {
+    title: "Keep this time as a baseline",
+    verb: "Keep",
+    right: "operate",
+    fields: [{ name: "name", label: "Name", value: "", pattern: "[a-z][a-z0-9\\-]{0,31}", help: "1 to 32 characters out of a-z, 0-9 and the dash, beginning with a letter" }],
+    costs: () => [`The nodes keep the figures from ${utc(from)} to ${utc(to)} UTC until you delete the baseline. That takes some 1 MiB at most on each node.`, "A node that is away now has no part of it."],
+    command: ({ name }) => `mainstay report baseline save ${name || "NAME"} --from ${typed(from)} --to ${typed(to)}`,
+    run: async ({ name }) => {
+      const said = await change<Said>("PUT", `/v1/baselines/${part(name ?? "")}`, { from_ms: from, to_ms: to });
+      done();
+      return said;
+    },
+  };
+}
+
+export function dropBaseline(baseline: BaselineView, done: () => void): Action {
+  return {
+    title: `Delete baseline ${baseline.name}`,
+    verb: "Delete baseline",
+    right: "admin",
+    isDangerous: true,
+    costs: () => ["The kept figures are lost on all nodes. This cannot be undone once the history of that time is gone.", "A node that is away keeps its part. It shows the baseline again when it is back."],
+    command: () => `mainstay report baseline delete ${baseline.name}`,
+    run: async () => {
+      const said = await change<Said>("DELETE", `/v1/baselines/${part(baseline.name)}`);
+      done();
+      return said;
+    },
   };
 }

@@ -236,7 +236,7 @@ export interface Loaded<T> {
 }
 
 /** An answer of the API, asked for again whenever the state has been loaded again. Null: nothing is asked. */
-export function useAsk<T>(path: string | null, isOnce = false): Loaded<T> {
+export function useAsk<T>(path: string | null, isOnce = false, patience_ms?: number): Loaded<T> {
   const { at_ms } = useStore();
   const [turn, setTurn] = useState(0);
   const [loaded, setLoaded] = useState<{ path: string; data: T | null; problem: Problem | null; unconfirmed: Unconfirmed | null } | null>(null);
@@ -244,7 +244,7 @@ export function useAsk<T>(path: string | null, isOnce = false): Loaded<T> {
     if (path === null) return;
     const stop = new AbortController();
     api
-      .get<T>(path, { signal: stop.signal })
+      .get<T>(path, { signal: stop.signal, patience_ms })
       .then(({ body, unconfirmed }) => setLoaded({ path, data: body, problem: null, unconfirmed }))
       .catch((error: unknown) => {
         if (stop.signal.aborted || !(error instanceof Problem)) return;

@@ -44,3 +44,12 @@ export function useColours(): number {
 export function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+
+/** Prints the page in light colours. */
+export function printed() {
+  document.documentElement.dataset.theme = "light";
+  for (const watcher of watchers) watcher();
+  addEventListener("afterprint", applyTheme, { once: true });
+  // Plots are drawn anew in between.
+  setTimeout(() => print(), 300);
+}

@@ -156,7 +156,22 @@ await looked("events");
 await go("#/nodes");
 await looked("nodes");
 
-step("the page of the resource has what the nodes recorded");
+step("the report of the last hour has the nodes and the resource, and its time is kept as a baseline");
+await go("#/reports");
+// Nodes record each minute, so the first record may not be there yet.
+const ofNodes = page.locator("tr", { has: page.getByRole("link", { name: /^n[123]$/ }) });
+for (let turn = 0; (await ofNodes.count()) < 3 && turn < 60; turn += 1) {
+  await page.waitForTimeout(3_000);
+  await page.getByRole("button", { name: "Load again" }).click();
+  await page.getByRole("heading", { name: "What stands out" }).waitFor();
+}
+await page.locator("tr", { hasText: "the node died or lost its lease" }).first().waitFor();
+await page.getByRole("button", { name: "Keep this time as a baseline" }).click();
+await dialog.getByLabel(/^Name/).fill("story");
+await dialog.getByRole("button", { name: "Keep", exact: true }).click();
+await page.locator("tr", { hasText: "story" }).getByRole("button", { name: "Compare with it" }).click();
+await page.getByRole("heading", { name: "Compared with the baseline story" }).waitFor();
+await looked("reports");
 await go("#/resources/db");
 await page.locator("figure", { hasText: "Requests per second" }).waitFor();
 await looked("resource-recorded");

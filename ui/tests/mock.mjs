@@ -26,7 +26,7 @@ export class Mock {
   /** Path to problem: what is refused. */
   refusals = new Map();
   requests = 0;
-  /** Questions for records that came, with their parameters. */
+  /** Questions for reports and records that came, with their parameters. */
   asked = [];
   #streams = new Set();
 
@@ -43,6 +43,7 @@ export class Mock {
     this.scenario = scenario;
     this.status = fixtures.SCENARIOS[scenario]();
     this.events = fixtures.events(scenario === "empty");
+    this.baselines = recorded.baselines(scenario === "empty");
     this.tell("change", { revision: 1 });
   }
 
@@ -104,7 +105,7 @@ export class Mock {
     if (request.headers.authorization !== `Bearer ${TOKEN}`) {
       return refuse(401, "unauthenticated", "the cluster does not know this token; it may have been revoked", "Send `Authorization: Bearer TOKEN`. On a node, root makes a token with `mainstay token create NAME --scope read`.");
     }
-    if (path === "/v1/load") this.asked.push(url);
+    if (path === "/v1/report" || path === "/v1/load") this.asked.push(url);
     const refusal = this.refusals.get(`${request.method} ${path} ${url.searchParams.get("node")}`) ?? this.refusals.get(`${request.method} ${path}`);
     if (refusal) return refuse(...refusal);
     if (request.method !== "GET" && path !== "/v1/service-check") {
@@ -124,6 +125,11 @@ export class Mock {
       if (path === "/v1/stream") return this.#stream(url, request, response, refuse);
       if (path === "/v1/events") return void this.#poll(url, say);
       if (path === "/v1/load") return say(isEmpty ? { ...recorded.load(url.searchParams, this.status), points: [] } : recorded.load(url.searchParams, this.status));
+      if (path === "/v1/report") {
+        const made = recorded.report(url.searchParams, this.status, isEmpty, this.baselines);
+        return made ? say(made, 200, age) : refuse(404, "unknown-baseline", "there is no such baseline", "See `mainstay report baseline list`.");
+      }
+      if (path === "/v1/baselines") return say({ baselines: this.baselines, missing: this.status.cluster.nodes.filter((one) => one.status !== "alive").map((one) => `${one.name}: the node is dead`) }, 200, age);
       if (path === "/v1/history") return say(this.#history(url.searchParams.get("name"), isEmpty), 200, age);
       if (path === "/v1/audit") return say(isEmpty ? { records: [], last: 0, gap: false } : fixtures.audit, 200, age);
       if (path === "/v1/programs") return say({ agent: { pid: 812, path: "/usr/bin/mainstay", replaced: false }, engine: { pid: 807, path: "/usr/bin/mainstay", replaced: false } });
@@ -157,6 +163,11 @@ export class Mock {
       this.status.resources.push(made);
       this.tell("change", { revision: 2 });
       return say(made);
+    }
+    if (parts[0] === "baselines") {
+      const { from_ms, to_ms } = text ? JSON.parse(text) : {};
+      this.baselines = this.baselines.filter((one) => one.name !== parts[1]);
+      if (request.method === "PUT") this.baselines.push({ name: parts[1], from_ms, to_ms, made_ms: Date.now(), nodes: ["n1", "n2", "n3"], bytes: 40_960 });
     }
     return say({ revision: 913, message: `asked: ${request.method} ${path}` });
   }

@@ -1,7 +1,8 @@
-// What the nodes of the imagined cluster recorded: their work.
-import { NOW } from "./fixtures.mjs";
+// What the nodes of the imagined cluster recorded: their work, reports of it and baselines.
+import { NOW, history, events } from "./fixtures.mjs";
 
 const MINUTE = 60_000;
+const CELLS_MAX = 7_000;
 /** Nobody recorded this time, in milliseconds before now. */
 export const GAP = [25 * MINUTE, 18 * MINUTE];
 /** The record of a node begins so long ago. */
@@ -52,3 +53,99 @@ export function load(query, status) {
   }
   return { node, from_ms, to_ms, step_ms, since_ms: now - KEPT, points };
 }
+
+const nothing = () => ({ count: 0, time_us: 0, p50_us: 0, p95_us: 0, p99_us: 0, histogram: [] });
+
+function sum(points) {
+  const add = (kind) => {
+    const all = points.map((point) => point[kind]);
+    const total = (of) => all.reduce((one, load) => one + (load[of] ?? 0), 0);
+    const most = (of) => Math.max(0, ...all.map((load) => load[of]));
+    return { ...nothing(), count: total("count"), bytes: total("bytes"), time_us: total("time_us"), p50_us: most("p50_us"), p95_us: most("p95_us"), p99_us: most("p99_us") };
+  };
+  const waits = {};
+  for (const point of points) for (const [name, us] of Object.entries(point.waits)) waits[name] = (waits[name] ?? 0) + us;
+  const all = (of) => points.reduce((one, point) => one + point[of], 0);
+  return { covered_ms: all("covered_ms"), primary_ms: all("primary_ms"), reads: add("reads"), writes: add("writes"), waits, copied_bytes: all("copied_bytes"), times_slow: all("times_slow"), lag_bytes: Math.max(0, ...points.map((point) => point.lag_bytes)), journal_permille: 412, journal_node: "n1" };
+}
+
+/** A report, with figures that look like those of a cluster. */
+function reportOf(status, from_ms, to_ms, { isEmpty, baseline, scale = 1 }) {
+  const now = baseline ? Infinity : Date.now();
+  let step_ms = Math.max(MINUTE, Math.ceil((to_ms - from_ms) / 60 / MINUTE) * MINUTE);
+  while ((status.resources.length * (to_ms - from_ms)) / step_ms > CELLS_MAX) step_ms *= 2;
+  const begins = [];
+  for (let at = from_ms; at < to_ms; at += step_ms) begins.push(at);
+  const recorded = (at) => (baseline ? true : isRecorded(Math.min(at + step_ms, to_ms), now + MINUTE));
+  const resources = (isEmpty ? [] : status.resources).flatMap((one, place) => {
+    const primary = one.primary;
+    if (!primary) return [];
+    const others = one.replicas.map((replica) => replica.node).filter((node) => node !== primary);
+    const points = {};
+    begins.forEach((at, number) => {
+      if (!recorded(at)) return;
+      const { reads, writes, waits, isSlow } = work(at, step_ms, (scale * 1) / (1 + place), others);
+      const point = { covered_ms: step_ms, primary_ms: step_ms, reads: { ...reads, histogram: [] }, writes: { ...writes, histogram: [] }, waits, copied_bytes: isSlow && place === 0 ? 21_000_000 : 0, times_slow: 0, lag_bytes: 0, journal_permille: 0, journal_node: "" };
+      points[number] = point;
+    });
+    const total = sum(Object.values(points));
+    if (place === 0 && total.copied_bytes > 0) total.times_slow = 1;
+    return [{ resource: one.name, primaries: { [primary]: to_ms - from_ms }, total, points }];
+  });
+  const nodes = (isEmpty ? [] : status.cluster.nodes)
+    .filter((node) => node.status === "alive")
+    .map((node, place) => {
+      const points = {};
+      const free = (number) => Math.round((400 - 30 * place - (number / begins.length) * 6) * 2 ** 30);
+      begins.forEach((at, number) => recorded(at) && (points[number] = [Math.round(80 + 60 * wave(at, 37 * MINUTE)) + 40 * place, free(number)]));
+      return { node: node.name, covered_ms: to_ms - from_ms, engine_cpu_permille: 120, agent_cpu_permille: 8, engine_memory_bytes: 310 * 2 ** 20, agent_memory_bytes: 31 * 2 ** 20, pool_size_bytes: 800 * 2 ** 30, pool_free_bytes_first: free(0), pool_free_bytes: free(begins.length), points };
+    });
+  const missing = isEmpty
+    ? status.cluster.nodes.map((node) => `${node.name}: it has no record of this time, and makes one a minute`)
+    : status.cluster.nodes.filter((node) => node.status !== "alive").map((node) => `${node.name}: the node is dead`);
+  const inside = ({ at_ms }) => at_ms > from_ms && at_ms <= to_ms;
+  return { cluster: status.cluster.name, ...(baseline ? { baseline } : {}), from_ms, to_ms, step_ms, findings: [], resources, nodes, missing, changes: history(isEmpty).changes.filter(inside), events: events(isEmpty).filter((one) => one.severity !== "info" && inside(one)) };
+}
+
+const clock = (ms) => new Date(ms).toISOString().slice(11, 16);
+
+function findings(report) {
+  const first = report.resources[0];
+  const found = [];
+  if (first && report.to_ms - report.from_ms <= 86_400_000) {
+    found.push(`The journal of n3 took 94 % of the waiting of ${first.resource} between ${clock(NOW - 40 * MINUTE)} and ${clock(NOW - 30 * MINUTE)}, when 12.6 requests waited on average.`);
+    found.push(`Writes of ${first.resource} were slowest at ${clock(NOW - 34 * MINUTE)}: 99 % took at most 23 ms, and 1.6 ms as a rule.`);
+    found.push(`A replica of ${first.resource} left the in-sync set once because it was slow.`);
+  }
+  for (const node of report.nodes.slice(0, 1)) found.push(`The pool of ${node.node} has 394 GiB free and lost 6 GiB: at this rate it is full in 2.7 days.`);
+  found.push(...report.missing.map((text) => `No history came from ${text}.`));
+  if (report.compared?.resources.length) found.push(`${first?.resource} had 2,014 requests a second, and 1,410 ${report.compared.baseline ? `in the baseline ${report.compared.baseline}` : "in the interval before"}.`);
+  return found;
+}
+
+/** Answer to `GET /v1/report`; null for a baseline that there is not. */
+export function report(query, status, isEmpty, baselines) {
+  const kept = (name) => baselines.find((one) => one.name === name);
+  const of = (name, from, to, scale) => {
+    if (name === null) return reportOf(status, from, to, { isEmpty, scale });
+    const one = kept(name);
+    return one ? reportOf(status, one.from_ms, one.to_ms, { isEmpty: false, baseline: name, scale }) : null;
+  };
+  const [from, to] = [Number(query.get("from_ms")), Number(query.get("to_ms"))];
+  const made = of(query.get("baseline"), from, to);
+  if (!made) return null;
+  const other = query.get("compare_from_ms");
+  if (query.has("compare_baseline")) made.compared = of(query.get("compare_baseline"), 0, 0, 0.7);
+  else if (other !== null) made.compared = of(null, Number(other), Number(other) + to - from, 0.7);
+  if (made.compared === null) return null;
+  made.findings = findings(made);
+  return made;
+}
+
+export const baselines = (isEmpty) =>
+  isEmpty
+    ? []
+    : [
+        { name: "before-11-8", from_ms: NOW - 21 * 86_400_000, to_ms: NOW - 20 * 86_400_000, made_ms: NOW - 20 * 86_400_000, nodes: ["n1", "n2", "n3"], bytes: 1_730_000 },
+        { name: "friday", from_ms: NOW - 3 * 86_400_000, to_ms: NOW - 3 * 86_400_000 + 3_600_000, made_ms: NOW - 2 * 86_400_000, nodes: ["n1", "n2"], bytes: 61_440 },
+      ];

@@ -21,6 +21,8 @@ const PAGES = {
   services: "#/services",
   service: "#/services/db",
   failovers: "#/failovers",
+  reports: "#/reports",
+  "reports-compared": "#/reports?span=8h&compare=b:friday",
   nodes: "#/nodes",
   node: "#/nodes/n2",
   events: "#/events",
@@ -215,6 +217,15 @@ const tests = {
       await accessible(page, `many ${hash}`);
     }
     if (shots) await page.screenshot({ path: `${shots}/many-services.png` });
+    await page.goto(`${mock.url}#/reports`);
+    const asked = Date.now();
+    await page.getByText("20 of 1000 are shown.").waitFor();
+    await page.locator("figure canvas").nth(3).waitFor();
+    console.log(`  a report of 1,000 resources showed after ${Date.now() - asked} ms`);
+    await page.getByLabel(/^Of/).selectOption("*");
+    await page.getByRole("heading", { name: "All resources over time" }).waitFor();
+    await accessible(page, "many reports");
+    if (shots) await page.screenshot({ path: `${shots}/many-reports.png`, fullPage: true });
     await page.goto(`${mock.url}#/services?state=failed`);
     await page.getByText("No service is like that.").waitFor();
     await end(page);
@@ -367,6 +378,143 @@ const tests = {
       mock.changes.slice(1).map(({ method, path, body }) => `${method} ${path} ${body.dry_run}`),
       ["PUT /v1/services true", "PUT /v1/services false"],
     );
+    await end(page);
+    mock.stop();
+  },
+
+  async a_report_shows_what_the_command_says_and_which_command_that_is() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/reports" });
+    const first = page.locator("section", { hasText: "What stands out" }).locator("li").first();
+    await first.getByText(/The journal of n3 took 94 % of the waiting of db between/).waitFor();
+    const command = page.locator(".command code").first();
+    const last = () => mock.asked.at(-1).searchParams;
+    assert.equal(await command.innerText(), "mainstay report --last 1h");
+    assert.equal(Number(last().get("to_ms")) - Number(last().get("from_ms")), 3_600_000);
+    await page.getByLabel(/^Time/).selectOption("1d");
+    await page.getByLabel("Compare with").selectOption("before");
+    await page.getByRole("heading", { name: "Compared with an earlier time" }).waitFor();
+    assert.equal(await command.innerText(), "mainstay report --last 1d --compare");
+    assert.equal(Number(last().get("from_ms")) - Number(last().get("compare_from_ms")), 86_400_000);
+    await page.getByLabel(/^Time/).selectOption("own");
+    await page.getByLabel("From (UTC)").fill("2026-11-29T14:00");
+    await page.getByLabel("To (UTC)").fill("2026-11-29T14:00");
+    await page.getByText("The end has to be at least a minute after the begin.").waitFor();
+    await page.getByLabel("To (UTC)").fill("2026-11-29T16:00");
+    await page.getByLabel("Compare with").selectOption("week");
+    await page.getByText("2026-11-29 14:00 to 2026-11-29 16:00 (2 h)").waitFor();
+    assert.equal(await command.innerText(), "mainstay report --from 2026-11-29T14:00 --to 2026-11-29T16:00 --compare 2026-11-22T14:00");
+    assert.equal(Number(last().get("from_ms")), Date.UTC(2026, 10, 29, 14));
+    await page.getByLabel("Compare with").selectOption("own");
+    await page.getByLabel("Begin of that (UTC)").fill("2026-11-20T09:30");
+    await page.locator(".command code", { hasText: "--compare 2026-11-20T09:30" }).waitFor();
+    // The choice is in the address.
+    await page.reload();
+    await page.locator(".command code", { hasText: "--from 2026-11-29T14:00 --to 2026-11-29T16:00 --compare 2026-11-20T09:30" }).waitFor();
+    await end(page);
+    mock.stop();
+  },
+
+  async a_report_has_plots_of_each_resource_and_of_all() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/reports" });
+    const over = (name) => page.locator("section", { has: page.getByRole("heading", { name }) });
+    await over("Resource db over time").locator("figure").nth(3).waitFor();
+    const titles = await over("Resource db over time").locator("figcaption").allInnerTexts();
+    assert.deepEqual(titles.slice(0, 4), ["Requests per second", "Throughput", "Latency that 50, 95 and 99 % did not exceed", "Waiting requests, by what they waited for"]);
+    // The areas of the stack have their shares, which are those of the whole time.
+    const legend = await over("Resource db over time").locator("figure").nth(3).locator("li").allInnerTexts();
+    assert.match(legend[0].trim(), /^journal of n3: \d+ %$/);
+    const shares = legend.map((text) => Number(/(\d+) %$/.exec(text)[1]));
+    assert.ok(Math.abs(shares.reduce((sum, one) => sum + one, 0) - 100) <= 3, legend.join());
+    await page.getByLabel(/^Of/).selectOption("mail");
+    await page.getByRole("heading", { name: "Resource mail over time" }).waitFor();
+    await page.getByLabel(/^Of/).selectOption("*");
+    await over("All resources over time").getByText("known of single resources only").waitFor();
+    await accessible(page, "all resources");
+    await end(page);
+    mock.stop();
+  },
+
+  async a_baseline_is_kept_compared_with_shown_and_deleted() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/reports?span=own&from=1764424800000&to=1764428400000" });
+    await page.getByRole("button", { name: "Keep this time as a baseline" }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel(/^Name/).fill("1st");
+    await dialog.getByRole("button", { name: "Keep", exact: true }).click();
+    assert.equal(mock.changes.length, 0, "a name that is none is not sent");
+    await dialog.getByLabel(/^Name/).fill("calm");
+    await dialog.getByText("mainstay report baseline save calm --from 2025-11-29T14:00 --to 2025-11-29T15:00").waitFor();
+    await accessible(page, "dialog of a baseline");
+    await dialog.getByRole("button", { name: "Keep", exact: true }).click();
+    const row = page.locator("tr", { hasText: "calm" });
+    await row.getByRole("button", { name: "Compare with it" }).click();
+    await page.getByRole("heading", { name: "Compared with the baseline calm" }).waitFor();
+    await page.locator(".command code", { hasText: "--compare calm" }).first().waitFor();
+    await row.getByRole("button", { name: "Show" }).click();
+    await page.locator(".command code", { hasText: "mainstay report --baseline calm" }).first().waitFor();
+    await page.getByText("Baseline calm: Cluster prod, 2025-11-29 14:00").waitFor();
+    assert.equal(await page.getByRole("button", { name: "Keep this time as a baseline" }).count(), 0);
+    await row.getByRole("button", { name: "Delete" }).click();
+    await dialog.getByText("cannot be undone").waitFor();
+    await dialog.getByRole("button", { name: "Delete baseline" }).click();
+    await row.waitFor({ state: "detached" });
+    assert.deepEqual(
+      mock.changes.map(({ method, path, body }) => [method, path, body]),
+      [
+        ["PUT", "/v1/baselines/calm", { from_ms: 1764424800000, to_ms: 1764428400000 }],
+        ["DELETE", "/v1/baselines/calm", {}],
+      ],
+    );
+    await page.goto(`${mock.url}#/reports?baseline=none`);
+    await page.getByText("there is no such baseline").waitFor();
+    await end(page);
+    mock.stop();
+  },
+
+  async a_report_is_downloaded_as_one_page_that_needs_no_other_file() {
+    const mock = await new Mock().start("healthy");
+    const page = await visit(mock, { hash: "#/reports" });
+    await page.locator("figure canvas").nth(5).waitFor();
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download", exact: true }).click()]);
+    assert.match(download.suggestedFilename(), /^report-\d{4}-\d\d-\d\d-\d\d-\d\d-to-.*\.html$/);
+    const text = readFileSync(await download.path(), "utf8");
+    assert.doesNotMatch(text, /<script|<canvas|<select|href=|src="(?!data:image)/);
+    const [json] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download JSON" }).click()]);
+    assert.equal(JSON.parse(readFileSync(await json.path(), "utf8")).cluster, "prod");
+    const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, offline: true });
+    const file = await context.newPage();
+    await file.setContent(text);
+    await file.getByRole("heading", { name: "What stands out" }).waitFor();
+    const pictures = await file.locator("figure img").evaluateAll((all) => all.map((one) => one.naturalWidth));
+    assert.ok(pictures.length >= 5 && pictures.every((width) => width > 100), String(pictures));
+    await accessible(file, "the downloaded page");
+    if (shots) await file.screenshot({ path: `${shots}/report-downloaded.png`, fullPage: true });
+    await context.close();
+    if (shots) {
+      await page.emulateMedia({ media: "print" });
+      await page.screenshot({ path: `${shots}/report-printed.png`, fullPage: true });
+    }
+    await end(page);
+    mock.stop();
+  },
+
+  async a_report_that_cannot_be_had_says_why_and_the_page_stays() {
+    const mock = await new Mock().start("healthy");
+    mock.refusals.set("GET /v1/report", [503, "no-majority", "no majority of the nodes can be reached", "Bring nodes back."]);
+    const page = await visit(mock, { hash: "#/reports" });
+    await page.getByRole("alert").filter({ hasText: "no majority of the nodes can be reached" }).waitFor();
+    await page.getByRole("button", { name: "Download", exact: true }).isDisabled();
+    await accessible(page, "refused report");
+    mock.refusals.clear();
+    await page.getByRole("button", { name: "Load again" }).click();
+    await page.getByText(/The journal of n3 took/).waitFor();
+    mock.break("closed");
+    await page.getByText(/Connection lost since/).waitFor({ timeout: 12_000 });
+    assert.equal(await page.getByText(/The journal of n3 took/).count(), 1);
+    await accessible(page, "lost report");
+    if (shots) await page.screenshot({ path: `${shots}/report-lost.png` });
     await end(page);
     mock.stop();
   },

@@ -5,7 +5,7 @@ import { Empty, Head, Ready, Tag, useAsk } from "../parts";
 import { go, to, type Route } from "../route";
 import type { ChangeView, HistoryPage } from "../types";
 
-const CAUSES: Record<string, string> = {
+export const CAUSES: Record<string, string> = {
   first: "it had no primary before",
   operator: "an operator asked for it",
   drained: "an operator drains the node",
