@@ -1227,3 +1227,21 @@ export interface NodePlace {
   /** IP address or name, without a port. */
   address: string;
 }
+
+export interface CodeView {
+  code: string;
+  /** The code in words. */
+  title: string;
+  /** HTTP status of answers with this code. */
+  status: number;
+  /** Exit code of a command that fails with it. */
+  exit: number;
+  /** Message of one problem with this code. */
+  example: string;
+  cause: string;
+  remedy: string;
+  /** Entry in the manual: path in the source tree, and anchor. */
+  entry: string;
+  /** Page of the manual about the subject. */
+  more?: string | null;
+}

@@ -50,8 +50,9 @@ use axum::{Json, Router};
 use extract::{JsonRequest, Path, Query};
 pub(crate) use history::page as changes;
 use mainstay_api::rest::{
-    AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, EventsPage,
-    NODE_HEADER, NodeView, REQUEST_ID_HEADER, ServiceMove, ServiceView, StatusView,
+    AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, CodeView, EVENTS_WAIT_MS_MAX, EngineView,
+    EventsPage, NODE_HEADER, NodeView, ProblemDocument, REQUEST_ID_HEADER, ServiceMove, ServiceView,
+    StatusView,
 };
 use mainstay_api::routes::OPENAPI;
 use mainstay_control::advice::{Advice, Observations, advice};
@@ -90,10 +91,9 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status());
         let status = status.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-        let code = self.0.code.clone();
-        let mut response = (status, Json(self.0)).into_response();
-        // For the audit log.
-        response.extensions_mut().insert(code);
+        let mut response = (status, Json(ProblemDocument::new(&self.0, None))).into_response();
+        // For the audit log, and for the number of the request.
+        response.extensions_mut().insert(self.0);
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
@@ -103,7 +103,7 @@ impl IntoResponse for Refused {
 type ApiResult<T> = Result<Json<T>, Refused>;
 type App = AppState<Arc<Agent>>;
 
-/// All routes.
+/// All routes, without the numbers of requests ([`numbered`]).
 pub fn router(agent: Arc<Agent>) -> Router {
     routes()
         .into_router()
@@ -120,8 +120,13 @@ pub fn router(agent: Arc<Agent>) -> Router {
         })
         .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .layer(middleware::from_fn_with_state(agent.clone(), routes::identify))
-        .layer(middleware::from_fn(number_and_log))
         .with_state(agent)
+}
+
+/// Gives each request to these routes a number: the outermost layer of everything that serves the
+/// API.
+pub fn numbered(routes: Router) -> Router {
+    routes.layer(middleware::from_fn(number_and_log))
 }
 
 /// Each route of the table with its handler.
@@ -211,7 +216,17 @@ pub fn routes() -> Routes {
         .on(Method::GET, "/primary/{name}", get(health::primary))
         .on(Method::GET, "/replica/{name}", get(health::replica))
         .on(Method::GET, "/health/{name}", get(health::health))
+        .on(Method::GET, "/errors/{code}", get(explanation))
         .on(Method::GET, "/openapi.json", get(description))
+}
+
+/// The explanation of a code.
+async fn explanation(Path(code): Path<String>) -> ApiResult<CodeView> {
+    let view = CodeView::of(&Code::from(code.clone()));
+    view.map(Json).ok_or_else(|| {
+        let message = format!("this release has no error code `{code}`");
+        Refused(Problem::new(Code::NotFound, message, "docs/errors.md lists all codes."))
+    })
 }
 
 /// The description of the API.
@@ -236,6 +251,10 @@ async fn number_and_log(mut request: Request, next: middleware::Next) -> Respons
     if let Some((method, path)) = asked {
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path, id = named, status = response.status().as_u16(), ms, "answered a request");
+    }
+    if let Some(problem) = response.extensions().get::<Problem>() {
+        let document = ProblemDocument::new(problem, Some(named.clone()));
+        *response.body_mut() = Json(document).into_response().into_body();
     }
     if let Ok(value) = header::HeaderValue::from_str(&named) {
         response.headers_mut().insert(REQUEST_ID_HEADER, value);

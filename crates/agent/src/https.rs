@@ -129,7 +129,7 @@ async fn run(agent: Arc<Agent>, listen: ApiListen) {
     if has_console {
         routes = routes.layer(middleware::from_fn_with_state(server.clone(), console::answer));
     }
-    let routes = TowerToHyperService::new(routes);
+    let routes = TowerToHyperService::new(http::numbered(routes));
     loop {
         match listener.accept().await {
             // Without a place the connection is closed at once.

@@ -148,7 +148,7 @@ pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
     if let Some(listen) = agent.options.api.clone() {
         https::serve(agent.clone(), listen).map_err(failed)?;
     }
-    let routes = http::router(agent).into_make_service_with_connect_info::<access::Peer>();
+    let routes = http::numbered(http::router(agent)).into_make_service_with_connect_info::<access::Peer>();
     threads::spawn("agent-http", move || {
         if let Err(error) =
             runtime.block_on(async { axum::serve(access::Socket::new(listener), routes).await })

@@ -1,8 +1,8 @@
 //! Requests and answers of the HTTP API that an agent serves on `<run>/agent.sock`, and over TLS if
 //! it is told to.
 //!
-//! Bodies are JSON. Every failure is a [`Problem`] with content type `application/problem+json`
-//! and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
+//! Bodies are JSON. Every failure is a [`ProblemDocument`] with content type
+//! `application/problem+json` and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
 //! clock milliseconds since 1970 and serve display only: nothing is decided by them.
 //!
 //! [`crate::routes`] has the table of routes.
@@ -15,6 +15,7 @@ mod history;
 mod load;
 mod nodes;
 mod placement;
+mod problem;
 mod programs;
 mod report;
 mod scrubs;
@@ -35,6 +36,7 @@ pub use mainstay_types::{
 };
 pub use nodes::*;
 pub use placement::*;
+pub use problem::*;
 pub use programs::*;
 pub use report::*;
 pub use scrubs::*;

@@ -265,5 +265,6 @@ pub const ROUTES: &[Route] = &[
     ask(Metrics, "/primary/{name}", "", "Tells whether the node is the primary of a resource, or runs a service.").answers(Answer::Sentence),
     ask(Metrics, "/replica/{name}", "", "Tells whether the node has a replica in sync that is not the primary.").answers(Answer::Sentence),
     ask(Metrics, "/health/{name}", "", "Tells whether the node has the primary or a replica in sync.").answers(Answer::Sentence),
+    ask(Metrics, "/errors/{code}", "CodeView", "Explains the code of an error."),
     ask(Metrics, "/openapi.json", "", "Returns the description of the API.").answers(Answer::Description),
 ];

@@ -13,7 +13,7 @@ use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use mainstay_api::rest::{AGE_HEADER, NODE_HEADER};
 use mainstay_types::{Code, Problem};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use server::{BadServer, Knows, Server};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -372,16 +372,31 @@ fn encode<B: Serialize>(body: &B) -> Result<Bytes, ClientError> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| ClientError::Transport(error.to_string()))
 }
 
+/// Words of a problem that is not of Mainstay (RFC 9457).
+#[derive(Deserialize)]
+struct Foreign {
+    #[serde(default)]
+    detail: Option<String>,
+    #[serde(default)]
+    title: Option<String>,
+}
+
 fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
     let problem = serde_json::from_slice(bytes).unwrap_or_else(|_| {
-        Problem::new(Code::Http, format!("{status}: {}", String::from_utf8_lossy(bytes)), String::new())
+        let foreign = serde_json::from_slice::<Foreign>(bytes).ok();
+        let words = foreign.and_then(|foreign| foreign.detail.or(foreign.title));
+        let words = words.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+        Problem::new(Code::Http, format!("{status}: {words}"), String::new())
     });
     ClientError::Refused { status: status.as_u16(), problem }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AGE_HEADER, Client, ClientError, NODE_HEADER, Patience, Stale, header, stale};
+    use super::{
+        AGE_HEADER, Client, ClientError, Code, NODE_HEADER, Patience, Stale, StatusCode, header, refusal,
+        stale,
+    };
     use std::os::unix::net::UnixListener;
     use std::time::{Duration, Instant};
 
@@ -398,6 +413,29 @@ mod tests {
         assert_eq!(answer(None), None);
         assert_eq!(answer(Some("4500")), Some(Stale { node: "n3".into(), age_ms: Some(4500) }));
         assert_eq!(answer(Some("unknown")), Some(Stale { node: "n3".into(), age_ms: None }));
+    }
+
+    #[test]
+    fn refusals_of_this_and_earlier_releases_and_of_proxies_are_told() {
+        let old = r#"{"code":"unknown-node","message":"there is no node n9","remedy":"Look."}"#;
+        let new = r#"{"type":"/errors/unknown-node","title":"Unknown node","status":404,"detail":"there is no node n9","code":"unknown-node","message":"there is no node n9","cause":"It has left.","remedy":"Look.","request":"00"}"#;
+        for text in [old, new] {
+            let ClientError::Refused { status, problem } = refusal(StatusCode::NOT_FOUND, text.as_bytes())
+            else {
+                panic!("{text}")
+            };
+            assert_eq!((status, &problem.code, problem.remedy.as_str()), (404, &Code::UnknownNode, "Look."));
+            assert_eq!(problem.message, "there is no node n9");
+        }
+        for (text, told) in [
+            (r#"{"title":"Too large","detail":"at most 1 MiB","status":413}"#, "at most 1 MiB"),
+            (r#"{"title":"Too large"}"#, "Too large"),
+            ("<html>", "<html>"),
+        ] {
+            let problem = refusal(StatusCode::PAYLOAD_TOO_LARGE, text.as_bytes()).problem();
+            assert_eq!(problem.code, Code::Http);
+            assert_eq!(problem.message, format!("413 Payload Too Large: {told}"));
+        }
     }
 
     /// The agent takes the connection and sends nothing, like a stopped process.

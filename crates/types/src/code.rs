@@ -362,6 +362,17 @@ impl Code {
         self.traits().exit
     }
 
+    /// The code in words, for example "Unknown node".
+    #[must_use]
+    pub fn title(&self) -> String {
+        let words = self.as_str().replace('-', " ");
+        let mut letters = words.chars();
+        match letters.next() {
+            Some(first) => first.to_uppercase().chain(letters).collect(),
+            None => "Unknown".to_owned(),
+        }
+    }
+
     /// Page of the manual that says more about the subject, or a section of that page: path from
     /// the root of the source tree on, and anchor. [`Code::entry`] leads to the code's own entry.
     #[must_use]

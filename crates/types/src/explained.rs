@@ -102,6 +102,12 @@ fn chapter_of(code: &Code) -> Option<&'static Chapter> {
 }
 
 impl Code {
+    /// Explanation of the code. `None` for a code that this version does not know.
+    #[must_use]
+    pub fn explained(&self) -> Option<&'static Explained> {
+        CHAPTERS.iter().flat_map(|chapter| chapter.entries).find(|entry| entry.code == *self)
+    }
+
     /// Place of the code's entry in the manual: path from the root of the source tree on, and
     /// anchor. `None` for a code that this version does not know.
     #[must_use]
@@ -135,7 +141,9 @@ mod tests {
         let count = |code: &Code| entries().filter(|entry| entry.code == *code).count();
         let wrong: Vec<_> = Code::ALL.iter().filter(|code| count(code) != 1).collect();
         assert!(wrong.is_empty(), "not explained once: {wrong:?}");
-        assert_eq!(Code::Unknown("of-a-newer-node".into()).entry(), None);
+        let newer = Code::Unknown("of-a-newer-node".into());
+        assert!(newer.entry().is_none() && newer.explained().is_none());
+        assert!(Code::ALL.iter().all(|code| code.explained().is_some_and(|found| found.code == *code)));
     }
 
     #[test]

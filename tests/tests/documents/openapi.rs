@@ -371,7 +371,7 @@ fn failure(status: u16) -> Value {
     };
     let mut response = json!({
         "description": words,
-        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/ProblemDocument" } } },
     });
     if [429, 503].contains(&status) {
         let words = "Seconds after which the request may be repeated.";
@@ -487,7 +487,7 @@ pub fn description() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.to_lowercase()] = operation;
     }
-    for name in ["Problem", "EventView", "StreamChange", "StreamResync"] {
+    for name in ["ProblemDocument", "EventView", "StreamChange", "StreamResync"] {
         schemas.make(name, Way::Answer);
     }
     let [answers, mut requests] = schemas.made;

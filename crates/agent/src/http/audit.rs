@@ -73,7 +73,8 @@ pub(super) async fn recorded(
         }
     };
     let response = next.run(axum::http::Request::from_parts(parts, Body::from(body))).await;
-    let (status, code) = (response.status().as_u16(), response.extensions().get::<Code>().cloned());
+    let status = response.status().as_u16();
+    let code = response.extensions().get::<Problem>().map(|problem| problem.code.clone());
     let took_ms = u64::try_from(came.elapsed().as_millis()).unwrap_or(u64::MAX);
     let result = AuditResult { took_ms, status, code };
     let login = asked.login.clone().unwrap_or_default();

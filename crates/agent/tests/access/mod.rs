@@ -33,7 +33,7 @@ pub fn groups() -> Groups {
 
 /// A request with an empty object, and the status of its answer.
 fn ask(socket: &Path, method: &str, path: &str) -> String {
-    let path = ["{name}", "{node}", "{volume}", "{snapshot}"]
+    let path = ["{name}", "{node}", "{volume}", "{snapshot}", "{code}"]
         .into_iter()
         .fold(path.to_owned(), |path, part| path.replace(part, "1"));
     let mut stream = UnixStream::connect(socket).expect("everybody may connect");

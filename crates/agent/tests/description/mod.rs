@@ -3,7 +3,7 @@
 
 use crate::support::TestNode;
 use crate::{create, three_nodes};
-use mainstay_api::rest::AuditPage;
+use mainstay_api::rest::{AuditPage, CodeView, ProblemDocument};
 use mainstay_api::routes::{Answer, OPENAPI, ROUTES, Route};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -49,6 +49,7 @@ fn filled(route: &Route) -> String {
         ("{volume}", "0"),
         ("{snapshot}", "first"),
         ("{id}", "0011223344556677"),
+        ("{code}", "unknown-node"),
     ]
     .into_iter()
     .fold(route.path.to_owned(), |path, (part, value)| path.replace(part, value))
@@ -212,6 +213,35 @@ fn a_method_that_a_path_does_not_have_is_refused_like_everything_else() {
     assert!(got.body.contains("\"method-not-allowed\""), "{}", got.body);
     let got = ask(&node, "GET", "/v1/none", "", "");
     assert_eq!((got.status, got.kind.as_str()), (404, "application/problem+json"), "{}", got.body);
+}
+
+/// A refusal names the page of its code and the number of its request, and the page is served.
+#[test]
+fn a_refusal_has_the_form_of_rfc_9457_and_leads_to_the_explanation_of_its_code() {
+    let mut node = TestNode::new(100, 1);
+    node.start();
+    crate::init(&node);
+    for (request, status, code) in [
+        ("GET /v1/none", 404, "not-found"),
+        ("PATCH /v1/status", 405, "method-not-allowed"),
+        ("GET /v1/events?after=x", 422, "bad-request"),
+        ("PUT /v1/services", 422, "bad-request"),
+        ("GET /v1/resources/none", 404, "unknown-resource"),
+        ("DELETE /v1/services/none", 404, "unknown-service"),
+        ("GET /errors/none", 404, "not-found"),
+    ] {
+        let answer = with_head(&node, request, "", "");
+        assert_eq!(header(&answer, "content-type"), Some("application/problem+json"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let problem: ProblemDocument = serde_json::from_str(body).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.0 {status} ")), "{answer}");
+        assert_eq!((problem.status, problem.code.as_str()), (status, code), "{answer}");
+        assert_eq!(problem.request.as_deref(), header(&answer, "x-request-id"), "{answer}");
+        assert_eq!(problem.detail, problem.message);
+        assert_eq!(problem.kind, format!("/errors/{code}"));
+        let explained: CodeView = node.client().get(&problem.kind).unwrap();
+        assert_eq!((explained.title, explained.cause), (problem.title, problem.cause));
+    }
 }
 
 /// An answer with its head, for a request with further headers.

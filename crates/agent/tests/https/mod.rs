@@ -108,7 +108,7 @@ fn a_token_reaches_the_routes_of_its_scope_and_nothing_else() {
         Access::ALL.into_iter().map(|access| token(&node, access.word(), access, HOUR_MS)).collect();
     served(&node);
     let filled = |path: &str| {
-        ["{name}", "{node}", "{volume}", "{snapshot}", "{id}"]
+        ["{name}", "{node}", "{volume}", "{snapshot}", "{id}", "{code}"]
             .into_iter()
             .fold(path.to_owned(), |path, part| path.replace(part, "1"))
     };
@@ -140,6 +140,7 @@ fn a_token_reaches_the_routes_of_its_scope_and_nothing_else() {
             "/primary/{name}",
             "/replica/{name}",
             "/health/{name}",
+            "/errors/{code}",
             "/openapi.json"
         ]
     );
@@ -232,6 +233,9 @@ fn each_wrong_token_is_refused_with_words_and_many_of_them_are_not_judged() {
         assert!(lower.contains("www-authenticate: bearer realm=\"mainstay\""), "{answer}");
         assert_eq!(lower.contains("invalid_token"), words != "the request has no token", "{answer}");
         assert!(answer.contains(words) && answer.contains("\"unauthenticated\""), "{answer}");
+        let number = answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap();
+        assert!(answer.contains(&format!("\"request\":\"{number}\"")), "{answer}");
+        assert!(answer.contains("\"type\":\"/errors/unauthenticated\""), "{answer}");
     }
     // A token in the address is none.
     let in_query = format!("GET /v1/status?access_token={good} HTTP/1.1\r\nHost: a\r\n\r\n");
