@@ -17,6 +17,7 @@ mod history;
 mod identities;
 mod load;
 mod nodes;
+mod pages;
 mod placement;
 mod report;
 mod resources;
@@ -42,13 +43,13 @@ use crate::metrics::listener;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::{Request, State as AppState};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use extract::{JsonRequest, Path, Query};
-pub(crate) use history::page as changes;
+pub(crate) use history::newest as changes;
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, CodeView, EVENTS_WAIT_MS_MAX, EngineView,
     EventsPage, NODE_HEADER, NodeView, ProblemDocument, REQUEST_ID_HEADER, ServiceMove, ServiceView,
@@ -61,6 +62,7 @@ use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Resource, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Code, NodeId, Problem, ServicePhase};
+use pages::{Paged, Paging};
 pub(crate) use resources::nearest;
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
 use routes::Routes;
@@ -331,8 +333,13 @@ async fn cluster(AppState(agent): App) -> ApiResult<ClusterView> {
     blocking(move || Ok(agent.cluster_view(&*agent.member()?))).await
 }
 
-async fn all_nodes(AppState(agent): App) -> ApiResult<Vec<NodeView>> {
-    blocking(move || Ok(agent.cluster_view(&*agent.member()?).nodes)).await
+async fn all_nodes(
+    AppState(agent): App,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Paged<Vec<NodeView>>, Refused> {
+    let all = move || Ok(agent.cluster_view(&*agent.member()?).nodes);
+    pages::listed(uri, paging, |node: &NodeView| node.id, all).await
 }
 
 async fn status(AppState(agent): App) -> ApiResult<StatusView> {
@@ -448,8 +455,13 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
     advice(&view.state, &observed)
 }
 
-async fn list_services(AppState(agent): App) -> ApiResult<Vec<ServiceView>> {
-    blocking(move || Ok(views::services(&agent.member()?.log.confirmed_view(READ_PATIENCE).state))).await
+async fn list_services(
+    AppState(agent): App,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Paged<Vec<ServiceView>>, Refused> {
+    let all = move || Ok(views::services(&agent.member()?.log.confirmed_view(READ_PATIENCE).state));
+    pages::listed(uri, paging, |service: &ServiceView| service.name.clone(), all).await
 }
 
 async fn service(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ServiceView> {
@@ -734,14 +746,33 @@ struct EventsQuery {
     after: u64,
     #[serde(default)]
     wait_ms: u64,
+    #[serde(default)]
+    limit: Option<usize>,
 }
 
-async fn events(AppState(agent): App, Query(query): Query<EventsQuery>) -> ApiResult<EventsPage> {
+async fn events(
+    AppState(agent): App,
+    Query(query): Query<EventsQuery>,
+    uri: Uri,
+) -> Result<Paged<EventsPage>, Refused> {
+    let limit = pages::limit(query.limit)?;
     let member = agent.member()?;
     let mut last_event = member.last_event.clone();
     let wait = Duration::from_millis(query.wait_ms.min(EVENTS_WAIT_MS_MAX));
     let newer = last_event.wait_for(|last| *last > query.after);
     // Without newer events in time the answer is an empty page.
     drop(tokio::time::timeout(wait, newer).await);
-    Ok(Json(views::events(&member.log.view().state, query.after)))
+    let page = views::events_of(&member.log.view().state, query.after, limit.unwrap_or(usize::MAX));
+    let (page, next) = cut_at_its_end(page);
+    Ok(Paged::new(page, &uri, next))
+}
+
+/// A page that does not reach the newest event ends at its own last one. Returns the `after` of the
+/// next page with it.
+fn cut_at_its_end(mut page: EventsPage) -> (EventsPage, Option<String>) {
+    let end = page.events.last().map(|event| event.index).filter(|end| *end < page.last);
+    if let Some(end) = end {
+        page.last = end;
+    }
+    (page, end.map(|end| end.to_string()))
 }

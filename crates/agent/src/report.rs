@@ -193,7 +193,7 @@ fn of_answers(state: &State, answers: Answers, interval: Interval) -> Report {
 /// Adds what happened in the interval.
 fn add_events(state: &State, report: &mut Report) {
     let inside = |at_ms| at_ms > report.from_ms && at_ms <= report.to_ms;
-    let changes = changes(state, None, CHANGES_MAX).changes;
+    let changes = changes(state, CHANGES_MAX).changes;
     let changes = changes.into_iter().filter(|change| inside(change.at_ms)).collect();
     let events = views::events(state, 0).events.into_iter();
     let is_told = |severity| severity != Severity::Info;

@@ -600,11 +600,6 @@ pub fn event(event: &EventRecord) -> EventView {
     }
 }
 
-#[must_use]
-pub fn events(state: &State, after: u64) -> EventsPage {
-    events_of(state, after, usize::MAX)
-}
-
 /// The first events after an index, at most `most`.
 #[must_use]
 pub fn events_of(state: &State, after: u64, most: usize) -> EventsPage {

@@ -81,6 +81,12 @@ impl Route {
         self
     }
 
+    /// Whether the answer may be a page, with a link to the next one.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        self.query.iter().any(|parameter| parameter.name == LIMIT_NAME)
+    }
+
     /// Whether the answer is a part of the replicated state, or depends on it.
     #[must_use]
     pub fn is_of_cluster(&self) -> bool {
@@ -113,6 +119,19 @@ const fn parameter(name: &'static str, form: Form, meaning: &'static str) -> Par
     Parameter { name, form, meaning }
 }
 
+/// Name of the parameter that makes an answer a page.
+pub const LIMIT_NAME: &str = "limit";
+const LIMIT: Parameter = parameter(
+    LIMIT_NAME,
+    Form::Number,
+    "Most entries of the answer, from the first one on. The header `Link` leads to the next page. Default: all.",
+);
+const AFTER: Parameter = parameter(
+    "after",
+    Form::Text,
+    "Place in the list after which the page begins, from the header `Link` of an earlier answer.",
+);
+const PAGES: &[Parameter] = &[LIMIT, AFTER];
 const LINES: Parameter = parameter("lines", Form::Number, "Most entries of the answer: the newest ones.");
 const WAIT: Parameter = parameter(
     "wait_ms",
@@ -120,7 +139,7 @@ const WAIT: Parameter = parameter(
     "Longest time to wait for something newer, in milliseconds, at most 60000. Default: 0.",
 );
 const OF_EVENTS: &[Parameter] =
-    &[parameter("after", Form::Number, "Index of the event that was seen last. Default: 0."), WAIT];
+    &[parameter("after", Form::Number, "Index of the event that was seen last. Default: 0."), WAIT, LIMIT];
 const OF_DESTINATIONS: &[Parameter] =
     &[parameter("after", Form::Number, "Revision that was seen last. Default: 0."), WAIT];
 const OF_STREAM: &[Parameter] = &[parameter(
@@ -128,8 +147,12 @@ const OF_STREAM: &[Parameter] = &[parameter(
     Form::Number,
     "Index of the event that was seen last. The header `Last-Event-ID` counts before it. Default: the newest event.",
 )];
-const OF_HISTORY: &[Parameter] =
-    &[parameter("name", Form::Text, "Name of a resource or of a service. Default: all."), LINES];
+const OF_HISTORY: &[Parameter] = &[
+    parameter("name", Form::Text, "Name of a resource or of a service. Default: all."),
+    LINES,
+    LIMIT,
+    AFTER,
+];
 const OF_LOAD: &[Parameter] = &[
     parameter("from_ms", Form::Number, "Begin of the interval. Default: an hour before its end."),
     parameter("to_ms", Form::Number, "End of the interval. Default: the present."),
@@ -153,7 +176,7 @@ const OF_REPORT: &[Parameter] = &[
     parameter("compare_baseline", Form::Text, "Name of the baseline to compare with. Default: none."),
 ];
 const OF_AUDIT: &[Parameter] =
-    &[parameter("after", Form::Number, "Number of the record that was seen last. Default: 0."), LINES];
+    &[parameter("after", Form::Number, "Number of the record that was seen last. Default: 0."), LINES, LIMIT];
 const OF_LOGS: &[Parameter] = &[
     parameter("process", Form::Text, "Name of the process. Default: all."),
     parameter("node", Form::Text, "Name of the node. Default: the one where the service runs, or ran last."),
@@ -194,20 +217,20 @@ pub const ROUTES: &[Route] = &[
     change(Admin, "POST", "/v1/cluster/rotation", "Begins to replace the authority of the cluster."),
     change(Admin, "DELETE", "/v1/cluster/rotation", "Cancels the replacement of the authority."),
     change(Admin, "POST", "/v1/cluster/rotation/left-out", "Lets the replacement of the authority go on without dead nodes.").with("LeaveOut"),
-    ask(Read, "/v1/cluster/tokens", "Vec<TokenView>", "Lists the tokens by which nodes join."),
+    ask(Read, "/v1/cluster/tokens", "Vec<TokenView>", "Lists the tokens by which nodes join.").query(PAGES),
     change(Admin, "POST", "/v1/cluster/tokens", "Makes a token by which one node may join.").with("TokenCreate").answers(Answer::Json("TokenMade")),
     change(Admin, "DELETE", "/v1/cluster/tokens/{id}", "Revokes a token to join."),
     ask(Read, "/v1/authorities", "AuthoritiesView", "Shows the authority of the server's certificate."),
-    ask(Read, "/v1/tokens", "Vec<ApiTokenView>", "Lists the tokens of the API."),
+    ask(Read, "/v1/tokens", "Vec<ApiTokenView>", "Lists the tokens of the API.").query(PAGES),
     change(Admin, "POST", "/v1/tokens", "Makes a token of the API.").with("ApiTokenCreate").answers(Answer::Json("ApiTokenMade")),
     change(Admin, "DELETE", "/v1/tokens/{name}", "Revokes a token of the API."),
-    ask(Read, "/v1/nodes", "Vec<NodeView>", "Lists the nodes."),
+    ask(Read, "/v1/nodes", "Vec<NodeView>", "Lists the nodes.").query(PAGES),
     ask(Read, "/v1/nodes/{name}/removal", "NodeRemoval", "Tells what the removal of a node would cost."),
     change(Admin, "POST", "/v1/nodes/{name}/removal", "Removes a node from the cluster.").with("NodeRemove"),
     change(Admin, "POST", "/v1/nodes/{name}/replacement", "Lets another node take the place of a dead one.").with("NodeReplace"),
     change(Admin, "PUT", "/v1/nodes/{name}/address", "Changes the addresses of a node.").with("NodeAddress"),
     change(Admin, "POST", "/v1/nodes/{name}/confirm-off", "Confirms that a dead node is switched off."),
-    ask(Read, "/v1/resources", "Vec<ResourceView>", "Lists the resources."),
+    ask(Read, "/v1/resources", "Vec<ResourceView>", "Lists the resources.").query(PAGES),
     change(Admin, "POST", "/v1/resources", "Creates a resource.").with("ResourceCreate").answers(Answer::Json("ResourceView")),
     ask(Read, "/v1/resources/{name}", "ResourceView", "Shows a resource."),
     change(Admin, "DELETE", "/v1/resources/{name}", "Deletes a resource and its data."),
@@ -230,7 +253,7 @@ pub const ROUTES: &[Route] = &[
     ask(Read, "/v1/resources/{name}/snapshots/{snapshot}", "SnapshotFiles", "Shows the files of a snapshot on this node."),
     change(Admin, "DELETE", "/v1/resources/{name}/snapshots/{snapshot}", "Deletes a snapshot."),
     change(Admin, "POST", "/v1/resources/{name}/snapshots/{snapshot}/rollback", "Returns a resource to a snapshot.").with("SnapshotRollback"),
-    ask(Read, "/v1/services", "Vec<ServiceView>", "Lists the services."),
+    ask(Read, "/v1/services", "Vec<ServiceView>", "Lists the services.").query(PAGES),
     change(Admin, "PUT", "/v1/services", "Applies a service file.").with("ServiceApply").answers(Answer::Json("ServiceApplied")).conditional(),
     ask(Read, "/v1/services/{name}", "ServiceView", "Shows a service."),
     change(Admin, "DELETE", "/v1/services/{name}", "Stops and deletes a service.").query(OF_DELETION),
@@ -244,7 +267,7 @@ pub const ROUTES: &[Route] = &[
     change(Operate, "POST", "/v1/services/{name}/restart", "Restarts a service in place.").with("ServiceRestart"),
     ask(Operate, "/v1/services/{name}/file", "ServiceFile", "Returns the file of a service as it was applied.").conditional(),
     ask(Operate, "/v1/services/{name}/logs", "ServiceLogs", "Returns output of the processes of a service.").query(OF_LOGS),
-    ask(Read, "/v1/services/{name}/history", "ServiceHistory", "Lists the events of a service.").query(&[LINES]),
+    ask(Read, "/v1/services/{name}/history", "ServiceHistory", "Lists the events of a service.").query(&[LINES, LIMIT, AFTER]),
     Route { method: "POST", request: Some("ServiceCheck"), ..ask(Operate, "/v1/service-check", "ServiceChecked", "Checks a service file against the nodes, and changes nothing.") },
     ask(Read, "/v1/events", "EventsPage", "Returns events, or waits for the next one.").query(OF_EVENTS),
     ask(Read, "/v1/stream", "", "Sends events and changes as they happen.").answers(Answer::Stream).query(OF_STREAM),

@@ -111,6 +111,7 @@ codes! {
     BadAddress "bad-address", page: Some("docs/cluster.md#addresses");
     BadBackup "bad-backup", page: Some("docs/nodes.md#backup-of-the-record");
     BadConfiguration "bad-configuration", exit: exit::USAGE, page: Some("docs/install.md#configuration");
+    BadCursor "bad-cursor", page: Some("docs/http-api.md#long-lists");
     BadDirectory "bad-directory", exit: exit::USAGE;
     BadMinCopies "bad-min-copies", page: Some("docs/copies-and-quorum.md#when-no-write-may-rest-on-one-machine");
     BadMode "bad-mode", page: Some("docs/modes.md#mode-a");

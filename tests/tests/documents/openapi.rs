@@ -407,6 +407,10 @@ impl Schemas {
             let words = "Tag of the state, for the header `If-Match` of a change.";
             answer["headers"] = json!({ "ETag": { "description": words, "schema": { "type": "string" } } });
         }
+        if route.is_paged() {
+            let words = "The next page, as `<PATH>; rel=\"next\"` (RFC 8288), if there is one.";
+            answer["headers"] = json!({ "Link": { "description": words, "schema": { "type": "string" } } });
+        }
         responses.insert("200".into(), answer);
         if route.answer == Answer::Sentence {
             for (status, words) in [("404", "There is no such resource or service."), ("503", "No.")] {

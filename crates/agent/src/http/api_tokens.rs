@@ -1,25 +1,31 @@
 //! Tokens of the API, and the authorities by which clients know the nodes.
 
-use super::extract::{JsonRequest, Path};
+use super::extract::{JsonRequest, Path, Query};
 use super::nodes::propose;
-use super::{ApiResult, App, blocking};
+use super::pages::{self, Paged, Paging};
+use super::{ApiResult, App, Refused, blocking};
 use crate::agent::certificates::{authorities_of, problem_of};
 use crate::agent::{PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::raft::ConsensusLog;
 use axum::extract::State as AppState;
+use axum::http::Uri;
 use mainstay_api::rest::{Accepted, ApiTokenCreate, ApiTokenMade, ApiTokenView, AuthoritiesView};
 use mainstay_control::api_tokens::{API_TOKEN_LIFE_MS, ApiToken as Known};
 use mainstay_control::state::Command;
 use mainstay_trust::{ApiToken, TrustError, pem};
 
-pub(super) async fn list(AppState(agent): App) -> ApiResult<Vec<ApiTokenView>> {
-    blocking(move || {
+pub(super) async fn list(
+    AppState(agent): App,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Paged<Vec<ApiTokenView>>, Refused> {
+    let all = move || {
         let (view, now_ms) = (agent.member()?.log.confirmed_view(READ_PATIENCE), wall_ms());
         Ok(view.state.api_tokens.iter().map(|(name, token)| shown(name, token, now_ms)).collect())
-    })
-    .await
+    };
+    pages::listed(uri, paging, |token: &ApiTokenView| token.name.clone(), all).await
 }
 
 fn shown(name: &str, token: &Known, now_ms: u64) -> ApiTokenView {

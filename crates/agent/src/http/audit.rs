@@ -1,15 +1,18 @@
 //! The audit log of requests that change something; see `mainstay_control::audit`.
 
 use super::extract::Query;
-use super::{ApiResult, App, Refused, RequestId, require_majority};
+use super::pages::{self, Paged};
+use super::{App, Refused, RequestId, require_majority};
 use crate::access::Caller;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::settle;
 use crate::messages::random_u64;
 use crate::raft::ConsensusLog;
+use axum::Json;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State as AppState};
+use axum::http::Uri;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainstay_api::rest::{AuditPage, AuditView};
@@ -162,26 +165,40 @@ pub struct AuditQuery {
     /// Most records; the newest ones.
     #[serde(default)]
     lines: Option<usize>,
+    /// Most records of a page; the oldest ones.
+    #[serde(default)]
+    limit: Option<usize>,
 }
 
 pub(super) async fn page(
     AppState(agent): App,
-    Query(AuditQuery { after, lines }): Query<AuditQuery>,
-) -> ApiResult<AuditPage> {
-    super::blocking(move || {
+    Query(AuditQuery { after, lines, limit }): Query<AuditQuery>,
+    uri: Uri,
+) -> Result<Paged<AuditPage>, Refused> {
+    pages::one_order(lines, limit.is_some())?;
+    let limit = pages::limit(limit)?;
+    let Json((page, next)) = super::blocking(move || {
         let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
-        Ok(page_of(&view.state, after, lines.unwrap_or(RECORDS)))
+        Ok(page_of(&view.state, after, lines.unwrap_or(RECORDS), limit))
     })
-    .await
+    .await?;
+    Ok(Paged::new(page, &uri, next))
 }
 
-fn page_of(state: &State, after: u64, lines: usize) -> AuditPage {
+/// The oldest records after a number, at most `limit`, or the newest ones, at most `lines`. Returns
+/// the `after` of the next page with them, if there is one.
+fn page_of(state: &State, after: u64, lines: usize, limit: Option<usize>) -> (AuditPage, Option<String>) {
     let log = &state.audit;
     let first = log.records.front().map_or(log.last + 1, |record| record.number);
     let newer: Vec<&AuditRecord> = log.records.iter().filter(|record| record.number > after).collect();
-    let shown =
-        newer[newer.len().saturating_sub(lines)..].iter().map(|record| shown(state, record)).collect();
-    AuditPage { records: shown, last: log.last, gap: after + 1 < first && after < log.last }
+    let wanted = match limit {
+        Some(limit) => &newer[..newer.len().min(limit)],
+        None => &newer[newer.len().saturating_sub(lines)..],
+    };
+    let next = wanted.last().map(|record| record.number).filter(|end| *end < log.last);
+    let records = wanted.iter().map(|record| shown(state, record)).collect();
+    let page = AuditPage { records, last: log.last, gap: after + 1 < first && after < log.last };
+    (page, next.map(|next| next.to_string()))
 }
 
 fn shown(state: &State, record: &AuditRecord) -> AuditView {

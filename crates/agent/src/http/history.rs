@@ -1,16 +1,18 @@
 //! The history of primaries.
 
 use super::extract::Query;
-use super::{ApiResult, App, blocking};
+use super::pages::{self, Paged, Part};
+use super::{App, Refused, blocking};
 use crate::agent::READ_PATIENCE;
 use crate::raft::ConsensusLog;
+use axum::Json;
 use axum::extract::State as AppState;
+use axum::http::Uri;
 use mainstay_api::rest::{ChangeView, HistoryPage, StageView};
 use mainstay_control::State;
 use mainstay_control::facts::PrimaryChange;
+use mainstay_types::Problem;
 use serde::Deserialize;
-
-const LINES: usize = 100;
 
 #[derive(Deserialize)]
 pub struct HistoryQuery {
@@ -19,29 +21,57 @@ pub struct HistoryQuery {
     name: Option<String>,
     #[serde(default)]
     lines: Option<usize>,
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    after: Option<String>,
 }
 
 pub async fn history(
     AppState(agent): App,
-    Query(HistoryQuery { name, lines }): Query<HistoryQuery>,
-) -> ApiResult<HistoryPage> {
-    blocking(move || {
+    Query(HistoryQuery { name, lines, limit, after }): Query<HistoryQuery>,
+    uri: Uri,
+) -> Result<Paged<HistoryPage>, Refused> {
+    let paging = pages::part(lines, limit, after)?;
+    let path = uri.path().to_owned();
+    let Json((page, next)) = blocking(move || {
         let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
-        Ok(page(&view.state, name.as_deref(), lines.unwrap_or(LINES)))
+        page(&view.state, &path, name.as_deref(), &paging)
     })
-    .await
+    .await?;
+    Ok(Paged::new(page, &uri, next))
 }
 
 /// Returns the newest changes of primaries, oldest first.
-pub fn page(state: &State, name: Option<&str>, lines: usize) -> HistoryPage {
+pub fn newest(state: &State, lines: usize) -> HistoryPage {
+    let all = state.primary_changes();
+    let skipped = all.len().saturating_sub(lines);
+    HistoryPage {
+        changes: all.iter().skip(skipped).map(shown).collect(),
+        since_ms: state.events_since_ms(),
+    }
+}
+
+fn page(
+    state: &State,
+    path: &str,
+    name: Option<&str>,
+    part: &Part,
+) -> Result<(HistoryPage, Option<String>), Problem> {
     let wanted = |change: &PrimaryChange<'_>| {
         name.is_none_or(|name| change.resource == name || change.service == Some(name))
     };
-    let all = state.primary_changes();
-    let mut newest: Vec<ChangeView> =
-        all.iter().rev().filter(|change| wanted(change)).take(lines).map(shown).collect();
-    newest.reverse();
-    HistoryPage { changes: newest, since_ms: state.events_since_ms() }
+    let all = state.primary_changes().into_iter().filter(wanted).collect();
+    let (changes, next) = part.of(path, all, index_of)?;
+    Ok((
+        HistoryPage { changes: changes.iter().map(shown).collect(), since_ms: state.events_since_ms() },
+        next,
+    ))
+}
+
+/// Index of the event that tells a change.
+fn index_of(change: &PrimaryChange<'_>) -> u64 {
+    change.stages.first().map_or(0, |event| event.index)
 }
 
 fn shown(change: &PrimaryChange<'_>) -> ChangeView {

@@ -1,12 +1,14 @@
 //! Certificates of the cluster, and tokens to join it.
 
-use super::extract::{JsonRequest, Path};
+use super::extract::{JsonRequest, Path, Query};
 use super::nodes::propose;
-use super::{ApiResult, App, blocking, find_node};
+use super::pages::{self, Paged, Paging};
+use super::{ApiResult, App, Refused, blocking, find_node};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::raft::ConsensusLog;
 use axum::extract::State as AppState;
+use axum::http::Uri;
 use mainstay_api::rest::{
     Accepted, AuthorityPhase, AuthorityView, CertificateView, CertificatesView, LeaveOut, RotationView,
     TokenCreate, TokenMade, TokenStatus, TokenView,
@@ -98,15 +100,24 @@ pub(super) async fn leave_out(
     .await
 }
 
-pub(super) async fn tokens(AppState(agent): App) -> ApiResult<Vec<TokenView>> {
-    blocking(move || {
+pub(super) async fn tokens(
+    AppState(agent): App,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Paged<Vec<TokenView>>, Refused> {
+    let all = move || {
         let (view, now_ms) = (agent.member()?.log.confirmed_view(READ_PATIENCE), wall_ms());
         let tokens = view.state.identities.tokens.iter();
         let mut shown: Vec<TokenView> = tokens.map(|(id, token)| shown(*id, token, now_ms)).collect();
-        shown.sort_by_key(|token| token.made_ms);
+        shown.sort_by_key(age_of);
         Ok(shown)
-    })
-    .await
+    };
+    pages::listed(uri, paging, age_of, all).await
+}
+
+/// Place of a token in the list of all, oldest first.
+fn age_of(token: &TokenView) -> (u64, String) {
+    (token.made_ms, token.id.clone())
 }
 
 fn shown(id: u64, token: &JoinToken, now_ms: u64) -> TokenView {

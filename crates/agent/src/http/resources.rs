@@ -1,8 +1,9 @@
 //! Resources: shown, created, grown and deleted, and their replicas added, moved and removed.
 
-use super::extract::Path;
+use super::extract::{Path, Query};
+use super::pages::{self, Paged, Paging};
 use super::{
-    ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, advise, blocking, change, existing,
+    ApiResult, App, JsonRequest, PROPOSE_TIMEOUT, READ_PATIENCE, Refused, advise, blocking, change, existing,
     explained, require_majority, settings, snapshots, users,
 };
 use crate::agent::Agent;
@@ -11,6 +12,7 @@ use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::State as AppState;
+use axum::http::Uri;
 use mainstay_api::rest::{
     Accepted, PrimaryMove, PrimaryMoves, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, VolumeResize,
 };
@@ -44,14 +46,18 @@ pub(super) fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -
     resources
 }
 
-pub(super) async fn list(AppState(agent): App) -> ApiResult<Vec<ResourceView>> {
-    blocking(move || {
+pub(super) async fn list(
+    AppState(agent): App,
+    Query(paging): Query<Paging>,
+    uri: Uri,
+) -> Result<Paged<Vec<ResourceView>>, Refused> {
+    let all = move || {
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let live = agent.ask_all(&member, &view);
         Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view, &live)))
-    })
-    .await
+    };
+    pages::listed(uri, paging, |resource: &ResourceView| resource.name.clone(), all).await
 }
 
 pub(super) async fn show(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ResourceView> {

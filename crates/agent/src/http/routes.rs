@@ -183,7 +183,7 @@ mod tests {
         }
         let refusal = known_parameters(route, Some("after=1&wait=5")).unwrap_err();
         assert_eq!(refusal.message, "wait: the route has no such parameter");
-        assert_eq!(refusal.remedy, "It has these: after, wait_ms.");
+        assert_eq!(refusal.remedy, "It has these: after, wait_ms, limit.");
         let metrics = routes::find("GET", "/metrics").unwrap();
         assert_eq!(known_parameters(metrics, Some("x=1")), Ok(()));
     }

@@ -1,6 +1,7 @@
 //! Looks at a service: its file, the output of its processes, its history.
 
 use super::extract::{Path, Query, Tagged};
+use super::pages::{self, LINES, Paged};
 use super::{ApiResult, App, Refused, blocking, find_node, unknown_service};
 use crate::agent::{Agent, READ_PATIENCE};
 use crate::messages::{Call, CallReply};
@@ -9,15 +10,14 @@ use crate::service::logs::Wanted;
 use crate::views;
 use axum::Json;
 use axum::extract::State as AppState;
-use mainstay_api::rest::{ServiceFile, ServiceHistory, ServiceLog, ServiceLogs};
+use axum::http::Uri;
+use mainstay_api::rest::{EventView, ServiceFile, ServiceHistory, ServiceLog, ServiceLogs};
 use mainstay_control::state::Service;
 use mainstay_types::{Code, Problem};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Lines and events of an answer to a request that names no number.
-const LINES: usize = 100;
 /// How long a node may take to read a log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,22 +42,29 @@ pub async fn file(AppState(agent): App, Path(name): Path<String>) -> Result<Tagg
 pub struct HistoryQuery {
     #[serde(default)]
     lines: Option<usize>,
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    after: Option<String>,
 }
 
 pub async fn history(
     AppState(agent): App,
     Path(name): Path<String>,
-    Query(HistoryQuery { lines }): Query<HistoryQuery>,
-) -> ApiResult<ServiceHistory> {
-    blocking(move || {
+    Query(HistoryQuery { lines, limit, after }): Query<HistoryQuery>,
+    uri: Uri,
+) -> Result<Paged<ServiceHistory>, Refused> {
+    let part = pages::part(lines, limit, after)?;
+    let path = uri.path().to_owned();
+    let Json((history, next)) = blocking(move || {
         let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
         known(&view, &name)?;
-        let newest = view.state.history(&name).rev().take(lines.unwrap_or(LINES));
-        let mut events: Vec<_> = newest.map(views::event).collect();
-        events.reverse();
-        Ok(ServiceHistory { events, since_ms: view.state.events_since_ms(), name })
+        let all = view.state.history(&name).map(views::event).collect();
+        let (events, next) = part.of(&path, all, |event: &EventView| event.index)?;
+        Ok((ServiceHistory { events, since_ms: view.state.events_since_ms(), name }, next))
     })
-    .await
+    .await?;
+    Ok(Paged::new(history, &uri, next))
 }
 
 #[derive(Deserialize)]

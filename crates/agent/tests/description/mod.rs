@@ -244,6 +244,88 @@ fn a_refusal_has_the_form_of_rfc_9457_and_leads_to_the_explanation_of_its_code()
     }
 }
 
+/// The bodies of all pages from a path on.
+fn pages(node: &TestNode, first: &str, mut between: impl FnMut()) -> Vec<Value> {
+    let (mut path, mut pages) = (first.to_owned(), Vec::new());
+    loop {
+        let answer = with_head(node, &format!("GET {path}"), "", "");
+        assert!(answer.starts_with("HTTP/1.0 200 "), "{path}: {answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        pages.push(serde_json::from_str(body).unwrap());
+        let Some(link) = header(&answer, "link") else { return pages };
+        path =
+            link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\"")).unwrap().to_owned();
+        assert!(pages.len() < 1000, "{first} has no end");
+        between();
+    }
+}
+
+#[test]
+fn a_list_has_the_same_entries_in_pages_and_at_once() {
+    let nodes = three_nodes(101);
+    let node = &nodes[0];
+    for name in ["db", "web"] {
+        create(node, name);
+        let toml = SERVICE.replace("db", name);
+        let answer = with_head(node, "PUT /v1/services", "", &json!({ "toml": toml }).to_string());
+        assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    }
+    for (name, place) in [("b", 1), ("d", 2), ("f", 3)] {
+        for (path, body) in [
+            ("/v1/tokens", json!({ "name": name, "access": "read" })),
+            ("/v1/cluster/tokens", json!({ "node": format!("n{}", place + 3) })),
+        ] {
+            let answer = with_head(node, &format!("POST {path}"), "", &body.to_string());
+            assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+        }
+    }
+    for (path, list, key) in [
+        ("/v1/resources", "", "name"),
+        ("/v1/services", "", "name"),
+        ("/v1/nodes", "", "name"),
+        ("/v1/tokens", "", "name"),
+        ("/v1/cluster/tokens", "", "id"),
+        ("/v1/events", "/events", "index"),
+        ("/v1/audit", "/records", "number"),
+        ("/v1/history", "/changes", "at_ms"),
+        ("/v1/services/db/history", "/events", "index"),
+    ] {
+        let keys = |page: &Value| -> Vec<Value> {
+            let entries = page.pointer(list).and_then(Value::as_array).unwrap();
+            entries.iter().map(|entry| entry[key].clone()).collect()
+        };
+        let wanted = keys(&pages(node, path, || ())[0]);
+        assert!(wanted.len() > 1 || path.ends_with("history"), "{path}: {wanted:?}");
+        for limit in [1, 2, wanted.len().max(1), 1000] {
+            let pages = pages(node, &format!("{path}?limit={limit}"), || ());
+            assert!(pages.iter().all(|page| keys(page).len() <= limit), "{path}: {pages:?}");
+            let all: Vec<Value> = pages.iter().flat_map(keys).collect();
+            // Events may have come meanwhile.
+            assert!(all.starts_with(&wanted), "{path}, {limit} at a time: {all:?}, {wanted:?}");
+            assert_eq!(pages.len(), all.len().div_ceil(limit).max(1), "{path}, {limit} at a time");
+        }
+    }
+    // Entries that come between two pages.
+    let mut new = ["a", "e"].into_iter();
+    let pages = pages(node, "/v1/tokens?limit=1", || {
+        let Some(name) = new.next() else { return };
+        let body = json!({ "name": name, "access": "read" }).to_string();
+        assert!(with_head(node, "POST /v1/tokens", "", &body).starts_with("HTTP/1.0 200 "));
+    });
+    let names: Vec<&str> = pages.iter().map(|page| page[0]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["b", "d", "e", "f"]);
+    for (path, code) in [
+        ("/v1/services?after=db", "bad-cursor"),
+        ("/v1/services?limit=0", "bad-request"),
+        ("/v1/events?limit=0", "bad-request"),
+        ("/v1/audit?limit=1&lines=1", "bad-request"),
+        ("/v1/history?after=00&lines=1", "bad-request"),
+    ] {
+        let answer = with_head(node, &format!("GET {path}"), "", "");
+        assert!(answer.starts_with("HTTP/1.0 422 ") && answer.contains(code), "{path}: {answer}");
+    }
+}
+
 /// An answer with its head, for a request with further headers.
 fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();

@@ -70,6 +70,10 @@ pub const CHAPTER: Chapter = chapter! {
         "/etc/mainstay/mainstay.toml, line 12, column 1: there is no option `lisen`"
         "The configuration cannot be read, or has a mistake."
         "Correct it. `mainstay config check` names each mistake with its line.";
+    BadCursor
+        "after: this is no place in the list /v1/services"
+        "The parameter `after` of a request to the API was not taken from the header `Link` of an answer about the same list, or was changed."
+        "Begin again without `after`, and follow the header `Link` of each answer unchanged.";
     BadDirectory
         "/etc is a directory of the system, or one directory lies in another"
         "A directory for state, sockets, journals, hooks or output cannot be used."
