@@ -14,6 +14,7 @@ use crate::engine_link::EngineLink;
 use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::history;
+use crate::http::idempotency::Keys;
 use crate::http::stream::Streams;
 use crate::https::bearer::Uses;
 use crate::identity::Identity;
@@ -86,6 +87,8 @@ pub struct Agent {
     pub uses: Uses,
     /// Readers of the stream of events, and what tells them of changes.
     pub streams: Streams,
+    /// Keys of changes that were made.
+    pub keys: Keys,
     pub pictures: Pictures,
     engine_inputs: EngineInputs,
     transport: Transport,
@@ -196,6 +199,7 @@ impl Agent {
             callers,
             uses: Uses::default(),
             streams: Streams::default(),
+            keys: Keys::default(),
             pictures: Pictures::default(),
             engine_inputs,
             transport,

@@ -14,6 +14,7 @@ pub(crate) mod extract;
 mod fencing;
 mod force;
 mod history;
+pub(crate) mod idempotency;
 mod identities;
 mod load;
 mod nodes;
@@ -240,12 +241,19 @@ async fn description() -> Response {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RequestId(u64);
 
+impl RequestId {
+    /// The number as headers and the audit log show it.
+    fn in_words(self) -> String {
+        format!("{:016x}", self.0)
+    }
+}
+
 /// Gives each request its number, and logs it at the level `debug`, with its status and how long
 /// its answer took.
 async fn number_and_log(mut request: Request, next: middleware::Next) -> Response {
-    let id = random_u64();
-    request.extensions_mut().insert(RequestId(id));
-    let named = format!("{id:016x}");
+    let id = RequestId(random_u64());
+    request.extensions_mut().insert(id);
+    let named = id.in_words();
     let asked = tracing::enabled!(tracing::Level::DEBUG)
         .then(|| (request.method().clone(), request.uri().path().to_owned()));
     let began = std::time::Instant::now();

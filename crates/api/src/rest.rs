@@ -11,6 +11,7 @@ mod api_tokens;
 mod audit;
 mod baselines;
 mod destinations;
+mod headers;
 mod history;
 mod load;
 mod nodes;
@@ -28,6 +29,7 @@ pub use api_tokens::*;
 pub use audit::*;
 pub use baselines::*;
 pub use destinations::*;
+pub use headers::*;
 pub use history::*;
 pub use load::*;
 pub use mainstay_types::{
@@ -48,16 +50,6 @@ pub use stream::*;
 
 /// Longest time that a request for events or destinations may wait, in milliseconds.
 pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
-
-/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
-/// `unknown`.
-pub const AGE_HEADER: &str = "mainstay-as-of-ms";
-/// Header of such an answer: the name of the node that answered.
-pub const NODE_HEADER: &str = "mainstay-node";
-
-/// Header of each answer of a route: the number of the request, in 16 hexadecimal digits. The audit
-/// log has the same number.
-pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// A change was recorded; the nodes carry it out in the background.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -174,6 +174,8 @@ codes! {
     HasReplica "has-replica", page: Some("docs/replicas.md#replicas-come-and-go");
     HistoryFiles "history-files", page: Some("docs/reports.md");
     Http "http";
+    IdempotencyKeyInUse "idempotency-key-in-use", status: 409, page: Some("docs/http-api.md#changes-that-are-sent-twice");
+    IdempotencyKeyReused "idempotency-key-reused", page: Some("docs/http-api.md#changes-that-are-sent-twice");
     IdentityElsewhere "identity-elsewhere", page: Some("docs/cluster.md#copies-of-a-machine");
     IdentityInUse "identity-in-use", page: Some("docs/cluster.md#copies-of-a-machine");
     InMaintenance "in-maintenance", page: Some("docs/maintenance.md#maintenance");
@@ -454,7 +456,7 @@ mod tests {
                 ],
             ),
             (405, &["method-not-allowed"]),
-            (409, &["already-a-member", "conflict", "name-taken", "not-a-member"]),
+            (409, &["already-a-member", "conflict", "idempotency-key-in-use", "name-taken", "not-a-member"]),
             (412, &["precondition-failed"]),
             (429, &["too-many-attempts"]),
             (

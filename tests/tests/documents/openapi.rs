@@ -407,6 +407,11 @@ impl Schemas {
             let words = "Tag of the state, for the header `If-Match` of a change.";
             answer["headers"] = json!({ "ETag": { "description": words, "schema": { "type": "string" } } });
         }
+        if route.changes {
+            let words = "`true` if this is the answer of an earlier request with the same `Idempotency-Key`.";
+            answer["headers"] =
+                json!({ "Idempotency-Replayed": { "description": words, "schema": { "type": "string" } } });
+        }
         if route.is_paged() {
             let words = "The next page, as `<PATH>; rel=\"next\"` (RFC 8288), if there is one.";
             answer["headers"] = json!({ "Link": { "description": words, "schema": { "type": "string" } } });
@@ -473,6 +478,13 @@ fn parameters(route: &Route) -> Vec<Value> {
         let words = "Make the change only if the state still has this `ETag`.";
         let schema = json!({ "type": "string" });
         all.push(json!({ "name": "If-Match", "in": "header", "description": words, "schema": schema }));
+    }
+    if route.changes {
+        let words = "A key of your choice, in quotes. The same request with the same key gets the answer of the first one.";
+        let schema = json!({ "type": "string", "minLength": 1, "maxLength": 257 });
+        all.push(
+            json!({ "name": "Idempotency-Key", "in": "header", "description": words, "schema": schema }),
+        );
     }
     if route.answer == Answer::Stream {
         let words = "Index of the event that was seen last.";

@@ -46,12 +46,9 @@ pub(super) async fn recorded(
 ) -> Response {
     let number = request.extensions().get::<RequestId>().map_or_else(random_u64, |id| id.0);
     let (parts, body) = request.into_parts();
-    let body = match to_bytes(body, BODY_BYTES_MAX).await {
+    let body = match whole(body).await {
         Ok(body) => body,
-        Err(error) => {
-            let remedy = format!("A request has at most {BODY_BYTES_MAX} bytes.");
-            return Refused::from(Problem::new(Code::BadRequest, error.to_string(), remedy)).into_response();
-        }
+        Err(problem) => return Refused::from(problem).into_response(),
     };
     let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
     let asked = Asked {
@@ -86,6 +83,14 @@ pub(super) async fn recorded(
     // The answer does not wait for the second entry.
     tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, result));
     response
+}
+
+/// The whole body of a request.
+pub(super) async fn whole(body: Body) -> Result<Bytes, Problem> {
+    to_bytes(body, BODY_BYTES_MAX).await.map_err(|error| {
+        let remedy = format!("A request has at most {BODY_BYTES_MAX} bytes.");
+        Problem::new(Code::BadRequest, error.to_string(), remedy)
+    })
 }
 
 /// Writes the first entry. Returns false if this node has no cluster whose log could hold it, or

@@ -7,9 +7,9 @@
 //! - A caller whose right is unknown, or less than a route needs, is refused before anything else
 //!   happens.
 //! - A request that changes something is in the audit log, or nothing is changed; see
-//!   [`super::audit`].
+//!   [`super::audit`]. Its key makes it happen once; see [`super::idempotency`].
 
-use super::{Refused, audit};
+use super::{Refused, idempotency};
 use crate::access::{Caller, Peer};
 use crate::agent::Agent;
 use axum::Router;
@@ -81,7 +81,7 @@ async fn guard(AppState(route): AppState<&'static Route>, request: Request, next
             tracing::warn!(method = %route.method, path = route.path, why = refusal.message, "a request is refused");
             Refused::from(refusal).into_response()
         }
-        Ok(by) if route.changes => audit::recorded(agent, by, request, next).await,
+        Ok(by) if route.changes => idempotency::once(agent, by, request, next).await,
         Ok(_) => next.run(request).await,
     }
 }

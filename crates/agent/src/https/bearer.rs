@@ -47,6 +47,12 @@ pub struct Held {
 }
 
 impl Held {
+    /// Public half of the token.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Whether the token still gives this right, as far as this node knows without asking others.
     #[must_use]
     pub fn may(&self, agent: &Agent, access: Access) -> bool {

@@ -382,3 +382,95 @@ fn a_change_of_what_another_operator_has_changed_meanwhile_is_refused() {
     let page: AuditPage = node.client().get("/v1/audit?lines=1").unwrap();
     assert_eq!(page.records[0].request, number);
 }
+
+/// Makes a token of the API with a key.
+fn make_token(node: &TestNode, name: &str, key: &str) -> String {
+    let body = json!({ "name": name, "access": "read" }).to_string();
+    with_head(node, "POST /v1/tokens", &format!("Idempotency-Key: {key}\r\n"), &body)
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn a_change_with_a_key_is_made_once_and_answered_again() {
+    let mut node = TestNode::new(102, 1);
+    node.start();
+    crate::init(&node);
+    let first = make_token(&node, "ci", "\"one\"");
+    assert!(
+        first.starts_with("HTTP/1.0 200 ") && header(&first, "idempotency-replayed").is_none(),
+        "{first}"
+    );
+    let again = make_token(&node, "ci", "one");
+    assert_eq!((body(&again), header(&again, "idempotency-replayed")), (body(&first), Some("true")));
+    assert_ne!(header(&again, "x-request-id"), header(&first, "x-request-id"));
+    let other = make_token(&node, "cd", "\"one\"");
+    assert!(other.starts_with("HTTP/1.0 422 ") && other.contains("idempotency-key-reused"), "{other}");
+    let wrong = make_token(&node, "cd", "a b");
+    assert!(wrong.starts_with("HTTP/1.0 422 ") && wrong.contains("bad-request"), "{wrong}");
+    // A refusal is an answer, and has the number of the request that it refused.
+    let refused = make_token(&node, "ci", "\"two\"");
+    assert!(refused.starts_with("HTTP/1.0 4"), "{refused}");
+    let again = make_token(&node, "ci", "\"two\"");
+    assert_eq!((body(&again), header(&again, "idempotency-replayed")), (body(&refused), Some("true")));
+    assert_eq!(header(&again, "content-type"), Some("application/problem+json"));
+    let made = |node: &TestNode| {
+        let page: AuditPage = node.client().get("/v1/audit").unwrap();
+        page.records.iter().filter(|record| record.action == "POST /v1/tokens").count()
+    };
+    assert_eq!(made(&node), 2);
+    // Two at the same time.
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| make_token(&node, "cd", "\"three\""))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for answer in &answers {
+        let is_same = answer.starts_with("HTTP/1.0 200 ");
+        let is_early = answer.starts_with("HTTP/1.0 409 ") && answer.contains("idempotency-key-in-use");
+        assert!(is_same || is_early, "{answer}");
+    }
+    assert_eq!(made(&node), 3);
+    // A restart forgets keys, as the manual says.
+    node.kill_agent();
+    node.start_agent();
+    crate::eventually("a majority", || {
+        let answer = make_token(&node, "ci", "\"one\"");
+        !answer.contains("no-majority")
+            && !answer.contains("control-plane-busy")
+            && answer.contains("name-taken")
+    });
+}
+
+#[test]
+fn a_change_whose_sender_went_away_is_answered_when_it_comes_again() {
+    let mut node = TestNode::new(103, 1);
+    node.start();
+    crate::init(&node);
+    // Without its engine the resource is recorded, and not made.
+    node.stop_engine();
+    let wanted = json!({ "name": "db", "volumes": [1 << 20], "journal_bytes": 16 << 20, "replicas": ["n1"] });
+    let wanted = wanted.to_string();
+    let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
+    let request = format!(
+        "POST /v1/resources HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nIdempotency-Key: \"k\"\r\nContent-Length: {}\r\n\r\n{wanted}",
+        wanted.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    crate::eventually("the change has begun", || {
+        let list: Vec<Value> = node.client().get("/v1/resources").unwrap();
+        !list.is_empty()
+    });
+    let ask = || with_head(&node, "POST /v1/resources", "Idempotency-Key: \"k\"\r\n", &wanted);
+    let early = ask();
+    assert!(early.starts_with("HTTP/1.0 409 ") && early.contains("idempotency-key-in-use"), "{early}");
+    drop(stream);
+    node.start_engine();
+    let mut answer = String::new();
+    crate::eventually("the change is answered", || {
+        answer = with_head(&node, "POST /v1/resources", "Idempotency-Key: \"k\"\r\n", &wanted);
+        answer.starts_with("HTTP/1.0 200 ")
+    });
+    assert_eq!(header(&answer, "idempotency-replayed"), Some("true"), "{answer}");
+}

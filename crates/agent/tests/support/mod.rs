@@ -171,9 +171,13 @@ impl TestNode {
 
     /// Starts engine and agent, and waits until the agent answers.
     pub fn start(&mut self) {
+        self.start_engine();
+        self.start_agent();
+    }
+
+    pub fn start_engine(&mut self) {
         self.engine =
             Some(FakeEngine::start(&self.run_dir().join("engine.sock"), self.refuse_create.clone()));
-        self.start_agent();
     }
 
     fn spawn_agent(&self) -> Child {

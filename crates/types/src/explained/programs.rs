@@ -130,6 +130,14 @@ pub const CHAPTER: Chapter = chapter! {
         "the answer is no error of Mainstay"
         "Something else than an agent answers at the socket or the server, or a much newer agent."
         "Check `--socket` or `--server`.";
+    IdempotencyKeyInUse
+        "the change with the Idempotency-Key `8e03978e` is under way"
+        "The same request was sent before with the same key, and is not answered yet."
+        "Wait, and send the same request with the same key again: it gets the answer of the first one.";
+    IdempotencyKeyReused
+        "nothing is changed: the Idempotency-Key `8e03978e` was sent with another request before"
+        "A key is of one request: method, path, parameters, `If-Match` and body. This node has answered another request with this key, or is about to."
+        "Send each change with a key of its own. Use a key again only to repeat the same request.";
     Interrupted
         "the engine gave up the request, or the command was interrupted"
         "The engine ended with the request under way, or you ended the command."

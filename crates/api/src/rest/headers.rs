@@ -1,0 +1,17 @@
+//! Headers of requests and answers.
+
+/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
+/// `unknown`.
+pub const AGE_HEADER: &str = "mainstay-as-of-ms";
+/// Header of such an answer: the name of the node that answered.
+pub const NODE_HEADER: &str = "mainstay-node";
+
+/// Header of each answer of a route: the number of the request, in 16 hexadecimal digits. The audit
+/// log has the same number.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
+/// Header of a change: a key of the sender's choice. The same request with the same key gets the
+/// answer of the first one.
+pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Header of an answer that was given before, to an earlier request with the same key.
+pub const REPLAYED_HEADER: &str = "idempotency-replayed";
