@@ -894,6 +894,49 @@ export interface ServiceProblem {
   remedy: string;
 }
 
+export interface OperationView {
+  id: string;
+  /** Method and path of the request. */
+  action: string;
+  /** User who asked, or `token` and the name of a token. */
+  who: string;
+  state: OperationState;
+  /** When the request came, in milliseconds since 1970. */
+  since_ms: number;
+  /** When the operation ended, in milliseconds since 1970. */
+  ended_ms?: number | null;
+  /** Share of the work that is done, if that is known. */
+  progress_percent?: number | null;
+  /** Words about what is being done, or how it ended. */
+  message: string;
+  /** Right that is needed to cancel the operation. None if it cannot be cancelled. */
+  cancel_needs?: string | null;
+  /** Why it failed. */
+  problem?: ProblemDocument | null;
+}
+
+export type OperationState = "running" | "succeeded" | "failed" | "cancelled";
+
+export interface ProblemDocument {
+  /** Path of the explanation of the code, which every node serves. It is the same for every problem with this code. */
+  type: string;
+  /** The code in words. */
+  title: string;
+  /** HTTP status. */
+  status: number;
+  /** Explanation of this occurrence, with the text of `message`. */
+  detail: string;
+  code: string;
+  /** Words about what failed, and why. */
+  message: string;
+  /** Usual cause of problems with this code; empty if the node does not know the code. */
+  cause: string;
+  /** Advice; empty if there is none. */
+  remedy: string;
+  /** Number of the request, as in the header `x-request-id` and in the audit log. */
+  request?: string | null;
+}
+
 export interface EventsPage {
   events: EventView[];
   /** Pass this as `after` next time. */

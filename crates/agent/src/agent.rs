@@ -15,6 +15,7 @@ use crate::error::{AgentError, OTHER_RELEASE};
 use crate::held;
 use crate::history;
 use crate::http::idempotency::Keys;
+use crate::http::operations::Operations;
 use crate::http::stream::Streams;
 use crate::https::bearer::Uses;
 use crate::identity::Identity;
@@ -89,6 +90,8 @@ pub struct Agent {
     pub streams: Streams,
     /// Keys of changes that were made.
     pub keys: Keys,
+    /// Changes that are carried out while their senders ask for other things.
+    pub operations: Operations,
     pub pictures: Pictures,
     engine_inputs: EngineInputs,
     transport: Transport,
@@ -200,6 +203,7 @@ impl Agent {
             uses: Uses::default(),
             streams: Streams::default(),
             keys: Keys::default(),
+            operations: Operations::default(),
             pictures: Pictures::default(),
             engine_inputs,
             transport,

@@ -18,6 +18,7 @@ pub(crate) mod idempotency;
 mod identities;
 mod load;
 mod nodes;
+pub(crate) mod operations;
 mod pages;
 mod placement;
 mod report;
@@ -53,8 +54,8 @@ use extract::{JsonRequest, Path, Query};
 pub(crate) use history::newest as changes;
 use mainstay_api::rest::{
     AGE_HEADER, Accepted, ClusterInit, ClusterJoin, ClusterView, CodeView, EVENTS_WAIT_MS_MAX, EngineView,
-    EventsPage, NODE_HEADER, NodeView, ProblemDocument, REQUEST_ID_HEADER, ServiceMove, ServiceView,
-    StatusView,
+    EventsPage, NODE_HEADER, NodeView, OPERATIONS, ProblemDocument, REQUEST_ID_HEADER, ServiceMove,
+    ServiceView, StatusView,
 };
 use mainstay_api::routes::OPENAPI;
 use mainstay_control::advice::{Advice, Observations, advice};
@@ -200,6 +201,9 @@ pub fn routes() -> Routes {
         .on(Method::GET, "/v1/services/{name}/logs", get(service_looks::logs))
         .on(Method::GET, "/v1/services/{name}/history", get(service_looks::history))
         .on(Method::POST, "/v1/service-check", post(service_check::check))
+        .on(Method::GET, OPERATIONS, get(operations::list))
+        .on(Method::GET, "/v1/operations/{id}", get(operations::show))
+        .on(Method::DELETE, "/v1/operations/{id}", delete(operations::cancel))
         .on(Method::GET, "/v1/events", get(events))
         .on(Method::GET, stream::PATH, get(stream::answer))
         .on(Method::GET, "/v1/history", get(history::history))

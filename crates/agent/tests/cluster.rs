@@ -9,6 +9,7 @@ mod https;
 mod identities;
 mod levels;
 mod nodes;
+mod operations;
 mod stream;
 mod support;
 

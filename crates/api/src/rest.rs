@@ -15,6 +15,7 @@ mod headers;
 mod history;
 mod load;
 mod nodes;
+mod operations;
 mod placement;
 mod problem;
 mod programs;
@@ -37,6 +38,7 @@ pub use mainstay_types::{
     ServicePhase, Severity, SnapshotState, StoreState, exit, size_words,
 };
 pub use nodes::*;
+pub use operations::*;
 pub use placement::*;
 pub use problem::*;
 pub use programs::*;

@@ -56,6 +56,8 @@ pub struct Route {
     pub query: &'static [Parameter],
     /// The route takes `If-Match`, or its answer has an `ETag` for that.
     pub is_conditional: bool,
+    /// The work may take long, so the route takes `Prefer: respond-async`.
+    pub is_long: bool,
     /// Purpose, in one sentence.
     pub summary: &'static str,
 }
@@ -73,6 +75,11 @@ impl Route {
 
     const fn conditional(mut self) -> Self {
         self.is_conditional = true;
+        self
+    }
+
+    const fn long(mut self) -> Self {
+        self.is_long = true;
         self
     }
 
@@ -106,6 +113,7 @@ const fn ask(access: Access, path: &'static str, answer: &'static str, summary: 
         answer,
         query: &[],
         is_conditional: false,
+        is_long: false,
         summary,
     }
 }
@@ -214,7 +222,7 @@ pub const ROUTES: &[Route] = &[
     change(Admin, "PATCH", "/v1/cluster/settings", "Changes settings of the cluster.").with("SettingsChange"),
     ask(Admin, "/v1/cluster/backup", "ClusterBackup", "Returns the record of the cluster, for a backup. It contains secrets."),
     ask(Read, "/v1/cluster/certificates", "CertificatesView", "Shows the authorities of the cluster and the certificates of its nodes."),
-    change(Admin, "POST", "/v1/cluster/rotation", "Begins to replace the authority of the cluster."),
+    change(Admin, "POST", "/v1/cluster/rotation", "Begins to replace the authority of the cluster.").long(),
     change(Admin, "DELETE", "/v1/cluster/rotation", "Cancels the replacement of the authority."),
     change(Admin, "POST", "/v1/cluster/rotation/left-out", "Lets the replacement of the authority go on without dead nodes.").with("LeaveOut"),
     ask(Read, "/v1/cluster/tokens", "Vec<TokenView>", "Lists the tokens by which nodes join.").query(PAGES),
@@ -231,11 +239,11 @@ pub const ROUTES: &[Route] = &[
     change(Admin, "PUT", "/v1/nodes/{name}/address", "Changes the addresses of a node.").with("NodeAddress"),
     change(Admin, "POST", "/v1/nodes/{name}/confirm-off", "Confirms that a dead node is switched off."),
     ask(Read, "/v1/resources", "Vec<ResourceView>", "Lists the resources.").query(PAGES),
-    change(Admin, "POST", "/v1/resources", "Creates a resource.").with("ResourceCreate").answers(Answer::Json("ResourceView")),
+    change(Admin, "POST", "/v1/resources", "Creates a resource.").with("ResourceCreate").answers(Answer::Json("ResourceView")).long(),
     ask(Read, "/v1/resources/{name}", "ResourceView", "Shows a resource."),
-    change(Admin, "DELETE", "/v1/resources/{name}", "Deletes a resource and its data."),
+    change(Admin, "DELETE", "/v1/resources/{name}", "Deletes a resource and its data.").long(),
     ask(Read, "/v1/resources/{name}/scrub", "ScrubReport", "Shows the comparison of replicas that runs or was the last."),
-    change(Admin, "POST", "/v1/resources/{name}/scrub", "Begins to compare the replicas of a resource.").with("ScrubStart"),
+    change(Admin, "POST", "/v1/resources/{name}/scrub", "Begins to compare the replicas of a resource.").with("ScrubStart").long(),
     change(Operate, "DELETE", "/v1/resources/{name}/scrub", "Ends the comparison of replicas."),
     ask(Read, "/v1/resources/{name}/settings", "Vec<SettingView>", "Lists the settings of a resource.").conditional(),
     change(Admin, "PATCH", "/v1/resources/{name}/settings", "Changes settings of a resource.").with("SettingsChange").conditional(),
@@ -244,24 +252,24 @@ pub const ROUTES: &[Route] = &[
     ask(Read, "/v1/resources/{name}/failover", "FailoverExplained", "Tells what the death of the primary's node would do."),
     ask(Read, "/v1/resources/{name}/force/{node}", "ForceView", "Tells what a forced promotion would cost."),
     change(Admin, "POST", "/v1/resources/{name}/force/{node}", "Promotes a replica that may lack data.").with("ForceView"),
-    change(Operate, "POST", "/v1/resources/{name}/move", "Moves the primary of a resource without a service.").with("PrimaryMove").answers(Answer::Json("PrimaryMoves")),
-    change(Admin, "POST", "/v1/resources/{name}/replicas", "Adds a replica.").with("ReplicaAdd"),
-    change(Admin, "DELETE", "/v1/resources/{name}/replicas/{node}", "Removes a replica and its files."),
-    change(Admin, "POST", "/v1/resources/{name}/replicas/{node}/move", "Moves a replica to another node.").with("ReplicaMove"),
-    change(Admin, "POST", "/v1/resources/{name}/volumes/{volume}/resize", "Makes a volume larger.").with("VolumeResize"),
-    change(Operate, "POST", "/v1/resources/{name}/snapshots", "Takes a snapshot of a resource.").with("SnapshotTake"),
+    change(Operate, "POST", "/v1/resources/{name}/move", "Moves the primary of a resource without a service.").with("PrimaryMove").answers(Answer::Json("PrimaryMoves")).long(),
+    change(Admin, "POST", "/v1/resources/{name}/replicas", "Adds a replica.").with("ReplicaAdd").long(),
+    change(Admin, "DELETE", "/v1/resources/{name}/replicas/{node}", "Removes a replica and its files.").long(),
+    change(Admin, "POST", "/v1/resources/{name}/replicas/{node}/move", "Moves a replica to another node.").with("ReplicaMove").long(),
+    change(Admin, "POST", "/v1/resources/{name}/volumes/{volume}/resize", "Makes a volume larger.").with("VolumeResize").long(),
+    change(Operate, "POST", "/v1/resources/{name}/snapshots", "Takes a snapshot of a resource.").with("SnapshotTake").long(),
     ask(Read, "/v1/resources/{name}/snapshots/{snapshot}", "SnapshotFiles", "Shows the files of a snapshot on this node."),
     change(Admin, "DELETE", "/v1/resources/{name}/snapshots/{snapshot}", "Deletes a snapshot."),
-    change(Admin, "POST", "/v1/resources/{name}/snapshots/{snapshot}/rollback", "Returns a resource to a snapshot.").with("SnapshotRollback"),
+    change(Admin, "POST", "/v1/resources/{name}/snapshots/{snapshot}/rollback", "Returns a resource to a snapshot.").with("SnapshotRollback").long(),
     ask(Read, "/v1/services", "Vec<ServiceView>", "Lists the services.").query(PAGES),
     change(Admin, "PUT", "/v1/services", "Applies a service file.").with("ServiceApply").answers(Answer::Json("ServiceApplied")).conditional(),
     ask(Read, "/v1/services/{name}", "ServiceView", "Shows a service."),
-    change(Admin, "DELETE", "/v1/services/{name}", "Stops and deletes a service.").query(OF_DELETION),
-    change(Operate, "POST", "/v1/services/{name}/move", "Moves a service to a node.").with("ServiceMove"),
+    change(Admin, "DELETE", "/v1/services/{name}", "Stops and deletes a service.").query(OF_DELETION).long(),
+    change(Operate, "POST", "/v1/services/{name}/move", "Moves a service to a node.").with("ServiceMove").long(),
     ask(Read, "/v1/services/{name}/explain", "ServiceExplained", "Tells where a service may run, and why not elsewhere."),
     change(Operate, "PUT", "/v1/services/{name}/maintenance", "Begins or ends the maintenance of a service.").with("MaintenanceSet"),
     change(Operate, "PUT", "/v1/nodes/{name}/maintenance", "Begins or ends the maintenance of a node.").with("MaintenanceSet"),
-    change(Operate, "PUT", "/v1/nodes/{name}/cordon", "Keeps services and primaries from coming to a node, or ends that.").with("CordonSet"),
+    change(Operate, "PUT", "/v1/nodes/{name}/cordon", "Keeps services and primaries from coming to a node, or ends that.").with("CordonSet").long(),
     change(Operate, "PUT", "/v1/cluster/maintenance", "Begins or ends the maintenance of the cluster.").with("MaintenanceSet"),
     change(Operate, "PUT", "/v1/services/{name}/wanted", "Stops or starts a service.").with("ServiceWanted"),
     change(Operate, "POST", "/v1/services/{name}/restart", "Restarts a service in place.").with("ServiceRestart"),
@@ -269,6 +277,9 @@ pub const ROUTES: &[Route] = &[
     ask(Operate, "/v1/services/{name}/logs", "ServiceLogs", "Returns output of the processes of a service.").query(OF_LOGS),
     ask(Read, "/v1/services/{name}/history", "ServiceHistory", "Lists the events of a service.").query(&[LINES, LIMIT, AFTER]),
     Route { method: "POST", request: Some("ServiceCheck"), ..ask(Operate, "/v1/service-check", "ServiceChecked", "Checks a service file against the nodes, and changes nothing.") },
+    ask(Read, "/v1/operations", "Vec<OperationView>", "Lists the operations of this node.").query(PAGES),
+    ask(Read, "/v1/operations/{id}", "OperationView", "Tells how far an operation is."),
+    change(Operate, "DELETE", "/v1/operations/{id}", "Cancels an operation, if its work can end midway.").answers(Answer::Json("OperationView")),
     ask(Read, "/v1/events", "EventsPage", "Returns events, or waits for the next one.").query(OF_EVENTS),
     ask(Read, "/v1/stream", "", "Sends events and changes as they happen.").answers(Answer::Stream).query(OF_STREAM),
     ask(Read, "/v1/history", "HistoryPage", "Lists the changes of primaries.").query(OF_HISTORY),

@@ -263,6 +263,7 @@ codes! {
     NotAMember "not-a-member", status: 409, page: Some("docs/cluster.md");
     NotAllowed "not-allowed";
     NotCalled "not-called", page: Some("docs/modes.md#mode-a");
+    NotCancelled "not-cancelled", status: 409, page: Some("docs/http-api.md#long-work");
     NotConfirmed "not-confirmed", exit: exit::USAGE;
     NotDeleting "not-deleting";
     NotEligible "not-eligible", page: Some("docs/placement.md#what-explain-says");
@@ -327,6 +328,7 @@ codes! {
     TooManyAttempts "too-many-attempts", status: 429, exit: exit::UNREACHABLE, page: Some("docs/access.md#from-other-machines");
     TooManyBaselines "too-many-baselines", page: Some("docs/reports.md#baselines");
     TooManyNodes "too-many-nodes", page: Some("docs/limits.md#nodes");
+    TooManyOperations "too-many-operations", status: 503, page: Some("docs/http-api.md#long-work");
     TooManyReplicas "too-many-replicas", page: Some("docs/replicas.md#limits");
     TooManyResources "too-many-resources", page: Some("docs/limits.md");
     TooManyServices "too-many-services", page: Some("docs/limits.md");
@@ -336,6 +338,7 @@ codes! {
     UnknownApiToken "unknown-api-token", status: 404, page: Some("docs/access.md#tokens");
     UnknownBaseline "unknown-baseline", status: 404, page: Some("docs/reports.md#baselines");
     UnknownNode "unknown-node", status: 404;
+    UnknownOperation "unknown-operation", status: 404, page: Some("docs/http-api.md#long-work");
     UnknownProcess "unknown-process", page: Some("docs/services.md#daily-verbs");
     UnknownResource "unknown-resource", status: 404;
     UnknownService "unknown-service", status: 404;
@@ -451,12 +454,23 @@ mod tests {
                     "unknown-api-token",
                     "unknown-baseline",
                     "unknown-node",
+                    "unknown-operation",
                     "unknown-resource",
                     "unknown-service",
                 ],
             ),
             (405, &["method-not-allowed"]),
-            (409, &["already-a-member", "conflict", "idempotency-key-in-use", "name-taken", "not-a-member"]),
+            (
+                409,
+                &[
+                    "already-a-member",
+                    "conflict",
+                    "idempotency-key-in-use",
+                    "name-taken",
+                    "not-a-member",
+                    "not-cancelled",
+                ],
+            ),
             (412, &["precondition-failed"]),
             (429, &["too-many-attempts"]),
             (
@@ -469,6 +483,7 @@ mod tests {
                     "metrics-busy",
                     "metrics-timeout",
                     "result-unknown",
+                    "too-many-operations",
                     "too-many-streams",
                 ],
             ),

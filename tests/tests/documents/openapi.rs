@@ -352,6 +352,9 @@ fn statuses(route: &Route) -> BTreeSet<u16> {
     if route.changes && route.is_conditional {
         all.insert(412);
     }
+    if route.is_long {
+        all.insert(503);
+    }
     // Names stand in paths, in bodies and in these parameters.
     let is_name = |name: &str| ["node", "baseline", "compare_baseline"].contains(&name);
     let has_name = route.query.iter().any(|parameter| is_name(parameter.name));
@@ -416,6 +419,18 @@ impl Schemas {
             let words = "The next page, as `<PATH>; rel=\"next\"` (RFC 8288), if there is one.";
             answer["headers"] = json!({ "Link": { "description": words, "schema": { "type": "string" } } });
         }
+        if route.is_long {
+            let schema = self.of(&written("OperationView"), Way::Answer);
+            let words = "Path of the operation.";
+            responses.insert(
+                "202".into(),
+                json!({
+                    "description": "The work goes on, as an operation.",
+                    "headers": { "Location": { "description": words, "schema": { "type": "string" } } },
+                    "content": { "application/json": { "schema": schema } },
+                }),
+            );
+        }
         responses.insert("200".into(), answer);
         if route.answer == Answer::Sentence {
             for (status, words) in [("404", "There is no such resource or service."), ("503", "No.")] {
@@ -478,6 +493,11 @@ fn parameters(route: &Route) -> Vec<Value> {
         let words = "Make the change only if the state still has this `ETag`.";
         let schema = json!({ "type": "string" });
         all.push(json!({ "name": "If-Match", "in": "header", "description": words, "schema": schema }));
+    }
+    if route.is_long {
+        let words = "`respond-async` for an answer before the work is done.";
+        let schema = json!({ "type": "string" });
+        all.push(json!({ "name": "Prefer", "in": "header", "description": words, "schema": schema }));
     }
     if route.changes {
         let words = "A key of your choice, in quotes. The same request with the same key gets the answer of the first one.";

@@ -12,7 +12,7 @@
 //! later. Keys are in memory: another node, and this one after a restart of its agent, makes the
 //! change again. Rights are judged before, for each request.
 
-use super::{Refused, RequestId, audit};
+use super::{Refused, RequestId, audit, operations};
 use crate::access::Caller;
 use crate::agent::Agent;
 use crate::https::bearer::Held;
@@ -240,7 +240,7 @@ pub(super) async fn once(
     next: Next,
 ) -> Response {
     let key = match key_in(request.headers()) {
-        Ok(None) => return audit::recorded(agent, (caller, access), request, next).await,
+        Ok(None) => return operations::made(agent, (caller, access), request, next).await,
         Ok(Some(key)) => key,
         Err(problem) => return Refused::from(problem).into_response(),
     };
@@ -262,7 +262,7 @@ pub(super) async fn once(
     };
     let request = Request::from_parts(parts, Body::from(body));
     let made = tokio::spawn(async move {
-        let response = audit::recorded(agent, (caller, access), request, next).await;
+        let response = operations::made(agent, (caller, access), request, next).await;
         keep(open, response, number).await
     });
     made.await.unwrap_or_else(|error| {

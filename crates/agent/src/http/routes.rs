@@ -63,7 +63,8 @@ pub async fn identify(AppState(agent): AppState<Arc<Agent>>, mut request: Reques
 }
 
 /// Lets a request through if its caller may make it.
-async fn guard(AppState(route): AppState<&'static Route>, request: Request, next: Next) -> Response {
+async fn guard(AppState(route): AppState<&'static Route>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(route);
     let caller = request.extensions().get::<Caller>().cloned();
     let Some(agent) = request.extensions().get::<Arc<Agent>>().cloned() else {
         let message = "a request has come by a way on which nobody looks who asks";

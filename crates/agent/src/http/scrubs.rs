@@ -1,6 +1,7 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
 use super::extract::Path;
+use super::operations::Look;
 use super::{
     ApiResult, App, JsonRequest, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource,
 };
@@ -72,6 +73,33 @@ pub(super) async fn report(AppState(agent): App, Path(name): Path<String>) -> Ap
         }
     })
     .await
+}
+
+/// How far a scrub is, with the share that is done. `None` if the primary does not tell it now.
+pub(super) fn look(agent: &Arc<Agent>, name: &str) -> Option<(Look, Option<u8>)> {
+    let (_, reply) = ask_primary(agent, name, |resource| Request::ScrubStatus { resource }).ok()?;
+    let Reply::Scrub { status: Some(status) } = reply else { return None };
+    Some(look_at(name, &status))
+}
+
+fn look_at(name: &str, status: &engine::ScrubStatus) -> (Look, Option<u8>) {
+    let percent = (status.done * 100).checked_div(status.extents).map(|percent| percent.min(100) as u8);
+    let look = match status.state {
+        ScrubState::Running => Look::Runs(format!("the replicas of resource {name} are being compared")),
+        ScrubState::Done => Look::Done(format!(
+            "the replicas of resource {name} are compared: {} blocks differed, {} were repaired; `mainstay resource scrub {name} --report` has more",
+            status.different, status.repaired
+        )),
+        ScrubState::Stopped => {
+            Look::Cancelled(format!("the replicas of resource {name} are not compared any more"))
+        }
+        ScrubState::Interrupted => Look::Failed(Problem::new(
+            Code::ScrubInterrupted,
+            format!("the comparison of the replicas of resource {name} ended early: its primary has changed"),
+            format!("Run `mainstay resource scrub {name}` again."),
+        )),
+    };
+    (look, percent)
 }
 
 /// Asks the engine of the primary, also while the role moves.
@@ -161,5 +189,42 @@ fn told(state: &State, resource: &Resource, primary: NodeId, status: &engine::Sc
         unrepaired,
         replicas,
         findings: status.findings.iter().map(finding).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_types::Index;
+
+    #[test]
+    fn a_scrub_tells_its_share_and_how_it_ended() {
+        let status = |state, done| engine::ScrubStatus { state, done, extents: 8, ..scrub_of_nothing() };
+        let (look, percent) = look_at("db", &status(ScrubState::Running, 2));
+        assert!(matches!(look, Look::Runs(_)) && percent == Some(25), "{look:?} {percent:?}");
+        assert!(matches!(look_at("db", &status(ScrubState::Done, 8)), (Look::Done(_), Some(100))));
+        assert!(matches!(look_at("db", &status(ScrubState::Stopped, 3)).0, Look::Cancelled(_)));
+        assert!(matches!(look_at("db", &status(ScrubState::Interrupted, 3)).0, Look::Failed(_)));
+        assert_eq!(look_at("db", &scrub_of_nothing()).1, None);
+    }
+
+    fn scrub_of_nothing() -> engine::ScrubStatus {
+        engine::ScrubStatus {
+            state: ScrubState::Running,
+            repair: ScrubRepair::Off,
+            rate: 0,
+            took_ms: 0,
+            extents: 0,
+            done: 0,
+            compared: Vec::new(),
+            uncompared: 0,
+            different: 0,
+            repaired: 0,
+            overwritten: 0,
+            findings: Vec::new(),
+            from: Index(0),
+            to: Index(0),
+            left_ms: None,
+        }
     }
 }

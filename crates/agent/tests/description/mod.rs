@@ -327,7 +327,7 @@ fn a_list_has_the_same_entries_in_pages_and_at_once() {
 }
 
 /// An answer with its head, for a request with further headers.
-fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> String {
+pub fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(node.run_dir().join("agent.sock")).unwrap();
     let length = body.len();
     let request = format!(
@@ -339,7 +339,7 @@ fn with_head(node: &TestNode, request: &str, headers: &str, body: &str) -> Strin
     answer
 }
 
-fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+pub fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
@@ -389,7 +389,7 @@ fn make_token(node: &TestNode, name: &str, key: &str) -> String {
     with_head(node, "POST /v1/tokens", &format!("Idempotency-Key: {key}\r\n"), &body)
 }
 
-fn body(answer: &str) -> &str {
+pub fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 

@@ -15,3 +15,10 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 /// Header of an answer that was given before, to an earlier request with the same key.
 pub const REPLAYED_HEADER: &str = "idempotency-replayed";
+
+/// Header of a request (RFC 7240), with [`RESPOND_ASYNC`] if the answer is not to wait for the
+/// work.
+pub const PREFER_HEADER: &str = "prefer";
+pub const RESPOND_ASYNC: &str = "respond-async";
+/// Header of an answer that does what a request preferred.
+pub const PREFER_APPLIED_HEADER: &str = "preference-applied";

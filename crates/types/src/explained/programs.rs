@@ -186,6 +186,10 @@ pub const CHAPTER: Chapter = chapter! {
         "this is not passed on to an engine"
         "Another node asked for something that this release does not pass on."
         "Install the same release on all nodes.";
+    NotCancelled
+        "operation 0d1c2b3a00000007 is not cancelled: it cannot be undone midway"
+        "The operation has ended, or its work has no safe end in the middle, or the cluster is recording it at this moment."
+        "Look at the operation. If it runs, wait for its end, and undo its work with another request: the message names it.";
     NotConfirmed
         "resource db is left as it is"
         "The command asks for a confirmation, and got none. Nothing was changed."
@@ -250,6 +254,10 @@ pub const CHAPTER: Chapter = chapter! {
         "there are 16 baselines already, which is the most"
         "The nodes keep the figures of at most this many intervals."
         "Delete one that you do not need: `mainstay report baseline list` shows them.";
+    TooManyOperations
+        "nothing is changed: 64 operations run on this node already"
+        "A node runs at most 64 operations at once."
+        "Wait until some of them end, or send the request without `Prefer: respond-async`.";
     TooManyStreams
         "64 readers have a stream of events from this node already"
         "A node serves at most 64 streams at once, and 16 of one user or token."
@@ -266,6 +274,10 @@ pub const CHAPTER: Chapter = chapter! {
         "there is no baseline friday"
         "No node that answers keeps figures under this name."
         "See `mainstay report baseline list`.";
+    UnknownOperation
+        "this node knows no operation 0d1c2b3a00000007"
+        "A node keeps its last 256 operations in memory, until its agent ends. Other nodes do not know them."
+        "Ask the node that began it. `mainstay status` and `mainstay audit` tell on every node what became of the work.";
     Unreachable
         "this node does not answer within 5 s"
         "The agent of this node waits for its disk."
