@@ -46,10 +46,7 @@ pub async fn history(
 pub fn newest(state: &State, lines: usize) -> HistoryPage {
     let all = state.primary_changes();
     let skipped = all.len().saturating_sub(lines);
-    HistoryPage {
-        changes: all.iter().skip(skipped).map(shown).collect(),
-        since_ms: state.events_since_ms(),
-    }
+    HistoryPage { changes: all.iter().skip(skipped).map(shown).collect(), since_ms: state.events_since_ms() }
 }
 
 fn page(

@@ -18,3 +18,4 @@ mod scrub;
 mod snapshots;
 mod sums;
 mod versions;
+mod whole;

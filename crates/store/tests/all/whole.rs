@@ -2,10 +2,8 @@
 //! the log: each write fills pages with a number of its own, and no page ever shows two numbers,
 //! whatever is in flight, after any crash, in volumes and in snapshots.
 
-mod lab;
-
+use crate::lab::{BLOCK, Lab, Log, Random, drop_snapshot, rollback, snapshot};
 use bytes::Bytes;
-use lab::{BLOCK, Lab, Log, Random, drop_snapshot, rollback, snapshot};
 use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_types::{BLOCK_BYTES, DataState, Range, SnapshotState, VolumeId};
 
