@@ -182,7 +182,7 @@ export interface DeviceView {
   volume: number;
   path: string;
   /** Longest write that is whole or absent on every replica, in bytes, if it reaches the device as one request of whole blocks. 0: no write is promised to be whole. */
-  atomic_write_max?: number;
+  atomic_write_max: number;
   /** Reason why no write is promised to be whole. `None` if one is, or if the engine does not say. */
   not_atomic?: string | null;
 }
