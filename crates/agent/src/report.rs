@@ -195,7 +195,7 @@ fn add_events(state: &State, report: &mut Report) {
     let inside = |at_ms| at_ms > report.from_ms && at_ms <= report.to_ms;
     let changes = changes(state, CHANGES_MAX).changes;
     let changes = changes.into_iter().filter(|change| inside(change.at_ms)).collect();
-    let events = views::events(state, 0).events.into_iter();
+    let events = views::events_of(state, 0, usize::MAX).events.into_iter();
     let is_told = |severity| severity != Severity::Info;
     let events = events.filter(|event| is_told(event.severity) && inside(event.at_ms)).collect();
     (report.changes, report.events) = (changes, events);
