@@ -73,6 +73,7 @@ impl Lab {
         while let Some(effect) = self.machine.poll(true) {
             self.oracle.step(self.now_us, NODE, RESOURCE, &effect).unwrap();
             if let Effect::Persist(saved) = effect {
+                self.oracle.address_stays(NODE, RESOURCE, saved.keeps_address());
                 self.saved = Some(saved);
                 continue;
             }

@@ -100,7 +100,7 @@ ask() {
     local name=$1 description=$2
     shift 2
     MAINSTAY_TOKEN=$(cat "$work/token") "$mainstay" lab exec --name $lab client -- \
-        env --chdir="$work" "$schemathesis" --no-color \
+        nice -n 10 env --chdir="$work" "$schemathesis" --no-color \
         --config-file "$PWD/tests/api/schemathesis.toml" run "$description" --url "https://$address" \
         --checks all --exclude-checks ignored_auth,use_after_free,ensure_resource_availability \
         --phases $phases --max-examples $examples --max-time 75 --seed "$seed" --request-timeout 30 --continue-on-failure \
