@@ -135,7 +135,9 @@ impl Machine {
                 self.deadline = Some(now.plus_ms(pause_ms));
                 self.persist();
                 self.report();
-                if pause_ms == 0 {
+                // In maintenance not even the first attempt is made: it waits for the end of that.
+                let waits = self.rests && !planted(Bug::MaintenanceMends);
+                if pause_ms == 0 && !waits {
                     reach!("ha: a first restart comes at once");
                     self.deadline = None;
                     self.go_on_from(floor, now);

@@ -44,6 +44,24 @@ fn a_process_that_ends_in_maintenance_is_told_and_restarted_afterwards() {
     assert_eq!((detail(&node), node.reports.last().unwrap().failures), ("", 1));
 }
 
+/// Seed 560: the first restart of a start comes at once, but not in maintenance.
+#[test]
+fn a_process_that_ends_in_a_start_waits_for_the_end_of_the_maintenance() {
+    let mut node = Node::new();
+    node.hung.insert(Step::CheckReady { process: 0 });
+    node.start(1);
+    rest(&mut node, true);
+    node.log.clear();
+    node.hung.clear();
+    node.exit(0);
+    node.pass(3_600_000);
+    assert!(runs(&node.log).is_empty(), "{:?}", node.log);
+    assert!(detail(&node).contains("waits for the end of the maintenance"), "{}", detail(&node));
+    rest(&mut node, false);
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
 #[test]
 fn all_that_stands_on_what_was_lost_is_made_anew_after_the_maintenance() {
     let mut node = resting();
