@@ -94,7 +94,7 @@ impl Machine {
 
     /// Where a way down begins that was to begin at `steps[at]`: with the addresses, if they were
     /// kept and do not stay any longer.
-    pub(super) fn from_kept(&mut self, at: usize, floor: usize, then: &Then) -> usize {
+    pub(super) fn top_with_kept(&mut self, at: usize, floor: usize, then: &Then) -> usize {
         if !self.kept || self.is_in_place(floor, then) {
             return at;
         }

@@ -62,7 +62,7 @@ impl Machine {
         self.awaited = None;
         self.deadline = None;
         self.drop_held();
-        at = self.from_kept(at, floor, &then);
+        at = self.top_with_kept(at, floor, &then);
         loop {
             let step = self.steps[at];
             // A probe leaves nothing behind, and a readiness test ends with the process that it
