@@ -2,8 +2,9 @@
 //! it is told to.
 //!
 //! Bodies are JSON. Every failure is a [`ProblemDocument`] with content type
-//! `application/problem+json` and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
-//! clock milliseconds since 1970 and serve display only: nothing is decided by them.
+//! `application/problem+json` and a stable code. Lists are ordered by name. Byte counts are `u64`.
+//! Points in time are wall clock milliseconds since 1970 and serve display only: nothing is decided
+//! by them.
 //!
 //! [`crate::routes`] has the table of routes.
 

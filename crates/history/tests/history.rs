@@ -174,7 +174,7 @@ proptest! {
         minutes.iter().for_each(|minute| kept.add(minute));
         let (step_ms, segment) = kept.finish().unwrap();
         let records: Vec<Minute> = Records::of(&segment).collect();
-        // Of several names of one resource, the sum may have another one.
+        // A resource that was renamed may have another of its names in the sum.
         let nameless = |mut sum: Minute| {
             sum.resources.values_mut().for_each(|work| work.name.clear());
             sum

@@ -368,7 +368,7 @@ impl Oracle {
             Violation { id: "S14", text }
         });
         let torn = match snapshot {
-            // What was kept of a history that is over says nothing of this one.
+            // This snapshot holds an older history, which says nothing of the present one.
             SnapshotId::BEFORE_COPY => Ok(()),
             _ => self.torn(resource, (node, incarnation), at, read),
         };

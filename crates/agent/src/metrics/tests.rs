@@ -614,7 +614,7 @@ fn names_of_drbd_tell_what_they_mean_there() {
     assert_eq!(value("drbd_device_quorum", &[db, volume]), Some(1.0));
     assert_eq!(value("drbd_device_client", &[db, volume]), Some(0.0));
     assert_eq!(value("drbd_device_client", &[("name", "files"), ("volume", "0")]), Some(1.0));
-    // What is counted by resource is the volume's only if there is one.
+    // Bytes are counted for a resource. They are a volume's only if the resource has one volume.
     assert_eq!(value("drbd_device_written_bytes_total", &[db, ("volume", "0")]), None);
     assert_eq!(value("drbd_device_written_bytes_total", &[("name", "logs"), ("volume", "0")]), Some(77.0));
     let connection = |state| {

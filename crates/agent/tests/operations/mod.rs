@@ -42,7 +42,7 @@ fn an_operation_ends_when_its_work_is_done() {
     eventually("the primary is moved", || {
         let operation = state(node, &moved);
         assert_ne!(operation.state, OperationState::Failed, "{operation:?}");
-        // It is not told before it is so.
+        // The operation succeeds only when the primary has moved.
         operation.state == OperationState::Succeeded && primary(node).as_deref() == Some(to)
     });
     let operation = state(node, &moved);
@@ -50,7 +50,7 @@ fn an_operation_ends_when_its_work_is_done() {
     assert_eq!(operation.message, format!("the primary of resource db is on {to}"));
     let all: Vec<OperationView> = node.client().get("/v1/operations").unwrap();
     assert_eq!(all.len(), 2);
-    // What is refused at once makes no operation.
+    // A request that is refused at once makes no operation.
     let refused = with_head(node, "POST /v1/resources/none/move", "Prefer: respond-async\r\n", "{}");
     assert!(refused.starts_with("HTTP/1.0 404 ") && refused.contains("unknown-resource"), "{refused}");
     // A short change takes no notice of the wish.

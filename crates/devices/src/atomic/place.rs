@@ -152,7 +152,7 @@ fn device_of(sys: &Path, mounts: &[Mount], run_dir: &Path) -> Result<Device, Ato
     let queue = name(whole);
     let owner = owner(whole, &queue, mounts, run_dir)?;
     if matches!(owner, Owner::Foreign(_)) {
-        // It has a place in its file, too.
+        // A loop device of others may begin behind the start of its file.
         start += number(&whole.join("loop/offset")).unwrap_or(0);
     }
     Ok(Device { path, owner, start, limits: limits(&whole.join("queue")), queue })

@@ -159,7 +159,7 @@ fn random_histories_of_whole_writes_are_accepted_and_torn_ones_refused() {
             for block in blocks {
                 model[block as usize] = if zeroes { 0 } else { request };
             }
-            // What has its place has it in this order. Some writes never become known.
+            // Writes get their places in this order. Some never become known.
             if random.below(3) > 0 {
                 s.place(request);
             }

@@ -432,7 +432,7 @@ fn a_write_of_a_mebibyte_is_one_part_and_a_longer_one_is_cut_between_mebibytes()
             assert_eq!(parts(offset, len).len(), 1, "{len} bytes at {offset}");
         }
     }
-    // Of bytes that are no whole blocks it is the blocks that count.
+    // A request that begins or ends inside of a block counts as all blocks that it touches.
     assert_eq!(parts(512, MAX - BLOCK_BYTES).len(), 1);
     assert_eq!(parts(512, MAX).len(), 2);
     for (offset, len) in
