@@ -664,7 +664,7 @@ fn a_process_that_dies_in_maintenance_is_left_alone() {
     sim.settle();
 }
 
-/// The process ends while no agent runs. The next agent knows of the maintenance.
+/// The file system is unmounted while no agent runs. The next agent knows of the maintenance.
 fn an_agent_that_is_restarted_in_maintenance_starts_nothing() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
@@ -672,7 +672,7 @@ fn an_agent_that_is_restarted_in_maintenance_starts_nothing() {
     sim.run_ms(3_000);
     sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 300 });
     sim.run_ms(50);
-    sim.service(p, ServiceFault::Dies);
+    sim.service(p, ServiceFault::Unmounted);
     sim.run_ms(20_000);
     sim.end_maintenance();
     sim.expect_service_on_within_ms(p, 20_000);

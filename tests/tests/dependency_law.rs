@@ -290,11 +290,11 @@ fn pure_crates_have_the_clippy_deny_list() {
     assert!(first.contains("std::time::Instant::now") && first.contains("std::collections::HashMap"));
 }
 
-/// Returns the tree of crates, with their features, that cargo compiles when it builds these
-/// packages together.
-fn built_with(packages: &[&str]) -> String {
+/// Returns what `cargo tree` prints of these packages, a crate a line.
+fn tree(packages: &[&str], more: &[&str]) -> String {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["tree", "--locked", "--target", TARGET, "--edges", "features,no-dev", "--prefix", "none"])
+        .args(["tree", "--locked", "--target", TARGET, "--prefix", "none"])
+        .args(more)
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
@@ -303,6 +303,39 @@ fn built_with(packages: &[&str]) -> String {
     let tree = String::from_utf8(output.stdout).expect("cargo writes text");
     assert!(tree.contains("mainstay-types v"), "{packages:?} do not contain the crate in question:\n{tree}");
     tree
+}
+
+/// Returns the tree of crates, with their features, that cargo compiles when it builds these
+/// packages together.
+fn built_with(packages: &[&str]) -> String {
+    tree(packages, &["--edges", "features,no-dev"])
+}
+
+/// Packages that the Makefile builds together, programs and tests.
+fn shipped() -> Vec<String> {
+    let makefile = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../Makefile");
+    let text = std::fs::read_to_string(makefile).expect("the Makefile is there");
+    let (_, list) =
+        text.split_once("\nSHIPPED := -p mainstay $(addprefix -p mainstay-,").expect("the list is there");
+    let (names, _) = list.split_once(')').expect("the list ends");
+    let parts = names.split_whitespace().map(|name| format!("mainstay-{name}"));
+    std::iter::once("mainstay".to_owned()).chain(parts).collect()
+}
+
+/// A crate whose features differ between programs and tests is built twice, and all that stands on
+/// it: for the agent that took five minutes.
+#[test]
+fn programs_and_tests_share_one_build_of_every_crate() {
+    let packages = shipped();
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let built = |edges: &str| -> BTreeSet<String> {
+        let tree = tree(&packages, &["--edges", edges, "--format", "{p} [{f}]"]);
+        tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    };
+    let (programs, tests) = (built("no-dev"), built("normal,build,dev"));
+    assert!(programs.len() > 100, "{programs:?}");
+    let twice: Vec<&String> = programs.difference(&tests).collect();
+    assert!(twice.is_empty(), "tests need other features of {twice:?}; see fastrand in tests/Cargo.toml");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod baselines;
 mod destinations;
 mod headers;
 mod history;
+mod identities;
 mod load;
 mod nodes;
 mod operations;
@@ -24,6 +25,7 @@ mod report;
 mod scrubs;
 mod services;
 mod settings;
+mod snapshots;
 mod stream;
 
 use crate::engine::{FrontendStatus, WatchdogStatus};
@@ -33,6 +35,7 @@ pub use baselines::*;
 pub use destinations::*;
 pub use headers::*;
 pub use history::*;
+pub use identities::*;
 pub use load::*;
 pub use mainstay_types::{
     Code, Mode, NodeStatus, PeerState, Problem, Role, ScrubEnd, ScrubOutcome, ScrubRepair, ScrubState,
@@ -48,6 +51,7 @@ pub use scrubs::*;
 use serde::{Deserialize, Serialize};
 pub use services::*;
 pub use settings::*;
+pub use snapshots::*;
 use std::collections::BTreeMap;
 pub use stream::*;
 
@@ -100,125 +104,6 @@ pub struct ClusterJoin {
     pub replace: bool,
     /// The token that a member made for a node of this name. Secret.
     pub token: String,
-}
-
-/// Longest life of a token, in milliseconds, and the one that a request has without a choice.
-const fn token_life_ms() -> u64 {
-    24 * 60 * 60 * 1000
-}
-
-/// Makes a token by which one machine may join under this name.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TokenCreate {
-    /// Name of the node that is to join.
-    pub node: String,
-    /// Time for which it is good, at most 24 h.
-    #[serde(default = "token_life_ms")]
-    pub life_ms: u64,
-}
-
-/// A token that was made. It is shown in this answer and never again.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TokenMade {
-    /// Public half, 16 hexadecimal digits.
-    pub id: String,
-    pub node: String,
-    /// The whole token. Secret.
-    pub token: String,
-    /// End, in milliseconds since 1970.
-    pub until_ms: u64,
-    /// Address of the agent that made it.
-    pub peer: String,
-}
-
-/// State of a token.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TokenStatus {
-    Open,
-    Used,
-    Revoked,
-    Ended,
-    /// The cluster has replaced the authority that the token names.
-    Superseded,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TokenView {
-    /// Public half, 16 hexadecimal digits.
-    pub id: String,
-    pub node: String,
-    pub status: TokenStatus,
-    /// Wall clock, in milliseconds since 1970.
-    pub made_ms: u64,
-    pub until_ms: u64,
-}
-
-/// Certificates of the cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CertificatesView {
-    pub authorities: Vec<AuthorityView>,
-    pub nodes: Vec<CertificateView>,
-    /// Another authority takes the place of the present one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rotation: Option<RotationView>,
-}
-
-/// A rotation of the cluster's authority that is under way.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RotationView {
-    /// Number of the new authority.
-    pub to: u32,
-    /// Phase of the new authority: `announced`, then `issues`.
-    pub phase: AuthorityPhase,
-    /// Beginning of this phase: wall clock, in milliseconds since 1970.
-    pub since_ms: u64,
-    /// Names of the nodes that it waits for.
-    pub waits_for: Vec<String>,
-    /// The dead ones of them.
-    pub dead: Vec<String>,
-}
-
-/// The use that the cluster makes of an authority.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuthorityPhase {
-    /// To issue when every node believes it.
-    Announced,
-    /// New certificates come from it.
-    Issues,
-    /// Its certificates count, and no new ones come from it.
-    Believed,
-}
-
-/// Lets a rotation go on without these dead nodes. They have to join anew.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LeaveOut {
-    /// Names of the nodes.
-    pub nodes: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct AuthorityView {
-    pub number: u32,
-    /// New certificates come from this authority.
-    pub issues: bool,
-    /// The use that the cluster makes of it; `null` from an agent of an earlier release.
-    #[serde(default)]
-    pub phase: Option<AuthorityPhase>,
-    /// SHA-256 of its certificate.
-    pub fingerprint: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CertificateView {
-    pub node: String,
-    /// SHA-256 of the node's key.
-    pub key: String,
-    /// End of the certificate, in milliseconds since 1970. `None`: the node has none yet.
-    pub until_ms: Option<u64>,
-    /// Number of the authority that gave it.
-    pub authority: Option<u32>,
 }
 
 /// Age of an answer of an earlier release, which names none.
@@ -369,96 +254,6 @@ pub struct PrimaryMoves {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeResize {
     pub bytes: u64,
-}
-
-/// A new snapshot.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapshotTake {
-    /// 1 to 32 characters out of a-z, 0-9 and the dash.
-    pub name: String,
-}
-
-/// Going back to a snapshot.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SnapshotRollback {
-    /// Name of the snapshot that keeps the content of the volumes from before the rollback. The
-    /// server chooses a name if none is given.
-    #[serde(default)]
-    pub keep: Option<String>,
-    /// Whether that content is discarded instead of kept.
-    #[serde(default)]
-    pub discard: bool,
-    /// A service that runs on the resource is stopped for this and started again.
-    #[serde(default)]
-    pub restart_service: bool,
-}
-
-/// A rollback that is wanted and not done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RollbackView {
-    pub snapshot: String,
-    /// The snapshot that is to hold the state of before.
-    pub keep: Option<String>,
-}
-
-/// Result of the last rollback.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RolledBackView {
-    pub snapshot: String,
-    /// Entry of the log from which on the volumes held the content of `snapshot`. `None`: the
-    /// rollback could not be done, and changed nothing.
-    pub index: Option<u64>,
-    /// In milliseconds since 1970.
-    pub at_ms: u64,
-}
-
-/// A snapshot, and where its files are on the node that was asked.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapshotFiles {
-    pub snapshot: SnapshotView,
-    /// One for each volume, absolute. They are only to be read. Where the pool cannot clone files
-    /// each is the map of what was put aside of the volume, `snapN-mapV`; `mainstay snapshot clone`
-    /// makes files of the content. Empty if this node does not hold it.
-    pub files: Vec<String>,
-    /// Space of the snapshot on this node. `None` if the node does not hold the snapshot, or its
-    /// file system does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub space: Option<SnapshotSpace>,
-    /// Directories of Mainstay on the node that was asked. A copy goes elsewhere, or into `pool`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub own: Vec<String>,
-    /// The pool of the node that was asked. A copy may have a directory beside its replicas.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub pool: String,
-}
-
-/// Space that the files of a snapshot take in one node's pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SnapshotSpace {
-    /// Bytes on the disk, those that it shares with volumes, clones and other snapshots included.
-    pub bytes: u64,
-    /// Bytes among these that nothing else shares or needs: the least that deleting the snapshot
-    /// gives back.
-    pub own_bytes: u64,
-}
-
-/// A snapshot of a resource.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapshotView {
-    pub id: u32,
-    pub name: String,
-    /// When it was asked for, in milliseconds since 1970.
-    pub at_ms: u64,
-    pub deleting: bool,
-    pub nodes: Vec<SnapshotOnView>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapshotOnView {
-    pub node: String,
-    /// The entry of the log that it is as of; 0 if that is not known.
-    pub index: u64,
-    pub state: SnapshotState,
 }
 
 /// Give a node without a replica the devices of a resource, instead of its primary.

@@ -46,10 +46,12 @@ mod loss;
 mod report;
 mod rest;
 mod restart;
+mod saved;
 mod undo;
 mod watch;
 
 pub use self::addresses::HeldAddresses;
+pub use self::saved::Saved;
 pub use self::watch::Finding;
 
 use self::kill::KillAction;
@@ -208,60 +210,6 @@ enum Mode {
         from: usize,
     },
     Killing,
-}
-
-/// The persisted part of a machine. Opaque to others; serialisable.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Saved {
-    mode: Mode,
-    epoch: Epoch,
-    round: u64,
-    spent_epoch: Option<Epoch>,
-    /// Boot-time points of failures within the window.
-    failures: Vec<Time>,
-    reason: String,
-    #[serde(default)]
-    last_failure: String,
-    next_ticket: u64,
-    /// Boot-time point of the last start. A state that an older version saved counts as silenced by
-    /// whatever the guard did.
-    #[serde(default)]
-    began: Time,
-    /// See [`Report::passes`].
-    #[serde(default)]
-    passes: bool,
-    /// See [`Machine::restarted`].
-    #[serde(default)]
-    restarted: u64,
-    /// See [`Machine::rest`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    rests: bool,
-    /// The steps begin with the hook, so that the numbers of `mode` count it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    hooked: bool,
-    /// Addresses were left on the node while processes were restarted.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    kept: bool,
-}
-
-impl Saved {
-    /// Whether nothing of the service was left on the node then: see [`ServicePhase::is_silent`].
-    #[must_use]
-    pub fn is_silent(&self) -> bool {
-        matches!(self.mode, Mode::Stopped | Mode::Failed)
-    }
-
-    /// Whether the service was in maintenance then.
-    #[must_use]
-    pub fn rests(&self) -> bool {
-        self.rests
-    }
-
-    /// Whether addresses stayed on the node then, while processes were restarted.
-    #[must_use]
-    pub fn keeps_address(&self) -> bool {
-        self.kept
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
