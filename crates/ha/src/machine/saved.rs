@@ -39,7 +39,8 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Whether nothing of the service was left on the node then: see [`mainstay_types::ServicePhase::is_silent`].
+    /// Whether nothing of the service was left on the node then: see
+    /// [`mainstay_types::ServicePhase::is_silent`].
     #[must_use]
     pub fn is_silent(&self) -> bool {
         matches!(self.mode, Mode::Stopped | Mode::Failed)
