@@ -31,7 +31,7 @@ lab=up
 "$mainstay" resource create db --lab floor --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
 three=''
 for _ in $(seq 50); do
-    three=$("$mainstay" resource status db --lab floor | sed -n 's/^volume 0 is //p') || true
+    three=$("$mainstay" resource status db --lab floor | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p') || true
     [ -n "$three" ] && break
     sleep 0.2
 done

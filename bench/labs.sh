@@ -16,7 +16,7 @@ make_device() {
     "$mainstay" resource create db --lab "$1" --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
     local device=''
     for _ in $(seq 50); do
-        device=$("$mainstay" resource status db --lab "$1" | sed -n 's/^volume 0 is //p') || true
+        device=$("$mainstay" resource status db --lab "$1" | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p') || true
         [ -n "$device" ] && break
         sleep 0.2
     done
