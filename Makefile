@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help ui ui-check ui-test ui-lab-test deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-idle bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-idle bench-api bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -42,6 +42,7 @@ help:
 	@echo "make bench      measure against a plain device and other products (root); ARGS=--help; see bench/README.md"
 	@echo "make bench-vm   measure against the kernel's DRBD in an emulated machine; ARGS are those of bench/vm/run.sh"
 	@echo "make bench-idle how often an idle node wakes up, and how much memory it takes; ARGS=seconds"
+	@echo "make bench-api  what requests, a stream and the history cost an agent with 1,000 resources"
 	@echo "make bench-growth what many idle resources cost, and the loss of a node that serves a third of them; ARGS=\"1 10 100\""
 	@echo "make bench-resync how fast a replica that was away is copied again, against one stream; ARGS=rounds"
 	@echo "make bench-catchup how soon a replica that was away for 30 s is in sync again under load; ARGS=rounds"
@@ -326,6 +327,10 @@ bench-vm:
 
 bench-idle: build
 	@$(BUILT)/idle $(ARGS)
+
+# Of agents alone: their engines are pretended, so that 1,000 resources fit a small machine.
+bench-api:
+	$(CARGO) test --locked --release $(SHIPPED) --test cluster -- figures:: --ignored --nocapture --test-threads 1
 
 bench-growth: build
 	@$(BUILT)/growth $(or $(ARGS),1 10 100)

@@ -3,6 +3,7 @@
 
 mod access;
 mod description;
+mod figures;
 mod health;
 mod history;
 mod https;

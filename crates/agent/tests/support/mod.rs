@@ -206,6 +206,10 @@ impl TestNode {
         }
     }
 
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().unwrap().id()
+    }
+
     /// kill -9 of the agent, and the end of the engine.
     pub fn kill(&mut self) {
         self.kill_agent();
@@ -475,14 +479,14 @@ impl EngineShared {
                 *self.lease_until.lock().unwrap() = until_us;
                 (Reply::Lease { until_us, silenced_us: Time(0) }, None)
             }
-            // One at a time, as if each filled a page.
+            // One at a time, as if each filled a page; of many as many as an engine gives.
             Request::Metrics { after } => {
+                let at_once = if replicas.len() > 100 { 32 } else { 1 };
                 let mut left = replicas.values().filter(|one| after.is_none_or(|after| one.resource > after));
-                let status = left.next().map(shown);
-                let more_after = status.as_ref().map(|one| one.resource).filter(|_| left.next().is_some());
-                let counts = ReplicaCounts::default();
-                let replicas = status.map(|status| ReplicaMetrics { status, counts }).into_iter().collect();
-                (Reply::Metrics(MetricsPage { replicas, more_after, ..MetricsPage::default() }), None)
+                let counted = |status| ReplicaMetrics { status, counts: ReplicaCounts::default() };
+                let page: Vec<_> = left.by_ref().take(at_once).map(shown).map(counted).collect();
+                let more_after = page.last().map(|one| one.status.resource).filter(|_| left.next().is_some());
+                (Reply::Metrics(MetricsPage { replicas: page, more_after, ..MetricsPage::default() }), None)
             }
             Request::Status => {
                 let replicas = replicas.values().map(shown).collect();
