@@ -4,6 +4,7 @@ mod address_proof;
 mod authority;
 pub(crate) mod certificates;
 mod membership;
+mod questions;
 pub mod removed;
 mod successor;
 
@@ -52,7 +53,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -108,6 +109,8 @@ pub struct Agent {
     lacks_wake: SyncSender<()>,
     /// Questions of this node to itself that are open.
     own_questions: AtomicUsize,
+    /// The last answers of all nodes.
+    latest: questions::Latest,
     /// Requests to join that were taken back; held while one of them is recorded or taken back.
     withdrawn: Mutex<membership::Withdrawn>,
     /// Becoming a member happens once.
@@ -214,6 +217,7 @@ impl Agent {
             known_lacks: Mutex::new(None),
             lacks_wake,
             own_questions: AtomicUsize::new(0),
+            latest: questions::Latest::default(),
             withdrawn: Mutex::default(),
             joining: Mutex::new(()),
             joins_by: Mutex::new(None),
@@ -332,63 +336,6 @@ impl Agent {
     #[must_use]
     pub fn lease_left_ms(&self) -> u64 {
         read(&self.member).as_ref().map_or(0, |member| member.lease.until().ms_since(boot_now()))
-    }
-
-    /// Asks every living node about its engine and its pool, all at once.
-    #[must_use]
-    pub fn ask_all(self: &Arc<Self>, member: &Member, view: &View) -> Live {
-        let (sender, answers) = sync_channel(256);
-        let mut asked = 0;
-        for node in view.state.nodes.values().filter(|node| node.status == NodeStatus::Alive) {
-            let holds = !node.witness && !node.candidate;
-            let of_holders = [Call::Engine(Request::Status), Call::Pool].into_iter().filter(|_| holds);
-            for question in of_holders.chain([Call::Waits]) {
-                asked += 1;
-                let (sender, transport) = (sender.clone(), member.transport.clone());
-                let (id, address) = (node.id, node.agent_addr.clone());
-                if id == member.identity.node {
-                    // Its own disk may hang, so this node has no more time than others.
-                    let own = self.clone();
-                    if own.own_questions.fetch_add(1, Ordering::Relaxed) >= OWN_QUESTIONS_MAX {
-                        own.own_questions.fetch_sub(1, Ordering::Relaxed);
-                        drop(sender.send((id, None)));
-                        continue;
-                    }
-                    spawn("agent-ask", move || {
-                        let reply = own.answer(question);
-                        own.own_questions.fetch_sub(1, Ordering::Relaxed);
-                        drop(sender.send((id, Some(reply))));
-                    });
-                } else {
-                    spawn("agent-ask", move || {
-                        let reply = transport.call(&address, Expect::Node(id), &question, ASK_TIMEOUT).ok();
-                        drop(sender.send((id, reply)));
-                    });
-                }
-            }
-        }
-        drop(sender);
-        let mut live = Live::default();
-        let deadline = Instant::now() + ASK_TIMEOUT;
-        for _ in 0..asked {
-            match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok((node, Some(CallReply::Engine(Reply::Status(status))))) => {
-                    live.engines.insert(node, status);
-                }
-                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks, left, notices }))) => {
-                    live.pools.insert(node, free_bytes);
-                    live.failures.insert(node, failures);
-                    live.lacks.insert(node, lacks);
-                    live.left.insert(node, with_notices(left, notices));
-                }
-                Ok((node, Some(CallReply::Waits(waits)))) => {
-                    live.waits.insert(node, waits);
-                }
-                Ok(_) => {}
-                Err(_) => break,
-            }
-        }
-        live
     }
 
     /// Asks every node that may run `spec` what it lacks for that, all at once. The answer leaves

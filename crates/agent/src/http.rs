@@ -289,10 +289,12 @@ const OWN_AGE: [&str; 8] = [
 ];
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
-/// asked first, so that what the answer is made of is no older.
+/// asked first, so that what the answer is made of is no older. Notes the end of a change.
 async fn tell_age(AppState(agent): App, request: Request, next: middleware::Next) -> Response {
     let path = request.uri().path();
     let is_question = request.method() == Method::GET && path.starts_with("/v1/") && !OWN_AGE.contains(&path);
+    let changes = !request.method().is_safe();
+    let at_end = agent.clone();
     let asked = if is_question {
         let age = move || {
             let member = agent.member().ok()?;
@@ -304,6 +306,9 @@ async fn tell_age(AppState(agent): App, request: Request, next: middleware::Next
         None
     };
     let mut response = next.run(request).await;
+    if changes {
+        at_end.note_change();
+    }
     if let Some((node, age_ms)) = asked {
         let age = age_ms.map_or_else(|| "unknown".to_owned(), |ms| ms.to_string());
         for (name, value) in [(AGE_HEADER, age), (NODE_HEADER, node)] {
@@ -341,8 +346,15 @@ async fn join(
     blocking(move || agent.join(&request)).await
 }
 
+/// The cluster for a reader, who does not decide by it.
+fn cluster_view(agent: &Arc<Agent>, member: &Member) -> ClusterView {
+    let view = member.log.confirmed_view(READ_PATIENCE);
+    let live = agent.asked_lately(member, &view);
+    agent.cluster_view_of(member, &view, &live)
+}
+
 async fn cluster(AppState(agent): App) -> ApiResult<ClusterView> {
-    blocking(move || Ok(agent.cluster_view(&*agent.member()?))).await
+    blocking(move || Ok(cluster_view(&agent, &*agent.member()?))).await
 }
 
 async fn all_nodes(
@@ -350,7 +362,7 @@ async fn all_nodes(
     Query(paging): Query<Paging>,
     uri: Uri,
 ) -> Result<Paged<Vec<NodeView>>, Refused> {
-    let all = move || Ok(agent.cluster_view(&*agent.member()?).nodes);
+    let all = move || Ok(cluster_view(&agent, &*agent.member()?).nodes);
     pages::listed(uri, paging, |node: &NodeView| node.id, all).await
 }
 
@@ -386,7 +398,7 @@ pub(crate) fn status_view(agent: &Arc<Agent>) -> StatusView {
         };
     };
     let view = member.log.confirmed_view(READ_PATIENCE);
-    let live = agent.ask_all(&member, &view);
+    let live = agent.asked_lately(&member, &view);
     let advice = advise(agent, &member, &view, &live);
     let mut lines: Vec<String> = advice.iter().map(words).collect();
     if let Some(time) = member.waits_for_state() {
@@ -428,7 +440,12 @@ fn waits_for_state(identity: &Identity, time: Duration) -> String {
     )
 }
 
-fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advice> {
+fn advise(agent: &Agent, member: &Member, view: &View, live: &Arc<Live>) -> Arc<[Advice]> {
+    let has_leader = view.leader.is_some() && view.age_ms == Some(0);
+    agent.advised(&view.state, has_leader, live, || made_advice(agent, member, view, live, has_leader))
+}
+
+fn made_advice(agent: &Agent, member: &Member, view: &View, live: &Live, has_leader: bool) -> Vec<Advice> {
     let own = member.identity.node;
     let unreachable: BTreeSet<NodeId> =
         view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
@@ -441,7 +458,6 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             full.entry(replica.resource).or_default().insert(*node);
         }
     }
-    let has_leader = view.leader.is_some() && view.age_ms == Some(0);
     let mut lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>> = BTreeMap::new();
     for (node, services) in &live.lacks {
         for (service, found) in services {
@@ -481,7 +497,7 @@ async fn service(AppState(agent): App, Path(name): Path<String>) -> ApiResult<Se
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let mut shown = service_view(&view, &name)?;
-        let live = agent.ask_all(&member, &view);
+        let live = agent.asked_lately(&member, &view);
         shown.hindrances = hindrances(&agent, &member, &view, &name, &live.stalls());
         Ok(shown)
     })

@@ -1,7 +1,8 @@
 //! Notices when `GET /v1/status` has another answer than before, for readers of the stream.
 //!
 //! Guarantees
-//! - One thread looks for all readers, every [`LOOK_EVERY`] and less often if a look is much work.
+//! - One thread looks for all readers, every [`LOOK_EVERY`], and less often if a look is much
+//!   work: every [`LOOK_EVERY_MAX`] at least.
 //!   It runs only while there are readers.
 //! - A change of a state, a name or a sentence is told at once. A change of numbers alone is told
 //!   every [`MEASURES_EVERY`] at most: while services write, some number always changes.
@@ -17,8 +18,11 @@ use tokio::sync::watch;
 
 /// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The pause is at least this many times the work of a look.
-const PAUSE_BY_WORK: u32 = 50;
+/// The pause is this many times the work of a look, so that looks take half a percent of a
+/// processor.
+const PAUSE_BY_WORK: u32 = 200;
+/// The pause is no longer than this.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(10);
 /// Shortest time between two changes of numbers alone that are told.
 const MEASURES_EVERY: Duration = Duration::from_secs(5);
 
@@ -61,15 +65,15 @@ fn look(agent: &Arc<Agent>) {
                 return;
             }
         }
-        let status = http::status_view(agent);
         let began = Instant::now();
+        let status = http::status_view(agent);
         let prints = Prints::of(status);
         if let Some(prints) = prints
             && Told::note(&mut seen, prints, began)
         {
             number.send_modify(|number| *number += 1);
         }
-        std::thread::sleep(LOOK_EVERY.max(began.elapsed() * PAUSE_BY_WORK));
+        std::thread::sleep((began.elapsed() * PAUSE_BY_WORK).clamp(LOOK_EVERY, LOOK_EVERY_MAX));
     }
 }
 

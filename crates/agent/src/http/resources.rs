@@ -54,7 +54,7 @@ pub(super) async fn list(
     let all = move || {
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
-        let live = agent.ask_all(&member, &view);
+        let live = agent.asked_lately(&member, &view);
         Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view, &live)))
     };
     pages::listed(uri, paging, |resource: &ResourceView| resource.name.clone(), all).await
@@ -63,18 +63,29 @@ pub(super) async fn list(
 pub(super) async fn show(AppState(agent): App, Path(name): Path<String>) -> ApiResult<ResourceView> {
     blocking(move || {
         let member = agent.member()?;
-        resource_view(&agent, &member, &name)
+        resource_view(&agent, &member, &name, Agent::asked_lately)
     })
     .await
 }
 
-fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<ResourceView, Problem> {
+/// `ask`: how all nodes are asked.
+fn resource_view(
+    agent: &Arc<Agent>,
+    member: &Member,
+    name: &str,
+    ask: fn(&Arc<Agent>, &Member, &View) -> Arc<Live>,
+) -> Result<ResourceView, Problem> {
     let view = member.log.confirmed_view(READ_PATIENCE);
     let resource = find_resource(&view, name)?;
-    let live = agent.ask_all(member, &view);
+    let live = ask(agent, member, &view);
     let shown = vec![views::resource(&view.state, resource, &live)];
     let shown = with_advice(shown, &advise(agent, member, &view, &live)).pop();
     shown.ok_or_else(|| unknown_resource(name))
+}
+
+/// The answers of all nodes after a change.
+fn asked_anew(agent: &Arc<Agent>, member: &Member, view: &View) -> Arc<Live> {
+    Arc::new(agent.ask_all(member, view))
 }
 
 pub(super) fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, Problem> {
@@ -127,7 +138,7 @@ pub(super) async fn create(
             }
             // The client made the same request before, and was interrupted.
             await_creation(&agent, &member, resource.id)?;
-            return resource_view(&agent, &member, &request.name);
+            return resource_view(&agent, &member, &request.name, asked_anew);
         }
         let live = agent.ask_all(&member, &view);
         let origin = request.from.as_ref().map(|from| snapshots::find(&view, from)).transpose()?;
@@ -148,7 +159,7 @@ pub(super) async fn create(
             ));
         };
         await_creation(&agent, &member, resource)?;
-        resource_view(&agent, &member, &name)
+        resource_view(&agent, &member, &name, asked_anew)
     })
     .await
 }
