@@ -4,6 +4,7 @@
 pub mod connect;
 pub mod failure;
 pub mod interrupt;
+pub mod list;
 pub mod members;
 pub mod output;
 pub mod screen;

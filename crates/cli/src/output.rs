@@ -1,6 +1,7 @@
 //! Output to the terminal: results to standard output, progress and failures to standard error.
 
 use crate::failure::{Code, Context, Failure, Outcome};
+use crate::list::{Form, List};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -63,6 +64,8 @@ const HANGING: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     pub json: bool,
+    /// Form of lists.
+    pub form: Form,
 }
 
 impl Output {
@@ -71,7 +74,13 @@ impl Output {
         if json {
             quiet();
         }
-        Self { json }
+        Self { json, form: Form::default() }
+    }
+
+    /// The same output with lists in this form.
+    #[must_use]
+    pub fn in_form(self, form: Form) -> Self {
+        Self { form, ..self }
     }
 
     /// Says why a command failed, if it did, and returns its exit code.
@@ -89,6 +98,23 @@ impl Output {
             fold(&words(value), columns())
         };
         line(&text);
+        Ok(())
+    }
+
+    /// Prints a list in the form that the user wants.
+    ///
+    /// # Errors
+    /// When the answer cannot be written as JSON.
+    pub fn list<T: Serialize>(self, value: &T, list: impl FnOnce(&T) -> List) -> Outcome<()> {
+        if self.json || !self.form.is_for_programs() {
+            return self.result(value, |value| list(value).text(self.form, columns()));
+        }
+        let list = list(value);
+        self.note(&list.notes());
+        let text = list.text(self.form, None);
+        if !text.is_empty() {
+            line(&text);
+        }
         Ok(())
     }
 
@@ -276,7 +302,8 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table_within(head, rows, columns())
 }
 
-fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> String {
+/// A table for a terminal with this number of columns, or for none.
+pub fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> String {
     const GAP: usize = 2;
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let widest = |column: usize| cells(column).map(|cell| width(cell)).chain([width(head[column])]).max();

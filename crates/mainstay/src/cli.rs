@@ -25,6 +25,7 @@ use crate::front::FrontArgs;
 use crate::output::fold;
 use crate::router::RouterArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand};
+use mainstay_cli::list::form_arg;
 use mainstay_types::settings::{SETTINGS, parse_change};
 use mainstay_types::{Scope, duration};
 use std::path::PathBuf;
@@ -214,6 +215,7 @@ pub struct InspectArgs {
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
     /// List the nodes.
+    #[command(arg = form_arg())]
     List(WatchArgs),
     /// Let no service and no primary come to a node. Those that are there stay.
     Cordon {

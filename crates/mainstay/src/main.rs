@@ -23,7 +23,8 @@ use config::Started;
 use connect::idle;
 use failure::Outcome;
 use front::Front;
-use mainstay_cli::{connect, failure, interrupt, output};
+use list::Form;
+use mainstay_cli::{connect, failure, interrupt, list, output};
 use output::Output;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,11 +53,13 @@ fn main() -> ExitCode {
     if named("socket") && !named("server") {
         cli.target.server = None;
     }
-    let output = Output::new(cli.target.json);
+    let form = list::named_form(&matches);
+    let is_json = cli.target.json || form == Some(Form::Json);
+    let output = Output::new(is_json).in_form(form.unwrap_or_default());
     if let Some(front) = Front::of(&cli, &matches) {
         return output.end(Err(front.become_program()));
     }
-    let refused = refuse_idle_target(&cli, &matches);
+    let refused = refuse_idle_target(&cli, &matches).and_then(|()| refuse_two_forms(&cli, form));
     if let (Command::Check(_), Err(failure)) = (&cli.command, &refused) {
         return ExitCode::from(commands::check::refused(failure, output));
     }
@@ -100,6 +103,16 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Generate(command) => generate::run(&command).map(|()| 0),
         Command::Probe(args) => Ok(commands::probe::run(&args.words, output)),
         Command::Bench(_) | Command::Lab(_) => unreachable!("a front has become another program"),
+    }
+}
+
+/// Refuses two options that name different forms of an answer.
+fn refuse_two_forms(cli: &Cli, form: Option<Form>) -> Outcome<()> {
+    match form {
+        Some(form) if cli.target.json && form != Form::Json => {
+            Err(idle("--json", "-o names another form", "Give one of the two."))
+        }
+        _ => Ok(()),
     }
 }
 

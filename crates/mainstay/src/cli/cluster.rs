@@ -2,6 +2,7 @@
 
 use super::{MaintenanceArgs, SettingArg, StateArgs, WatchArgs, parse_setting, settings_help};
 use clap::Subcommand;
+use mainstay_cli::list::form_arg;
 use mainstay_types::duration;
 use std::path::PathBuf;
 
@@ -109,6 +110,7 @@ pub enum ClusterCommand {
         settings: Vec<SettingArg>,
     },
     /// Show the settings that resources without a choice of their own have.
+    #[command(arg = form_arg())]
     Settings,
     /// Begin or end the maintenance of the whole cluster. Mainstay then moves, starts, restarts and
     /// stops nothing by itself, and NOTHING FAILS OVER. It goes on watching.
@@ -130,6 +132,7 @@ pub enum TokenCommand {
         ttl: u64,
     },
     /// List tokens by their public halves. Those that ended more than a day ago are left out.
+    #[command(arg = form_arg())]
     List,
     /// Make a token useless that no node has used.
     Revoke {

@@ -2,6 +2,7 @@
 
 use crate::moment;
 use clap::{Args, Subcommand};
+use mainstay_cli::list::form_arg;
 use mainstay_types::duration;
 use std::path::PathBuf;
 
@@ -121,6 +122,7 @@ pub enum BaselineCommand {
         span: SpanArgs,
     },
     /// List the baselines.
+    #[command(arg = form_arg())]
     List,
     /// Delete a baseline on all nodes.
     Delete {

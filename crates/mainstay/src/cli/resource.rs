@@ -4,6 +4,7 @@ use super::{SettingArg, WaitArgs, WatchArgs, parse_setting, settings_help};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 use mainstay_api::rest::{OriginView, ScrubRepair};
+use mainstay_cli::list::form_arg;
 use mainstay_types::{Key, duration, size};
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ pub enum ResourceCommand {
     /// Create a resource and wait until all its replicas are in sync.
     Create(CreateArgs),
     /// List the resources.
+    #[command(arg = form_arg())]
     List(WatchArgs),
     /// Show one resource with its replicas.
     Status {
@@ -89,6 +91,7 @@ pub enum ResourceCommand {
         settings: Vec<SettingArg>,
     },
     /// Show the settings of a resource, and where each value comes from.
+    #[command(arg = form_arg())]
     Settings {
         /// Name of the resource.
         name: String,
@@ -328,6 +331,7 @@ pub enum SnapshotCommand {
         wait: WaitArgs,
     },
     /// List the snapshots of a resource.
+    #[command(arg = form_arg())]
     List {
         /// Name of the resource.
         name: String,

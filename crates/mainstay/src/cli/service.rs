@@ -2,6 +2,7 @@
 
 use super::{MaintenanceArgs, WaitArgs, WatchArgs};
 use clap::{Args, Subcommand, ValueEnum};
+use mainstay_cli::list::form_arg;
 use mainstay_types::size;
 use std::path::PathBuf;
 
@@ -31,6 +32,7 @@ pub enum ServiceCommand {
     /// this machine.
     Import(ServiceImportArgs),
     /// List the services.
+    #[command(arg = form_arg())]
     List(WatchArgs),
     /// Show one service.
     Status {

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use mainstay_api::rest::{API_TOKEN_DAYS, API_TOKEN_DAYS_MAX};
+use mainstay_cli::list::form_arg;
 use mainstay_types::Access;
 
 #[derive(Subcommand, Debug)]
@@ -22,6 +23,7 @@ pub enum ApiTokenCommand {
         days: u64,
     },
     /// List the tokens with their ends and their last uses.
+    #[command(arg = form_arg())]
     List,
     /// Make a token useless at once, on all nodes.
     Revoke {

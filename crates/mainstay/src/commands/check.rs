@@ -166,7 +166,7 @@ mod tests {
     fn checks_the_socket_that_is_named() {
         if let Some(socket) = std::env::var_os("MAINSTAY_TEST_CHECK") {
             let args = CheckArgs { what: None, resource: None, service: None, timeout: 300 };
-            std::process::exit(run(&args, || Ok(Client::new(&socket)), Output { json: false }).into());
+            std::process::exit(run(&args, || Ok(Client::new(&socket)), Output::new(false)).into());
         }
     }
 }

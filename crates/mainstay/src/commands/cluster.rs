@@ -4,10 +4,11 @@ use super::{authority, checked_name, identities, nodes, placement, settings, upg
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::{Code, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
-use crate::output::{self, Output, table};
+use crate::output::{self, Output};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView,
 };
+use mainstay_cli::list::{Form, List};
 use mainstay_client::Client;
 use mainstay_types::size;
 use serde::{Serialize, Serializer};
@@ -121,10 +122,10 @@ fn for_one_machine(cluster: &ClusterView) -> Option<String> {
 struct Nodes(ClusterView);
 
 impl Nodes {
-    fn words(&self) -> String {
+    fn list(&self) -> List {
         match self.0.as_of_ms {
-            Some(0) => table_of(&self.0),
-            _ => format!("{}\n{}", head(&self.0), table_of(&self.0)),
+            Some(0) => list_of(&self.0),
+            _ => list_of(&self.0).above(head(&self.0)),
         }
     }
 }
@@ -138,7 +139,7 @@ impl Serialize for Nodes {
 pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
         NodeCommand::List(args) => {
-            watch::show(*args, output, || Ok(Nodes(client.get("/v1/cluster")?)), Nodes::words)?;
+            watch::list(*args, output, || Ok(Nodes(client.get("/v1/cluster")?)), Nodes::list)?;
         }
         NodeCommand::Cordon { name } => placement::cordon(name, true, client, output)?,
         NodeCommand::Uncordon { name } => placement::cordon(name, false, client, output)?,
@@ -225,6 +226,10 @@ pub fn head(cluster: &ClusterView) -> String {
 }
 
 fn table_of(cluster: &ClusterView) -> String {
+    list_of(cluster).text(Form::Table, output::columns())
+}
+
+pub(super) fn list_of(cluster: &ClusterView) -> List {
     let row = |node: &NodeView| {
         let status = match (node.status, node.connected, node.log_lag_ms) {
             (NodeStatus::Alive, ..) if cluster.as_of_ms != Some(0) && node.name != cluster.this_node => {
@@ -257,10 +262,23 @@ fn table_of(cluster: &ClusterView) -> String {
             (None, None) => "",
         };
         let status = status + alone;
-        vec![node.name.clone(), status, role, free, node.agent_address.clone(), node.engine_address.clone()]
+        vec![
+            node.name.clone(),
+            status,
+            role,
+            free,
+            node.agent_address.clone(),
+            node.engine_address.clone(),
+            node.id.to_string(),
+            node.level.to_string(),
+            node.generation.to_string(),
+        ]
     };
-    let rows: Vec<_> = cluster.nodes.iter().map(row).collect();
-    table(&["NODE", "STATUS", "ROLE", "FREE", "AGENT", "ENGINE"], &rows)
+    List::new(
+        &["NODE", "STATUS", "ROLE", "FREE", "AGENT", "ENGINE"],
+        &["ID", "LEVEL", "GENERATION"],
+        cluster.nodes.iter().map(row),
+    )
 }
 
 #[cfg(test)]

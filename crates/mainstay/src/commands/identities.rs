@@ -5,7 +5,9 @@ use crate::cli::TokenCommand;
 use crate::failure::{Code, Failure, Outcome};
 use crate::output::{Output, table};
 use mainstay_api::rest::{Accepted, CertificatesView, TokenCreate, TokenMade, TokenStatus, TokenView};
+use mainstay_cli::list::List;
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -54,7 +56,7 @@ pub fn token(command: TokenCommand, client: &Client, output: Output) -> Outcome<
         }
         TokenCommand::List => {
             let tokens: Vec<TokenView> = client.get("/v1/cluster/tokens")?;
-            output.result(&tokens, |tokens| tokens_table(tokens, now_ms()))
+            output.list(&tokens, |tokens| tokens_list(tokens, now_ms()))
         }
         TokenCommand::Revoke { id } => {
             let accepted: Accepted = client.delete(&format!("/v1/cluster/tokens/{}", checked_id(&id)?))?;
@@ -72,7 +74,7 @@ fn checked_id(id: &str) -> Outcome<&str> {
     Err(Failure::new(Code::UnknownToken, message, "See `mainstay cluster token list`."))
 }
 
-fn tokens_table(tokens: &[TokenView], now_ms: u64) -> String {
+pub(super) fn tokens_list(tokens: &[TokenView], now_ms: u64) -> List {
     let row = |token: &TokenView| {
         let status = match token.status {
             TokenStatus::Open => left_words(token.until_ms, now_ms),
@@ -81,9 +83,9 @@ fn tokens_table(tokens: &[TokenView], now_ms: u64) -> String {
             TokenStatus::Ended => "ended".to_owned(),
             TokenStatus::Superseded => "of an earlier authority".to_owned(),
         };
-        vec![token.id.clone(), token.node.clone(), status]
+        vec![token.id.clone(), token.node.clone(), status, clock(token.made_ms), clock(token.until_ms)]
     };
-    table(&["ID", "NODE", "STATUS"], &tokens.iter().map(row).collect::<Vec<_>>())
+    List::new(&["ID", "NODE", "STATUS"], &["MADE", "ENDS"], tokens.iter().map(row))
 }
 
 pub fn certificates(client: &Client, output: Output) -> Outcome<()> {

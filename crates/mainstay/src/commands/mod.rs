@@ -10,6 +10,8 @@ pub mod events;
 pub mod history;
 mod identities;
 pub mod inspect;
+#[cfg(test)]
+mod lists;
 pub mod metrics;
 mod modes;
 pub mod nodes;

@@ -3,7 +3,7 @@
 //! Reading order: `report/text.rs`, `report/page.rs` and `report/plot.rs` (how it is shown),
 //! `report/baselines.rs`.
 
-mod baselines;
+pub(super) mod baselines;
 mod page;
 mod plot;
 #[cfg(test)]

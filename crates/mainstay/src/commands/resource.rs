@@ -12,6 +12,7 @@ use mainstay_api::rest::{
     ReplicaView, ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, SettingsChange,
     VolumeResize,
 };
+use mainstay_cli::list::List;
 use mainstay_client::Client;
 use mainstay_types::Key;
 use mainstay_types::size;
@@ -22,7 +23,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
         ResourceCommand::Create(args) => create(args, client, output)?,
         ResourceCommand::List(args) => {
             let ask = || Ok(client.get::<Vec<ResourceView>>("/v1/resources")?);
-            watch::show(args, output, ask, |list| overview(list))?;
+            watch::list(args, output, ask, |list| overview(list))?;
         }
         ResourceCommand::Status { name, watch } => {
             let path = path(&name)?;
@@ -454,13 +455,27 @@ fn sizes(resource: &ResourceView) -> String {
     resource.volumes.iter().map(|&bytes| size::size_words(bytes)).collect::<Vec<_>>().join(" + ")
 }
 
-fn overview(list: &[ResourceView]) -> String {
+pub(super) fn overview(list: &[ResourceView]) -> List {
     let row = |resource: &ResourceView| {
         let primary = resource.primary.clone().unwrap_or_else(|| "none".into());
-        vec![resource.name.clone(), health(resource).into(), primary, in_sync(resource), sizes(resource)]
+        vec![
+            resource.name.clone(),
+            health(resource).into(),
+            primary,
+            in_sync(resource),
+            sizes(resource),
+            Key::Mode.setting().write(resource.mode as u64),
+            resource.min_copies.to_string(),
+            size::size_words(resource.journal_bytes),
+            resource.epoch.to_string(),
+            resource.preferred.join(" "),
+        ]
     };
-    let rows: Vec<_> = list.iter().map(row).collect();
-    table(&["RESOURCE", "HEALTH", "PRIMARY", "REPLICAS", "VOLUMES"], &rows)
+    List::new(
+        &["RESOURCE", "HEALTH", "PRIMARY", "REPLICAS", "VOLUMES"],
+        &["MODE", "MIN COPIES", "JOURNAL", "EPOCH", "PREFERRED"],
+        list.iter().map(row),
+    )
 }
 
 pub(super) fn details(resource: &ResourceView) -> String {

@@ -10,10 +10,11 @@ use super::{advice_lines, checked_name, follow, watch};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Code, Failure, Outcome};
 use crate::interrupt::GoesOn;
-use crate::output::{Output, Progress, table, waits_for};
+use crate::output::{Output, Progress, waits_for};
 use mainstay_api::rest::{
     Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServicePhase, ServiceView,
 };
+use mainstay_cli::list::List;
 use mainstay_client::Client;
 use mainstay_types::clock::clock;
 use std::io::{self, IsTerminal, Read};
@@ -50,7 +51,7 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
         ServiceCommand::History { name, lines } => looks::history(&name, lines, client, output)?,
         ServiceCommand::List(args) => {
             let ask = || Ok(client.get::<Vec<ServiceView>>("/v1/services")?);
-            watch::show(args, output, ask, |list| overview(list))?;
+            watch::list(args, output, ask, |list| overview(list))?;
         }
         ServiceCommand::Status { name, watch } => {
             let path = path(&name)?;
@@ -399,17 +400,32 @@ pub fn summary(service: &ServiceView) -> String {
     format!("service {name}: {phase} on {place}{hindered}{stopped}{restarting}{rests}{vip}{deleting}")
 }
 
-fn overview(list: &[ServiceView]) -> String {
+pub(super) fn overview(list: &[ServiceView]) -> List {
     let row = |service: &ServiceView| {
         let vip = service.vip.clone().unwrap_or_default();
         let phase = match service.stopped_ms {
             Some(_) if service.phase.is_silent() => "stopped by an operator".to_owned(),
             _ => service.phase.to_string(),
         };
-        vec![service.name.clone(), phase, place(service).into(), vip, service.resource.clone()]
+        let failures =
+            service.failures.iter().map(|failure| format!("{} on {}", failure.count, failure.node));
+        let rests = if service.maintenance.is_some() { "yes" } else { "no" };
+        vec![
+            service.name.clone(),
+            phase,
+            place(service).into(),
+            vip,
+            service.resource.clone(),
+            service.doing.clone(),
+            failures.collect::<Vec<_>>().join(" "),
+            rests.to_owned(),
+        ]
     };
-    let rows: Vec<_> = list.iter().map(row).collect();
-    table(&["SERVICE", "PHASE", "NODE", "ADDRESS", "RESOURCE"], &rows)
+    List::new(
+        &["SERVICE", "PHASE", "NODE", "ADDRESS", "RESOURCE"],
+        &["NOW", "FAILURES", "MAINTENANCE"],
+        list.iter().map(row),
+    )
 }
 
 fn details(service: &ServiceView) -> String {

@@ -3,8 +3,9 @@
 
 use crate::cli::SettingArg;
 use crate::failure::{Code, Failure, Outcome, exit};
-use crate::output::{Output, table};
+use crate::output::Output;
 use mainstay_api::rest::{Accepted, SettingSource, SettingValue, SettingView, SettingsChange};
+use mainstay_cli::list::List;
 use mainstay_client::Client;
 use mainstay_types::Key;
 
@@ -51,18 +52,22 @@ pub fn change(path: &str, changes: &SettingsChange, client: &Client, output: Out
 /// Shows the settings with the source of each. `path`: of the resource or the cluster.
 pub fn show(path: &str, client: &Client, output: Output) -> Outcome<()> {
     let settings: Vec<SettingView> = client.get(&format!("{path}/settings"))?;
-    output.result(&settings, |settings| listed(settings))
+    output.list(&settings, |settings| listed(settings))
 }
 
-fn listed(settings: &[SettingView]) -> String {
+pub(super) fn listed(settings: &[SettingView]) -> List {
     let row = |one: &SettingView| {
         let from = match one.from {
             SettingSource::Default => "default",
             SettingSource::Cluster => "cluster",
             SettingSource::Resource => "resource",
         };
-        vec![one.name.clone(), one.value.clone(), from.to_owned(), one.default.clone(), one.values.clone()]
+        let (value, default, values) = (one.value.clone(), one.default.clone(), one.values.clone());
+        vec![one.name.clone(), value, from.to_owned(), default, values, one.since.clone(), one.help.clone()]
     };
-    let rows: Vec<_> = settings.iter().map(row).collect();
-    table(&["SETTING", "VALUE", "FROM", "DEFAULT", "VALUES"], &rows)
+    List::new(
+        &["SETTING", "VALUE", "FROM", "DEFAULT", "VALUES"],
+        &["SINCE", "MEANING"],
+        settings.iter().map(row),
+    )
 }

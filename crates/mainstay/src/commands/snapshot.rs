@@ -5,12 +5,13 @@ use super::{checked_name, follow, watch};
 use crate::cli::{SnapshotCommand, WaitArgs};
 use crate::failure::{Code, Context, Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
-use crate::output::{Output, Progress, table};
+use crate::output::{self, Output, Progress};
 use mainstay_agent::directories::check_clone;
 use mainstay_api::rest::{
     Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotState,
     SnapshotTake, SnapshotView,
 };
+use mainstay_cli::list::{Form, List};
 use mainstay_client::Client;
 use mainstay_engine::disk::copy_out;
 use mainstay_pool::{LayerKind, Part, part_at};
@@ -31,7 +32,7 @@ pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome
         SnapshotCommand::List { name, watch } => {
             let path = path(&name)?;
             let ask = || Ok(client.get::<ResourceView>(&path)?.snapshots);
-            watch::show(watch, output, ask, |list| overview(list))?;
+            watch::list(watch, output, ask, |list| overview(list))?;
         }
         SnapshotCommand::Show { name, snapshot } => {
             let found: SnapshotFiles =
@@ -63,10 +64,7 @@ fn on(on: &SnapshotOnView) -> String {
     format!("{} {state}", on.node)
 }
 
-fn overview(list: &[SnapshotView]) -> String {
-    if list.is_empty() {
-        return "no snapshots".into();
-    }
+pub(super) fn overview(list: &[SnapshotView]) -> List {
     let row = |one: &SnapshotView| {
         let entry = one.nodes.iter().map(|on| on.index).max().unwrap_or(0);
         // Each node may have kept another state from before its copy.
@@ -77,13 +75,18 @@ fn overview(list: &[SnapshotView]) -> String {
         };
         let nodes: Vec<_> = one.nodes.iter().map(on).collect();
         let nodes = if one.deleting { "being deleted".into() } else { nodes.join(", ") };
-        vec![one.name.clone(), clock(one.at_ms), entry.to_string(), nodes]
+        vec![one.name.clone(), clock(one.at_ms), entry.to_string(), nodes, one.id.to_string()]
     };
-    table(&["SNAPSHOT", "TAKEN", "ENTRY", "NODES"], &list.iter().map(row).collect::<Vec<_>>())
+    List::new(&["SNAPSHOT", "TAKEN", "ENTRY", "NODES"], &["ID"], list.iter().map(row)).or_say("no snapshots")
+}
+
+/// One snapshot as a table.
+fn one_row(one: &SnapshotView) -> String {
+    overview(std::slice::from_ref(one)).text(Form::Table, output::columns())
 }
 
 fn details(found: &SnapshotFiles) -> String {
-    let mut text = overview(std::slice::from_ref(&found.snapshot));
+    let mut text = one_row(&found.snapshot);
     if found.files.is_empty() {
         return text
             + "\nthe node that was asked has no files of it; run the command on a node that holds it";
@@ -143,7 +146,7 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
             "The engines' logs say why; pools must have space. Delete it then.",
         ));
     }
-    output.result(&done, |done| overview(std::slice::from_ref(done)))
+    output.result(&done, one_row)
 }
 
 fn delete(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {

@@ -4,9 +4,11 @@ use super::identities::{left_words, now_ms};
 use crate::cli::ApiTokenCommand;
 use crate::connect::checked_name;
 use crate::failure::Outcome;
-use crate::output::{self, Output, table};
+use crate::output::{self, Output};
 use mainstay_api::rest::{Accepted, ApiTokenCreate, ApiTokenMade, ApiTokenView, AuthoritiesView, DAY_MS};
+use mainstay_cli::list::List;
 use mainstay_client::Client;
+use mainstay_types::clock::clock;
 
 pub fn run(command: ApiTokenCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
@@ -19,7 +21,7 @@ pub fn run(command: ApiTokenCommand, client: &Client, output: Output) -> Outcome
         }
         ApiTokenCommand::List => {
             let tokens: Vec<ApiTokenView> = client.get("/v1/tokens")?;
-            output.result(&tokens, |tokens| tokens_table(tokens, now_ms()))?;
+            output.list(&tokens, |tokens| tokens_list(tokens, now_ms()))?;
         }
         ApiTokenCommand::Revoke { name } => {
             let path = format!("/v1/tokens/{}", checked_name(&name)?);
@@ -40,15 +42,22 @@ fn made_words(made: &ApiTokenMade, now_ms: u64) -> String {
     format!("token {name} with the right `{access}`, {left}; it is not shown again:")
 }
 
-fn tokens_table(tokens: &[ApiTokenView], now_ms: u64) -> String {
-    if tokens.is_empty() {
-        return "there are no tokens of the API".to_owned();
-    }
+pub(super) fn tokens_list(tokens: &[ApiTokenView], now_ms: u64) -> List {
     let row = |token: &ApiTokenView| {
         let used = token.used_ms.map_or("never".to_owned(), |used_ms| ago_words(used_ms, now_ms));
-        vec![token.name.clone(), token.access.to_string(), left_words(token.until_ms, now_ms), used]
+        vec![
+            token.name.clone(),
+            token.access.to_string(),
+            left_words(token.until_ms, now_ms),
+            used,
+            token.id.clone(),
+            clock(token.made_ms),
+            clock(token.until_ms),
+        ]
     };
-    table(&["NAME", "RIGHT", "STATUS", "LAST USED"], &tokens.iter().map(row).collect::<Vec<_>>())
+    let list =
+        List::new(&["NAME", "RIGHT", "STATUS", "LAST USED"], &["ID", "MADE", "ENDS"], tokens.iter().map(row));
+    list.or_say("there are no tokens of the API")
 }
 
 /// A use is noted once an hour.
@@ -63,6 +72,7 @@ fn ago_words(used_ms: u64, now_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_cli::list::Form;
     use mainstay_types::Access;
 
     #[test]
@@ -81,7 +91,7 @@ mod tests {
             token(&"n".repeat(32), DAY_MS * 9, Some(DAY_MS * 9)),
             token("new", DAY_MS * 11, None),
         ];
-        let text = tokens_table(&tokens, DAY_MS * 10);
+        let text = tokens_list(&tokens, DAY_MS * 10).text(Form::Table, None);
         for words in
             ["operate", "good for 90 days", "ended 24 h ago", "in the last hour", "24 h ago", "never"]
         {

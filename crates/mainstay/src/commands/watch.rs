@@ -7,6 +7,7 @@
 use crate::cli::WatchArgs;
 use crate::failure::{Code, Context, Outcome};
 use crate::output::{self, Output, fold};
+use mainstay_cli::list::List;
 use mainstay_cli::screen::Screen;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -27,6 +28,31 @@ pub fn show<T: Serialize>(
         output.result(&answer, words)?;
         return Ok(answer);
     }
+    again(answer, output, ask, words)
+}
+
+/// Shows a list, in the form that the user wants. See [`show`].
+pub fn list<T: Serialize>(
+    WatchArgs { watch }: WatchArgs,
+    output: Output,
+    ask: impl Fn() -> Outcome<T>,
+    list: impl Fn(&T) -> List,
+) -> Outcome<T> {
+    let answer = ask()?;
+    if !watch {
+        output.list(&answer, list)?;
+        return Ok(answer);
+    }
+    again(answer, output, ask, |answer| list(answer).text(output.form, output::columns()))
+}
+
+/// Shows an answer, and each one that follows it.
+fn again<T: Serialize>(
+    answer: T,
+    output: Output,
+    ask: impl Fn() -> Outcome<T>,
+    words: impl Fn(&T) -> String,
+) -> Outcome<T> {
     let mut screen = Screen::new();
     let mut last = (text(&answer, output, &words)?, Instant::now());
     loop {
@@ -50,7 +76,8 @@ fn text<T: Serialize>(answer: &T, output: Output, words: impl Fn(&T) -> String) 
     if output.json {
         return serde_json::to_string(answer).or_fail(Code::Output, || "write the answer as JSON".into());
     }
-    Ok(fold(&words(answer), output::columns()))
+    let columns = output::columns().filter(|_| !output.form.is_for_programs());
+    Ok(fold(&words(answer), columns))
 }
 
 /// The last answer under the failure because of which it is old.
@@ -70,8 +97,8 @@ mod tests {
 
     #[test]
     fn an_answer_of_a_watch_is_one_line_of_json() {
-        let json = Output { json: true };
+        let json = Output { json: true, ..Output::new(false) };
         assert_eq!(text(&["a", "b"], json, |_| "words".into()).unwrap(), r#"["a","b"]"#);
-        assert_eq!(text(&["a"], Output { json: false }, |_| "words".into()).unwrap(), "words");
+        assert_eq!(text(&["a"], Output::new(false), |_| "words".into()).unwrap(), "words");
     }
 }

@@ -167,7 +167,7 @@ mod tests {
             files: Vec::new(),
             run_dir: Some("/nonexistent".into()),
         };
-        assert_eq!(run(&args, Output { json: false }), 3);
+        assert_eq!(run(&args, Output::new(false)), 3);
         let failure = failed(check(&question(&args).expect("a question")).expect_err("it is not there"));
         assert!(failure.problem.message.contains("/nonexistent/place"), "{failure}");
     }

@@ -5,8 +5,9 @@ use crate::cli::BaselineCommand;
 use crate::connect::checked_name;
 use crate::failure::Outcome;
 use crate::moment;
-use crate::output::{Output, table};
+use crate::output::Output;
 use mainstay_api::rest::{Accepted, BaselineSave, BaselineView, BaselinesPage};
+use mainstay_cli::list::List;
 use mainstay_client::Client;
 use mainstay_types::clock::clock;
 use mainstay_types::size_words;
@@ -22,7 +23,7 @@ pub fn run(command: &BaselineCommand, client: &Client, output: Output) -> Outcom
         }
         BaselineCommand::List => {
             let page: BaselinesPage = client.get("/v1/baselines")?;
-            output.result(&page, words)?;
+            output.list(&page, list)?;
         }
         BaselineCommand::Delete { name } => {
             let accepted: Accepted = client.delete(&path(name)?)?;
@@ -32,26 +33,22 @@ pub fn run(command: &BaselineCommand, client: &Client, output: Output) -> Outcom
     Ok(0)
 }
 
-fn words(page: &BaselinesPage) -> String {
+pub(in crate::commands) fn list(page: &BaselinesPage) -> List {
     let row = |one: &BaselineView| {
         let day = |at| clock(at).get(..16).unwrap_or_default().to_owned();
         let interval = title(one.from_ms, one.to_ms);
         vec![one.name.clone(), interval, day(one.made_ms), one.nodes.join(", "), size_words(one.bytes)]
     };
-    let rows: Vec<_> = page.baselines.iter().map(row).collect();
-    let mut parts = match rows.is_empty() {
-        true => {
-            vec!["there are no baselines; `mainstay report baseline save NAME` keeps the last hour".into()]
-        }
-        false => vec![table(&["NAME", "INTERVAL", "SAVED", "ON", "SIZE"], &rows)],
-    };
-    parts.extend(page.missing.iter().map(|missing| format!("not asked: {missing}")));
-    parts.join("\n")
+    let rows = page.baselines.iter().map(row);
+    let list = List::new(&["NAME", "INTERVAL", "SAVED", "ON", "SIZE"], &[], rows)
+        .or_say("there are no baselines; `mainstay report baseline save NAME` keeps the last hour");
+    page.missing.iter().fold(list, |list, missing| list.below(format!("not asked: {missing}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_cli::list::Form;
 
     #[test]
     fn baselines_are_listed_with_their_intervals_and_nodes() {
@@ -65,7 +62,9 @@ mod tests {
         };
         let page = BaselinesPage { baselines: vec![friday], missing: vec!["n3: the node is dead".into()] };
         let expected = "NAME    INTERVAL                                       SAVED             ON      SIZE\nfriday  2025-11-29 13:30 to 2025-11-29 14:30 UTC (1h)  2025-11-30 10:53  n1, n2  20 KiB\nnot asked: n3: the node is dead";
-        assert_eq!(words(&page), expected);
-        assert!(words(&BaselinesPage::default()).contains("mainstay report baseline save NAME"));
+        let text = |page: &BaselinesPage| list(page).text(Form::Table, None);
+        assert_eq!(text(&page), expected);
+        assert_eq!(list(&page).text(Form::Name, None), "friday");
+        assert!(text(&BaselinesPage::default()).contains("mainstay report baseline save NAME"));
     }
 }
