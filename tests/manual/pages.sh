@@ -119,6 +119,9 @@ page_status() {
     service db
     play docs/status 1
     elsewhere docs/status 2 "an answer"
+    play docs/status 3 "2=timeout 3 mainstay operation list --watch" "2!124" \
+        "3~agent an_operation_ends_when_its_work_is_done" "4~agent a_drain_is_cancelled_and_a_move_is_not"
+    play docs/status 4
     play docs/when-something-goes-wrong 1
     play docs/metrics 1 "2~an option of the agent: agent metrics_are_served_and_say_when_the_engine_does_not_answer"
     elsewhere docs/metrics 2 "an expression of Prometheus"

@@ -164,7 +164,11 @@ pub fn checked_name(name: &str) -> Outcome<&str> {
 
 /// Tells what the operator should know while requests are under way.
 fn told(client: Client) -> Client {
-    client.with_on_stale(say_age).with_on_wait(OnWait { change: interrupt::change_begins, slow: say_slow })
+    client.with_on_stale(say_age).with_on_wait(OnWait {
+        change: interrupt::change_begins,
+        slow: say_slow,
+        goes_on: interrupt::goes_on_as,
+    })
 }
 
 fn say_slow(method: &Method, path: &str) {

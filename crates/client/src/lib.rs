@@ -11,7 +11,7 @@ pub use hyper::Method;
 use hyper::http::request::Builder;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use mainstay_api::rest::{AGE_HEADER, NODE_HEADER};
+use mainstay_api::rest::{AGE_HEADER, NODE_HEADER, OPERATION_HEADER};
 use mainstay_types::{Code, Problem};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use server::{BadServer, Knows, Server};
@@ -117,6 +117,8 @@ pub struct OnWait {
     pub change: fn(),
     /// A request is not answered yet: its method and its path.
     pub slow: fn(&Method, &str),
+    /// A change was answered whose work goes on: the id of its operation.
+    pub goes_on: fn(&str),
 }
 
 /// Where an agent is asked.
@@ -345,6 +347,9 @@ impl Client {
         if let (Some(on_stale), Some(stale)) = (self.on_stale, stale(response.headers())) {
             on_stale(&stale);
         }
+        if let (Some(on_wait), Some(id)) = (self.on_wait, operation(response.headers())) {
+            (on_wait.goes_on)(id);
+        }
         let bytes = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
             .collect()
             .await
@@ -366,6 +371,16 @@ fn stale(headers: &header::HeaderMap) -> Option<Stale> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let age = text(AGE_HEADER)?;
     Some(Stale { node: text(NODE_HEADER).unwrap_or_default().to_owned(), age_ms: age.parse().ok() })
+}
+
+/// The operation that an answer names.
+fn operation(headers: &header::HeaderMap) -> Option<&str> {
+    headers.get(OPERATION_HEADER).and_then(|id| id.to_str().ok()).filter(|id| is_id(id))
+}
+
+/// Whether this has the form of the id of an operation.
+fn is_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 fn encode<B: Serialize>(body: &B) -> Result<Bytes, ClientError> {
@@ -394,10 +409,12 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
 #[cfg(test)]
 mod tests {
     use super::{
-        AGE_HEADER, Client, ClientError, Code, NODE_HEADER, Patience, Stale, StatusCode, header, refusal,
-        stale,
+        AGE_HEADER, Client, ClientError, Code, NODE_HEADER, OPERATION_HEADER, OnWait, Patience, Stale,
+        StatusCode, header, refusal, stale,
     };
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+    use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -413,6 +430,34 @@ mod tests {
         assert_eq!(answer(None), None);
         assert_eq!(answer(Some("4500")), Some(Stale { node: "n3".into(), age_ms: Some(4500) }));
         assert_eq!(answer(Some("unknown")), Some(Stale { node: "n3".into(), age_ms: None }));
+    }
+
+    #[test]
+    fn the_operation_of_a_change_that_goes_on_is_told() {
+        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let path = std::env::temp_dir().join(format!("mainstay-named-{}.sock", std::process::id()));
+        drop(std::fs::remove_file(&path));
+        let listener = UnixListener::bind(&path).unwrap();
+        let ids = ["0d1c2b3a00000007", "", "\u{7f}", "../../v1/status"];
+        let server = std::thread::spawn(move || {
+            for id in ids {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 4096];
+                let _ = stream.read(&mut asked).unwrap();
+                let named =
+                    if id.is_empty() { String::new() } else { format!("{OPERATION_HEADER}: {id}\r\n") };
+                write!(stream, "HTTP/1.1 200 OK\r\n{named}content-length: 4\r\n\r\nnull").unwrap();
+            }
+        });
+        let goes_on = |id: &str| TOLD.lock().unwrap().push(id.to_owned());
+        let client = Client::new(&path).with_on_wait(OnWait { change: || (), slow: |_, _| (), goes_on });
+        for _ in ids {
+            // An answer with a header that is none is no answer.
+            drop(client.put::<_, ()>("/v1/nodes/n1/cordon", &()));
+        }
+        server.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(*TOLD.lock().unwrap(), ["0d1c2b3a00000007"]);
     }
 
     #[test]

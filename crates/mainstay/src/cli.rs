@@ -2,6 +2,7 @@
 
 mod cluster;
 mod look;
+mod operation;
 mod past;
 mod resource;
 mod roles;
@@ -12,6 +13,7 @@ pub use self::cluster::{AuthorityCommand, ClusterCommand, TokenCommand};
 pub use self::look::{
     AtomicArgs, BundleArgs, CheckArgs, CheckCommand, ExplainArgs, ExplainCommand, TopArgs, WatchArgs,
 };
+pub use self::operation::OperationCommand;
 pub use self::past::{
     AuditArgs, BaselineCommand, Compared, EventsArgs, HistoryArgs, ReportArgs, ReportCommand,
 };
@@ -82,6 +84,9 @@ pub enum Command {
     /// Apply, look at, move and delete services.
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// List, look at and cancel long work that goes on in the cluster.
+    #[command(subcommand)]
+    Operation(OperationCommand),
     /// Say on which node a service runs, and why not on each other one.
     Explain(ExplainArgs),
     /// Show what happened in the cluster.

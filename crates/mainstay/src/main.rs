@@ -86,6 +86,7 @@ fn run(cli: Cli, started: Option<Started>, output: Output) -> Outcome<u8> {
         Command::Resource(command) => commands::resource::run(command, &connect()?, output),
         Command::Snapshot(command) => commands::snapshot::run(command, &connect()?, output),
         Command::Service(command) => commands::service::run(command, &connect()?, output),
+        Command::Operation(command) => commands::operation::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
         Command::Explain(args) => commands::placement::explain(&args, &connect()?, output),
         Command::Audit(args) => commands::audit::run(&args, &connect()?, output),

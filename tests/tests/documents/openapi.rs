@@ -415,6 +415,11 @@ impl Schemas {
             answer["headers"] =
                 json!({ "Idempotency-Replayed": { "description": words, "schema": { "type": "string" } } });
         }
+        if route.is_long {
+            let words = "Id of the operation, if work goes on after the answer.";
+            answer["headers"]["Mainstay-Operation"] =
+                json!({ "description": words, "schema": { "type": "string" } });
+        }
         if route.is_paged() {
             let words = "The next page, as `<PATH>; rel=\"next\"` (RFC 8288), if there is one.";
             answer["headers"] = json!({ "Link": { "description": words, "schema": { "type": "string" } } });

@@ -1,12 +1,14 @@
 //! Changes that are carried out while their sender asks for other things (`Prefer: respond-async`,
-//! RFC 7240).
+//! RFC 7240), and work that goes on after a change was answered.
 //!
 //! Guarantees
 //! - A change that is refused at once is answered with the refusal, and makes no operation.
 //! - An operation ends as succeeded only when the work is done, and not when it is recorded.
 //! - An operation goes on when its sender goes away. What it is about goes on when the agent ends:
 //!   only the operation is forgotten then, because operations are in memory.
-//! - At most [`RUNNING_MAX`] operations run, and the last [`KEPT_MAX`] are kept.
+//! - Work that goes on after the answer to its sender is an operation too, and the answer names it.
+//! - At most [`RUNNING_MAX`] operations run, and the last [`KEPT_MAX`] are kept. Half of the places
+//!   are left to senders that ask for an operation.
 
 mod work;
 
@@ -26,8 +28,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainstay_api::rest::{
-    Accepted, CordonSet, OPERATIONS, OperationState, OperationView, PREFER_APPLIED_HEADER, PREFER_HEADER,
-    ProblemDocument, RESPOND_ASYNC,
+    Accepted, CordonSet, OPERATION_HEADER, OPERATIONS, OperationState, OperationView, PREFER_APPLIED_HEADER,
+    PREFER_HEADER, ProblemDocument, RESPOND_ASYNC,
 };
 use mainstay_api::routes::Route;
 use mainstay_types::{Access, Code, Problem};
@@ -41,6 +43,8 @@ use work::Work;
 
 /// Operations that run at once.
 const RUNNING_MAX: usize = 64;
+/// Operations that run at once when one more begins for a sender that has not asked for it.
+const NAMED_MAX: usize = RUNNING_MAX / 2;
 /// Operations that are kept, those that run included.
 const KEPT_MAX: usize = 256;
 const _: () = assert!(RUNNING_MAX < KEPT_MAX);
@@ -88,19 +92,26 @@ impl Operations {
         (self.id(number) == id).then_some(number)
     }
 
-    /// Begins an operation.
+    /// Begins an operation that its sender has asked for.
     ///
     /// # Errors
     /// When too many run.
     fn begin(&self, who: &str, action: String) -> Result<u32, Problem> {
-        let mut known = lock(&self.known);
-        let runs = |operation: &&Operation| operation.view.state == OperationState::Running;
-        if known.all.values().filter(runs).count() >= RUNNING_MAX {
-            return Err(Problem::new(
+        self.begin_below(RUNNING_MAX, who, action, wall_ms()).ok_or_else(|| {
+            Problem::new(
                 Code::TooManyOperations,
                 format!("nothing is changed: {RUNNING_MAX} operations run on this node already"),
                 "Wait until some of them end, or send the request without `Prefer: respond-async`.",
-            ));
+            )
+        })
+    }
+
+    /// Begins an operation if fewer than `running_max` run.
+    fn begin_below(&self, running_max: usize, who: &str, action: String, since_ms: u64) -> Option<u32> {
+        let mut known = lock(&self.known);
+        let runs = |operation: &&Operation| operation.view.state == OperationState::Running;
+        if known.all.values().filter(runs).count() >= running_max {
+            return None;
         }
         if known.all.len() >= KEPT_MAX {
             let ended = known.all.iter().find(|(_, one)| one.view.state != OperationState::Running);
@@ -116,14 +127,14 @@ impl Operations {
             action,
             who: who.to_owned(),
             state: OperationState::Running,
-            since_ms: wall_ms(),
+            since_ms,
             ended_ms: None,
             progress_percent: None,
             cancel_needs: None,
             problem: None,
         };
         known.all.insert(number, Operation { view, work: None });
-        Ok(number)
+        Some(number)
     }
 
     fn forget(&self, number: u32) {
@@ -178,8 +189,11 @@ fn wants_no_wait(headers: &HeaderMap) -> bool {
 /// Makes a change: as an operation if the request wants that and the route can take long.
 pub(super) async fn made(agent: Arc<Agent>, by: (Caller, Access), request: Request, next: Next) -> Response {
     let is_long = request.extensions().get::<&'static Route>().is_some_and(|route| route.is_long);
-    if !is_long || !wants_no_wait(request.headers()) {
+    if !is_long {
         return audit::recorded(agent, by, request, next).await;
+    }
+    if !wants_no_wait(request.headers()) {
+        return answered(agent, by, request, next).await;
     }
     let (parts, body) = request.into_parts();
     let body = match audit::whole(body).await {
@@ -209,7 +223,9 @@ pub(super) async fn made(agent: Arc<Agent>, by: (Caller, Access), request: Reque
         }
         let answer = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.unwrap_or_default();
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        recorded(&maker, number, (&method, &path), (&asked, &answer));
+        if let Some(work) = work_of(&maker, (&method, &path), (&asked, &answer)) {
+            recorded(&maker, number, work, &answer);
+        }
         drop(refusal.send(None));
         watch(&maker, number).await;
     });
@@ -218,6 +234,46 @@ pub(super) async fn made(agent: Arc<Agent>, by: (Caller, Access), request: Reque
         return response;
     }
     begun(&agent, number)
+}
+
+/// Makes a change whose sender waits until it is recorded. The answer names the operation of the
+/// work that goes on then, if there is any.
+async fn answered(agent: Arc<Agent>, by: (Caller, Access), request: Request, next: Next) -> Response {
+    let came_ms = wall_ms();
+    let (parts, body) = request.into_parts();
+    let body = match audit::whole(body).await {
+        Ok(body) => body,
+        Err(problem) => return Refused::from(problem).into_response(),
+    };
+    let (method, path, who) = (parts.method.to_string(), parts.uri.path().to_owned(), by.0.who.clone());
+    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let request = Request::from_parts(parts, Body::from(body));
+    let response = audit::recorded(agent.clone(), by, request, next).await;
+    if !response.status().is_success() {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let body = match to_bytes(body, ANSWER_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(error) => {
+            let remedy = "The change is made: look at the state before you repeat the request.";
+            let problem = Problem::new(Code::AgentInternal, error.to_string(), remedy);
+            return Refused::from(problem).into_response();
+        }
+    };
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let work = work_of(&agent, (&method, &path), (&asked, &answer)).filter(|work| *work != Work::Answered);
+    if let Some(work) = work
+        && let Some(number) =
+            agent.operations.begin_below(NAMED_MAX, &who, format!("{method} {path}"), came_ms)
+    {
+        recorded(&agent, number, work, &answer);
+        if let Ok(id) = HeaderValue::from_str(&agent.operations.id(number)) {
+            head.headers.insert(OPERATION_HEADER, id);
+        }
+        tokio::spawn(async move { watch(&agent, number).await });
+    }
+    Response::from_parts(head, Body::from(body))
 }
 
 /// The answer to the sender of an operation.
@@ -235,10 +291,14 @@ fn begun(agent: &Agent, number: u32) -> Response {
     response
 }
 
+/// The work of a change that was recorded.
+fn work_of(agent: &Agent, (method, path): (&str, &str), (asked, answer): (&Value, &Value)) -> Option<Work> {
+    let member = agent.member().ok()?;
+    Some(Work::of(method, path, asked, answer, &member.log.view().state))
+}
+
 /// Notes that a change was recorded, and what the nodes do now.
-fn recorded(agent: &Agent, number: u32, (method, path): (&str, &str), (asked, answer): (&Value, &Value)) {
-    let Ok(member) = agent.member() else { return };
-    let work = Work::of(method, path, asked, answer, &member.log.view().state);
+fn recorded(agent: &Agent, number: u32, work: Work, answer: &Value) {
     agent.operations.note(number, |operation| {
         if let Some(message) = answer["message"].as_str() {
             message.clone_into(&mut operation.view.message);
@@ -357,7 +417,7 @@ pub(super) async fn cancel(
 fn may_cancel(view: &OperationView, work: Option<Work>, caller: &Caller) -> Result<Work, Problem> {
     let id = &view.id;
     if view.state != OperationState::Running {
-        let remedy = format!("See how with `GET {OPERATIONS}/{id}`.");
+        let remedy = format!("See how with `mainstay operation show {id}`.");
         return Err(not_cancelled(id, "it has ended", remedy));
     }
     let Some(work) = work else {
@@ -415,6 +475,7 @@ mod tests {
         }
         let refused = begin().unwrap_err();
         assert_eq!(refused.code, Code::TooManyOperations);
+        assert!(refused.remedy.contains("without `Prefer: respond-async`"), "{refused:?}");
         for number in 2..=RUNNING_MAX as u32 {
             assert!(!operations.fail(number, &refused));
         }
@@ -430,6 +491,22 @@ mod tests {
             let same = *id == operations.id(first);
             assert!(same || operations.find(id).unwrap_err().code == Code::UnknownOperation, "{id}");
         }
+    }
+
+    #[test]
+    fn half_of_the_places_are_left_to_senders_that_ask_for_an_operation() {
+        let operations = Operations::default();
+        let named = || operations.begin_below(NAMED_MAX, "root", "PUT /v1/nodes/n1/cordon".into(), 7);
+        for _ in 0..NAMED_MAX {
+            assert!(named().is_some());
+        }
+        assert_eq!(named(), None);
+        let asked = operations.begin("root", "PUT /v1/nodes/n1/cordon".into()).unwrap();
+        assert_eq!(operations.find(&operations.id(1)).unwrap().0.since_ms, 7);
+        for number in 1..=asked {
+            operations.note(number, |one| one.view.state = OperationState::Succeeded);
+        }
+        assert!(named().is_some(), "an operation that has ended takes no place");
     }
 
     #[test]

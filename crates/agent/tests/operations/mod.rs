@@ -3,7 +3,9 @@
 use crate::description::{body, header, with_head};
 use crate::support::TestNode;
 use crate::{create, eventually, three_nodes};
-use mainstay_api::rest::{OperationState, OperationView, ProblemDocument, ResourceView};
+use mainstay_api::rest::{
+    AuditPage, OperationState, OperationView, ProblemDocument, ResourceView, TokenMade,
+};
 use serde_json::json;
 
 /// Asks for an operation. Returns its path.
@@ -57,6 +59,20 @@ fn an_operation_ends_when_its_work_is_done() {
     let short = with_head(node, "PUT /v1/nodes/n3/maintenance", "Prefer: respond-async\r\n", "{\"on\":true}");
     assert!(short.starts_with("HTTP/1.0 200 "), "{short}");
     assert_eq!(node.client().get::<Vec<OperationView>>("/v1/operations").unwrap().len(), 2);
+    // Work that goes on after the answer is an operation too, and the answer names it.
+    let back = if to == "n1" { "n2" } else { "n1" };
+    let answer = with_head(node, "POST /v1/resources/db/move", "", &json!({ "to": back }).to_string());
+    assert!(answer.starts_with("HTTP/1.0 200 ") && answer.contains("\"revision\""), "{answer}");
+    let id = header(&answer, "mainstay-operation").unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let named = format!("/v1/operations/{id}");
+    eventually("the primary is moved back", || state(node, &named).state == OperationState::Succeeded);
+    assert_eq!(primary(node).as_deref(), Some(back));
+    // A change that is done when it is answered is none.
+    let done = with_head(node, "PUT /v1/nodes/n2/cordon", "", "{\"on\":true}");
+    assert!(done.starts_with("HTTP/1.0 200 ") && header(&done, "mainstay-operation").is_none(), "{done}");
+    let refused = with_head(node, "POST /v1/resources/none/move", "", "{}");
+    assert!(refused.starts_with("HTTP/1.0 404 "), "{refused}");
+    assert_eq!(node.client().get::<Vec<OperationView>>("/v1/operations").unwrap().len(), 3);
     // Another node does not know it.
     let elsewhere = with_head(&nodes[1], &format!("GET {moved}"), "", "");
     let problem: ProblemDocument = serde_json::from_str(body(&elsewhere)).unwrap();

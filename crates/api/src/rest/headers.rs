@@ -20,5 +20,8 @@ pub const REPLAYED_HEADER: &str = "idempotency-replayed";
 /// work.
 pub const PREFER_HEADER: &str = "prefer";
 pub const RESPOND_ASYNC: &str = "respond-async";
+/// Header of the answer to a change whose work goes on: the id of its operation on the node that
+/// answered.
+pub const OPERATION_HEADER: &str = "mainstay-operation";
 /// Header of an answer that does what a request preferred.
 pub const PREFER_APPLIED_HEADER: &str = "preference-applied";

@@ -15,6 +15,7 @@ mod lists;
 pub mod metrics;
 mod modes;
 pub mod nodes;
+pub mod operation;
 mod pace;
 pub mod placement;
 pub mod probe;

@@ -189,7 +189,7 @@ pub const CHAPTER: Chapter = chapter! {
     NotCancelled
         "operation 0d1c2b3a00000007 is not cancelled: it cannot be undone midway"
         "The operation has ended, or its work has no safe end in the middle, or the cluster is recording it at this moment."
-        "Look at the operation. If it runs, wait for its end, and undo its work with another request: the message names it.";
+        "Look at it with `mainstay operation show ID`. If it runs, wait for its end, and undo its work with another request: the message names it.";
     NotConfirmed
         "resource db is left as it is"
         "The command asks for a confirmation, and got none. Nothing was changed."
@@ -277,7 +277,7 @@ pub const CHAPTER: Chapter = chapter! {
     UnknownOperation
         "this node knows no operation 0d1c2b3a00000007"
         "A node keeps its last 256 operations in memory, until its agent ends. Other nodes do not know them."
-        "Ask the node that began it. `mainstay status` and `mainstay audit` tell on every node what became of the work.";
+        "Ask the node that began it: `mainstay operation list` lists those of one node. `mainstay status` and `mainstay audit` tell on every node what became of the work.";
     Unreachable
         "this node does not answer within 5 s"
         "The agent of this node waits for its disk."
