@@ -392,7 +392,8 @@ pub enum Command {
         instance: Instance,
     },
     /// Changes settings of a resource, or of the cluster if none is named; see `settings.rs`. If a
-    /// version is named, the resource's record has to have it.
+    /// version is named, the resource's record has to have it. Of the cluster it is the tag that
+    /// its choices have to have.
     ChangeSettings {
         resource: Option<ResourceId>,
         version: Option<ConfigVersion>,

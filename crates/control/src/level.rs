@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
-//! | 2 | the authority can be replaced: `rotation` with `since_ms` and `believed_by`, the phases `Announced` and `Superseded`, `certified`, `left_out` and `last_authority`; the setting `data-encryption`, `clear` in policies; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from` |
+//! | 2 | the authority can be replaced: `rotation` with `since_ms` and `believed_by`, the phases `Announced` and `Superseded`, `certified`, `left_out` and `last_authority`; the setting `data-encryption`, `clear` in policies; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from`; changes of the cluster's settings that name the choices they are based on |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -43,6 +43,9 @@ pub(crate) const AUTHORITY_ROTATES: u32 = 2;
 
 /// Level from which data between nodes can be sent without encryption.
 pub(crate) const CLEAR_DATA: u32 = 2;
+
+/// Level from which a change of the cluster's settings may name the choices that it is based on.
+pub(crate) const BASED_ON_CHOICES: u32 = 2;
 
 /// Level from which there are tokens of the API. No request has a right by a token below it, so
 /// the audit log has no address of one either.
@@ -125,6 +128,7 @@ impl Command {
             | Self::CreateToken { .. }
             | Self::RevokeToken { .. } => 0,
             Self::ChangeSettings { changes, .. } if changes.contains_key(&Key::DataEncryption) => CLEAR_DATA,
+            Self::ChangeSettings { resource: None, version: Some(_), .. } => BASED_ON_CHOICES,
             Self::ChangeSettings { .. } => 0,
             Self::AnnounceAuthority { .. }
             | Self::ConfirmAuthority { .. }

@@ -20,7 +20,7 @@ use mainstay_types::{
 
 impl State {
     /// Changes choices of a resource, if one is named, or else of the cluster. If a version is
-    /// named, the resource's record has to have it.
+    /// named, the resource's record has to have it. Of the cluster it is the tag of its choices.
     pub(crate) fn change_settings(
         &mut self,
         at_ms: u64,
@@ -33,7 +33,7 @@ impl State {
         }
         match resource {
             Some(id) => self.change_settings_of_resource(at_ms, id, version, changes),
-            None => self.change_settings_of_cluster(at_ms, changes),
+            None => self.change_settings_of_cluster(at_ms, version, changes),
         }
     }
 
@@ -75,7 +75,16 @@ impl State {
         Outcome::Done
     }
 
-    fn change_settings_of_cluster(&mut self, at_ms: u64, changes: &Changes) -> Outcome {
+    fn change_settings_of_cluster(
+        &mut self,
+        at_ms: u64,
+        tag: Option<ConfigVersion>,
+        changes: &Changes,
+    ) -> Outcome {
+        if tag.is_some_and(|tag| tag.0 != self.choices.tag()) {
+            reach!("control: a change of the cluster's settings is based on older ones");
+            return Outcome::Conflict { record: None };
+        }
         let mut cluster = self.choices.clone();
         cluster.change(changes);
         if cluster == self.choices {

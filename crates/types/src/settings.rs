@@ -348,6 +348,19 @@ impl Choices {
         self.0.iter().map(|(key, value)| (*key, *value))
     }
 
+    /// Number that stands for these choices: FNV-1a over names and values. It is a part of the
+    /// replicated record, so every release has to compute the same one.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        // Not in the order of the keys, which a later release may have otherwise.
+        let named: BTreeMap<&str, u64> =
+            self.iter().map(|(key, value)| (key.setting().name, value)).collect();
+        let bytes = named.iter().flat_map(|(name, value)| name.bytes().chain([0]).chain(value.to_le_bytes()));
+        bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    }
+
     pub fn change(&mut self, changes: &Changes) {
         for (key, value) in changes {
             match value {

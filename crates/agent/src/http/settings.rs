@@ -11,7 +11,7 @@ use mainstay_control::State;
 use mainstay_control::settings::words;
 use mainstay_control::state::{Command, Resource};
 use mainstay_types::settings::{Changes, SETTINGS, parse_change};
-use mainstay_types::{Choices, Code, Mode, Problem};
+use mainstay_types::{Choices, Code, ConfigVersion, Mode, Problem};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -60,8 +60,18 @@ fn tag_of(resource: &Resource) -> String {
     format!("{}-{:016x}", resource.record.version, hash.finish())
 }
 
-pub(super) async fn of_cluster(AppState(agent): App) -> ApiResult<Vec<SettingView>> {
-    blocking(move || Ok(shown(&agent.member()?.log.confirmed_view(READ_PATIENCE).state, None))).await
+/// Tag of the settings of the cluster.
+fn tag_of_cluster(state: &State) -> String {
+    format!("{:016x}", state.choices.tag())
+}
+
+pub(super) async fn of_cluster(AppState(agent): App) -> Result<Tagged<Vec<SettingView>>, Refused> {
+    let Json((tag, settings)) = blocking(move || {
+        let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
+        Ok((tag_of_cluster(&view.state), shown(&view.state, None)))
+    })
+    .await?;
+    Ok(Tagged(tag, settings))
 }
 
 pub(super) async fn change_of_resource(
@@ -96,11 +106,17 @@ pub(super) async fn change_of_resource(
 
 pub(super) async fn change_of_cluster(
     AppState(agent): App,
+    IfMatch(tag): IfMatch,
     JsonRequest(asked): JsonRequest<SettingsChange>,
 ) -> ApiResult<Accepted> {
     let changes = changes(&asked)?;
-    change_present_state(agent, move |_| {
-        let command = Command::ChangeSettings { resource: None, version: None, changes: changes.clone() };
+    change_present_state(agent, move |view| {
+        if tag.as_ref().is_some_and(|tag| *tag != tag_of_cluster(&view.state)) {
+            return Err(changed_meanwhile("the settings of the cluster"));
+        }
+        // The record is asked again when the change is applied.
+        let version = tag.as_ref().map(|_| ConfigVersion(view.state.choices.tag()));
+        let command = Command::ChangeSettings { resource: None, version, changes: changes.clone() };
         Ok((command, "these settings count for all resources without a choice of their own".into()))
     })
     .await

@@ -359,6 +359,11 @@ fn a_change_of_what_another_operator_has_changed_meanwhile_is_refused() {
             "PATCH /v1/resources/db/settings",
             ["{\"min-copies\":1}".to_owned(), "{\"min-copies\":2}".to_owned()],
         ),
+        (
+            "GET /v1/cluster/settings",
+            "PATCH /v1/cluster/settings",
+            ["{\"slow-ack\":\"20ms\"}".to_owned(), "{\"slow-ack\":\"30ms\"}".to_owned()],
+        ),
     ] {
         let answer = with_head(node, read, "", "");
         let tag = header(&answer, "etag").unwrap_or_else(|| panic!("{answer}")).to_owned();

@@ -3,7 +3,7 @@
 use crate::common::*;
 use mainstay_control::state::{Command, Outcome, State};
 use mainstay_types::settings::Changes;
-use mainstay_types::{Code, Key, Mode, Policy, Problem};
+use mainstay_types::{Choices, Code, ConfigVersion, Key, Mode, Policy, Problem};
 
 fn policy(state: &State) -> Policy {
     state.resources[&R].record.policy
@@ -169,4 +169,38 @@ fn data_is_encrypted_unless_an_operator_turns_it_off_and_that_needs_its_level() 
     assert!(problem.remedy.contains("mainstay cluster set data-encryption=on"), "{problem:?}");
     assert!(choose_for_all(&mut state, [(Key::DataEncryption, None)]).is_ok());
     assert!(!policy(&state).clear && !state.sends_clear());
+}
+
+#[test]
+fn a_change_of_the_settings_of_the_cluster_that_is_based_on_older_ones_changes_nothing() {
+    let mut state = ready();
+    let change = |tag: u64, ms: u64| {
+        let changes = [(Key::SlowAck, Some(ms))].into();
+        Command::ChangeSettings { resource: None, version: Some(ConfigVersion(tag)), changes }
+    };
+    let tag = state.choices.tag();
+    assert_eq!(change(0, 1).level(), 2, "an earlier build takes no notice of the tag");
+    assert_eq!(refused(apply(&mut state, change(tag, 50))).code, Code::FeatureLevel);
+    state.nodes.values_mut().for_each(|node| node.level = 2);
+    state.level = 2;
+    assert!(apply(&mut state, change(tag, 50)).is_ok());
+    let before = state.clone();
+    assert_eq!(apply(&mut state, change(tag, 60)), Outcome::Conflict { record: None });
+    assert_eq!(state.choices, before.choices);
+    assert_ne!(tag, state.choices.tag());
+    let tag = state.choices.tag();
+    assert!(apply(&mut state, change(tag, 60)).is_ok());
+    assert_eq!(policy(&state).slow.ack_ms, 60);
+    // Without a tag the last change counts.
+    assert!(choose_for_all(&mut state, [(Key::SlowAck, Some(70))]).is_ok());
+}
+
+#[test]
+fn the_tag_of_choices_is_the_same_in_every_release() {
+    let mut choices = Choices::default();
+    assert_eq!(choices.tag(), 0xcbf2_9ce4_8422_2325);
+    choices.change(&[(Key::SlowAck, Some(50)), (Key::MinCopies, Some(2))].into());
+    assert_eq!(choices.tag(), 0x7158_0cda_d8da_0f64);
+    choices.change(&[(Key::MinCopies, Some(3))].into());
+    assert_ne!(choices.tag(), 0x7158_0cda_d8da_0f64);
 }
