@@ -1205,7 +1205,7 @@ export interface AuditView {
   node: string;
   /** Method and path. */
   action: string;
-  /** The request as JSON, without values that may be secrets; at most 512 bytes. */
+  /** The request as JSON, without values that may be secrets; at most 512 bytes. If the path has the id of something and no name, `about` says what that is. */
   body: string;
   /** Random id of the request. */
   request: string;

@@ -2,7 +2,7 @@
 
 use super::extract::Query;
 use super::pages::{self, Paged};
-use super::{App, Refused, RequestId, require_majority};
+use super::{App, Refused, RequestId, identities, require_majority};
 use crate::access::Caller;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
@@ -16,6 +16,7 @@ use axum::http::Uri;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainstay_api::rest::{AuditPage, AuditView};
+use mainstay_api::routes::Route;
 use mainstay_control::State;
 use mainstay_control::audit::{Asked, AuditRecord, AuditResult};
 use mainstay_control::state::Command;
@@ -36,6 +37,9 @@ const SERVICE_FILE: &str = "toml";
 /// Stands for the value of such a field.
 const OMITTED: &str = "(left out)";
 const RECORDS: usize = 100;
+/// Routes of changes whose path has an id and no name.
+const OPERATION: &str = "/v1/operations/{id}";
+const JOIN_TOKEN: &str = "/v1/cluster/tokens/{id}";
 
 /// Runs a request that changes something, with its two entries in the audit log.
 pub(super) async fn recorded(
@@ -51,6 +55,8 @@ pub(super) async fn recorded(
         Err(problem) => return Refused::from(problem).into_response(),
     };
     let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
+    let route = parts.extensions.get::<&'static Route>();
+    let about = route.and_then(|route| about(&agent, route, parts.uri.path()));
     let asked = Asked {
         id: number,
         at_ms: wall_ms(),
@@ -60,7 +66,7 @@ pub(super) async fn recorded(
         access,
         on: NodeId(0),
         action: format!("{} {target}", parts.method),
-        body: without_secrets(&body),
+        body: with_about(without_secrets(&body), about),
     };
     let came = Instant::now();
     let (of, begun) = (agent.clone(), asked.clone());
@@ -83,6 +89,26 @@ pub(super) async fn recorded(
     // The answer does not wait for the second entry.
     tokio::task::spawn_blocking(move || end(&agent, asked, has_begun, result));
     response
+}
+
+/// Meaning of the id in the path of a change, in words. `None` if this node does not know it, or if
+/// the path has a name.
+fn about(agent: &Agent, route: &Route, path: &str) -> Option<String> {
+    let id = path.rsplit('/').next()?;
+    match route.path {
+        OPERATION => agent.operations.about(id),
+        JOIN_TOKEN => identities::about_token(&agent.member().ok()?.log.view().state, id),
+        _ => None,
+    }
+}
+
+/// The body of a request as the log has it, with what the request is about.
+fn with_about(body: String, about: Option<String>) -> String {
+    match (about, serde_json::from_str::<Value>(&body)) {
+        (None, _) => body,
+        (Some(about), Err(_)) => serde_json::json!({ "about": about }).to_string(),
+        (Some(about), Ok(body)) => serde_json::json!({ "about": about, "body": body }).to_string(),
+    }
 }
 
 /// The whole body of a request.
@@ -228,6 +254,18 @@ fn shown(state: &State, record: &AuditRecord) -> AuditView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_api::routes::ROUTES;
+
+    #[test]
+    fn the_record_of_each_change_by_an_id_says_what_the_id_stands_for() {
+        let by_id = ROUTES.iter().filter(|route| route.changes && route.path.contains("{id}"));
+        let paths: Vec<&str> = by_id.map(|route| route.path).collect();
+        assert_eq!(paths, [JOIN_TOKEN, OPERATION], "`about` needs an arm for each of these");
+        let about = || Some("a drain".to_owned());
+        assert_eq!(with_about(String::new(), about()), r#"{"about":"a drain"}"#);
+        assert_eq!(with_about("{}".into(), about()), r#"{"about":"a drain","body":{}}"#);
+        assert_eq!(with_about("{}".into(), None), "{}");
+    }
 
     #[test]
     fn values_that_may_be_secrets_are_left_out_at_any_depth() {

@@ -152,10 +152,20 @@ pub(super) async fn create_token(
     .await
 }
 
+/// The number of a token by its public half.
+fn number_of(id: &str) -> Option<u64> {
+    Some(id).filter(|id| id.len() == 16).and_then(|id| u64::from_str_radix(id, 16).ok())
+}
+
+/// The purpose of a token, in words.
+pub(super) fn about_token(state: &State, id: &str) -> Option<String> {
+    let token = state.identities.tokens.get(&number_of(id)?)?;
+    Some(format!("the token by which node {} may join", token.node))
+}
+
 pub(super) async fn revoke_token(AppState(agent): App, Path(id): Path<String>) -> ApiResult<Accepted> {
     blocking(move || {
-        let number = Some(&id).filter(|id| id.len() == 16).and_then(|id| u64::from_str_radix(id, 16).ok());
-        let number = number.ok_or_else(|| {
+        let number = number_of(&id).ok_or_else(|| {
             let message = format!("there is no token {id}");
             Problem::new(Code::UnknownToken, message, "See `mainstay cluster token list`.")
         })?;

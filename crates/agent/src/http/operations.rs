@@ -163,6 +163,12 @@ impl Operations {
         })
     }
 
+    /// The request of an operation and its sender, in words.
+    pub(super) fn about(&self, id: &str) -> Option<String> {
+        let (view, _) = self.find(id).ok()?;
+        Some(format!("{}, which {} asked for", view.action, view.who))
+    }
+
     fn find(&self, id: &str) -> Result<(OperationView, Option<Work>), Problem> {
         let known = lock(&self.known);
         let found = self.number(id).and_then(|number| known.all.get(&number));

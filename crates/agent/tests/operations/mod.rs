@@ -73,6 +73,16 @@ fn an_operation_ends_when_its_work_is_done() {
     let refused = with_head(node, "POST /v1/resources/none/move", "", "{}");
     assert!(refused.starts_with("HTTP/1.0 404 "), "{refused}");
     assert_eq!(node.client().get::<Vec<OperationView>>("/v1/operations").unwrap().len(), 3);
+    // The record of a revoked token says for which node it was.
+    let made: TokenMade = node.client().post("/v1/cluster/tokens", &json!({ "node": "n7" })).unwrap();
+    let revoke = format!("DELETE /v1/cluster/tokens/{}", made.id);
+    let revoked = with_head(node, &revoke, "", "");
+    assert!(revoked.starts_with("HTTP/1.0 200 "), "{revoked}");
+    let page: AuditPage = node.client().get("/v1/audit?lines=1").unwrap();
+    assert_eq!(
+        (page.records[0].action.as_str(), page.records[0].body.as_str()),
+        (revoke.as_str(), r#"{"about":"the token by which node n7 may join"}"#)
+    );
     // Another node does not know it.
     let elsewhere = with_head(&nodes[1], &format!("GET {moved}"), "", "");
     let problem: ProblemDocument = serde_json::from_str(body(&elsewhere)).unwrap();
@@ -110,6 +120,10 @@ fn a_drain_is_cancelled_and_a_move_is_not() {
     let view: mainstay_api::rest::ClusterView = node.client().get("/v1/cluster").unwrap();
     let cordon = view.nodes.iter().find(|node| node.name == from).unwrap().cordon.as_ref().unwrap();
     assert!(!cordon.drain, "the drain has ended, and the node stays cordoned");
+    // The record of the cancellation says what was cancelled.
+    let page: AuditPage = node.client().get("/v1/audit?lines=20").unwrap();
+    let deleted = page.records.iter().find(|record| record.action == format!("DELETE {drain}")).unwrap();
+    assert_eq!(deleted.body, format!(r#"{{"about":"{path}, which root asked for"}}"#));
     let again = with_head(node, &format!("DELETE {drain}"), "", "");
     assert!(again.starts_with("HTTP/1.0 409 ") && again.contains("it has ended"), "{again}");
     // A new replica that no engine makes: its work runs, and has no end midway.

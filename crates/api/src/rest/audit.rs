@@ -34,7 +34,8 @@ pub struct AuditView {
     pub node: String,
     /// Method and path.
     pub action: String,
-    /// The request as JSON, without values that may be secrets; at most 512 bytes.
+    /// The request as JSON, without values that may be secrets; at most 512 bytes. If the path has
+    /// the id of something and no name, `about` says what that is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub body: String,
     /// Random id of the request.
