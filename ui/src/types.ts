@@ -1086,6 +1086,8 @@ export interface Report {
   cluster: string;
   /** Name of the baseline whose kept figures these are; none for the histories of the nodes. */
   baseline?: string | null;
+  /** Name of the resource that the report is limited to. Its nodes are those that have a replica now, or were primary in this time; its events are also those of its service and its nodes. */
+  resource?: string | null;
   /** The interval: records count that end after `from_ms` and not after `to_ms`. */
   from_ms: number;
   to_ms: number;

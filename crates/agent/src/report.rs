@@ -7,11 +7,13 @@
 //!   part, and the report names it.
 //! - A report is bounded, because the answer of each node is (R18).
 //!
-//! Reading order: `gather.rs` (one report of the records of all nodes), `findings.rs` (what stands
-//! out). Both are pure. Their tests are those of the command that shows them, in `mainstay`.
+//! Reading order: `gather.rs` (one report of the records of all nodes), `limit.rs` (the part of one
+//! resource), `findings.rs` (what stands out). All are pure. Most of their tests are those of the
+//! command that shows them, in `mainstay`.
 
 pub mod findings;
 pub mod gather;
+pub mod limit;
 
 use crate::agent::Agent;
 use crate::error::OTHER_RELEASE;
@@ -77,27 +79,43 @@ pub enum Span {
     Baseline(String),
 }
 
-/// Returns the report of a time, compared with another one if there is one.
+/// Returns the report of a time, compared with another one if there is one, and limited to a
+/// resource if one is named.
 ///
 /// # Errors
-/// `not-a-member`; `unknown-baseline`.
-pub fn report(agent: &Arc<Agent>, span: &Span, compared: Option<&Span>) -> Result<Report, Problem> {
+/// `not-a-member`; `unknown-baseline`; `unknown-resource`.
+pub fn report(
+    agent: &Arc<Agent>,
+    span: &Span,
+    compared: Option<&Span>,
+    resource: Option<&str>,
+) -> Result<Report, Problem> {
     let member = agent.member()?;
     let state = member.log.view().state;
     let of_span = |span: &Span| match span {
-        Span::Interval(interval) => Ok(of_interval(agent, &member, &state, *interval)),
+        Span::Interval(interval) => Ok(of_interval(agent, &member, &state, *interval, resource)),
         Span::Baseline(name) => of_baseline(agent, &member, &state, name),
     };
     let mut report = of_span(span)?;
     add_events(&state, &mut report);
     report.compared = compared.map(of_span).transpose()?.map(Box::new);
+    if let Some(name) = resource {
+        limit::Part::of(&state, name).limit(&mut report).map_err(|()| unknown_resource(&state, name))?;
+    }
     report.findings = findings::of(&report);
     Ok(report)
 }
 
-fn of_interval(agent: &Arc<Agent>, member: &Arc<Member>, state: &State, interval: Interval) -> Report {
+fn of_interval(
+    agent: &Arc<Agent>,
+    member: &Arc<Member>,
+    state: &State,
+    interval: Interval,
+    resource: Option<&str>,
+) -> Report {
     let Interval { from_ms, to_ms } = interval;
-    let question = LoadQuestion { from_ms, to_ms, step_ms: interval.step_ms(), resources: Vec::new() };
+    let resources = resource.map(str::to_owned).into_iter().collect();
+    let question = LoadQuestion { from_ms, to_ms, step_ms: interval.step_ms(), resources };
     let answers = ask_all(agent, member, state, &Call::Load(question));
     of_answers(state, answers, interval)
 }
@@ -124,6 +142,13 @@ pub fn unknown_baseline(known: &[BaselineView], name: &str) -> Problem {
     let names = known.iter().map(|known| &known.name);
     let remedy = nearest(name, names, "See `mainstay report baseline list`.");
     Problem::new(Code::UnknownBaseline, format!("there is no baseline {name}"), remedy)
+}
+
+fn unknown_resource(state: &State, name: &str) -> Problem {
+    let names = state.resources.values().map(|resource| &resource.name);
+    let remedy = nearest(name, names, "See `mainstay resource list`.");
+    let message = format!("there is no resource {name}, and no record of one in this time");
+    Problem::new(Code::UnknownResource, message, remedy)
 }
 
 /// Asks all nodes for their baselines. Of two with one name the newer one counts: the other is a

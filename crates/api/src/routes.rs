@@ -182,6 +182,7 @@ const OF_REPORT: &[Parameter] = &[
         "Begin of the interval to compare with, which is as long. Default: none.",
     ),
     parameter("compare_baseline", Form::Text, "Name of the baseline to compare with. Default: none."),
+    parameter("resource", Form::Text, "Name of the resource to which the report is limited. Default: all."),
 ];
 const OF_AUDIT: &[Parameter] =
     &[parameter("after", Form::Number, "Number of the record that was seen last. Default: 0."), LINES, LIMIT];

@@ -29,6 +29,9 @@ pub struct ReportQuery {
     /// Name of the baseline to compare with.
     #[serde(default)]
     compare_baseline: Option<String>,
+    /// Name of the resource to which the report is limited; all if none.
+    #[serde(default)]
+    resource: Option<String>,
 }
 
 impl ReportQuery {
@@ -61,8 +64,9 @@ impl ReportQuery {
 
 pub async fn answer(AppState(agent): App, Query(query): Query<ReportQuery>) -> ApiResult<Report> {
     blocking(move || {
+        let resource = query.resource.clone();
         let (span, compared) = query.spans(wall_ms())?;
-        report(&agent, &span, compared.as_ref())
+        report(&agent, &span, compared.as_ref(), resource.as_deref())
     })
     .await
 }

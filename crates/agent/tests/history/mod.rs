@@ -78,6 +78,10 @@ fn baselines(client: &Client, page: &LoadPage) {
     assert_eq!((report.baseline.as_deref(), report.from_ms), (Some("friday"), page.from_ms));
     assert!(report.resources.iter().any(|one| one.resource == "db"), "{report:?}");
     assert_eq!(report.compared.unwrap().resources, report.resources);
+    let of_db: Report = client.get("/v1/report?baseline=friday&resource=db").unwrap();
+    assert_eq!((of_db.resource.as_deref(), of_db.resources.len()), (Some("db"), 1));
+    let unknown = client.get::<Report>("/v1/report?resource=dbb").unwrap_err().problem();
+    assert_eq!((unknown.code, unknown.remedy.starts_with("Did you mean db?")), (Code::UnknownResource, true));
     let unknown = client.get::<Report>("/v1/report?compare_baseline=fridy").unwrap_err().problem();
     assert_eq!(
         (unknown.code, unknown.remedy.starts_with("Did you mean friday?")),

@@ -13,6 +13,10 @@ pub struct Report {
     /// Name of the baseline whose kept figures these are; none for the histories of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
+    /// Name of the resource that the report is limited to. Its nodes are those that have a replica
+    /// now, or were primary in this time; its events are also those of its service and its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
     /// The interval: records count that end after `from_ms` and not after `to_ms`.
     pub from_ms: u64,
     pub to_ms: u64,

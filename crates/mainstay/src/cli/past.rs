@@ -53,6 +53,9 @@ pub struct ReportArgs {
     /// Report the kept figures of this baseline, in the place of an interval.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["from", "to", "last"])]
     pub baseline: Option<String>,
+    /// Report only this resource, with its nodes, its service and their events.
+    #[arg(long, value_name = "NAME")]
+    pub resource: Option<String>,
     /// Compare with an interval of the same length that begins at this point in time, or with the
     /// baseline of this name; with the interval before, if nothing is named.
     #[arg(long, value_name = "FROM|NAME", value_parser = compared, num_args = 0..=1)]

@@ -66,6 +66,9 @@ fn path(args: &ReportArgs, now_ms: u64) -> Outcome<String> {
         }
         Some(None) => path += &format!("&compare_from_ms={before_ms}"),
     }
+    if let Some(name) = &args.resource {
+        path += &format!("&resource={}", checked_name(name)?);
+    }
     Ok(path)
 }
 
@@ -82,8 +85,9 @@ fn title(from_ms: u64, to_ms: u64) -> String {
     format!("{} to {} UTC ({})", short(from_ms), short(to_ms), duration::typed(length))
 }
 
-/// The time that a report is about, with the name of a baseline.
+/// The time that a report is about, with the names of its resource and of a baseline.
 fn title_of(report: &Report) -> String {
     let baseline = report.baseline.as_ref().map(|name| format!("baseline {name}, ")).unwrap_or_default();
-    format!("{baseline}{}", title(report.from_ms, report.to_ms))
+    let resource = report.resource.as_ref().map(|name| format!("resource {name}, ")).unwrap_or_default();
+    format!("{resource}{baseline}{}", title(report.from_ms, report.to_ms))
 }

@@ -238,6 +238,10 @@ fn the_report_that_is_asked_for_is_of_the_interval_that_was_named() {
     assert_eq!(of_friday, "/v1/report?baseline=friday&compare_baseline=monday");
     assert_eq!(asked(&["--baseline", "friday", "--compare"]), Err(Code::OptionWithoutEffect));
     assert_eq!(asked(&["--baseline", "fri&day"]), Err(Code::BadName));
+    assert_eq!(asked(&["--resource", "db"]).unwrap(), format!("{hour}&resource=db"));
+    assert_eq!(asked(&["--resource", "d&b"]), Err(Code::BadName));
+    let of_db = Report { resource: Some("db".into()), ..report() };
+    assert!(title_of(&of_db).starts_with("resource db, 2025-11-29 13:30"), "{}", title_of(&of_db));
     // The agent says what is wrong with an interval.
     assert!(asked(&["--from", "1970-01-04", "--to", "1970-01-03"]).is_ok());
 }
