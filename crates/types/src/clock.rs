@@ -24,7 +24,8 @@ pub fn clock(at_ms: u64) -> String {
     )
 }
 
-/// A length of time in microseconds, with two or three digits: `812 µs`, `4.1 ms`, `12 s`.
+/// A length of time in microseconds, with three digits at most below 1000 s: `812 µs`, `4.1 ms`,
+/// `72 ms`.
 #[must_use]
 pub fn time_words(us: u64) -> String {
     let tenths = |unit: u64| {
@@ -35,8 +36,9 @@ pub fn time_words(us: u64) -> String {
     match us {
         0..1000 => format!("{us} µs"),
         1000..10_000 => format!("{} ms", tenths(1000)),
-        10_000..1_000_000 => format!("{} ms", whole(1000)),
-        1_000_000..100_000_000 => format!("{} s", tenths(1_000_000)),
+        // A value that would be rounded to four digits is shown in the next form.
+        10_000..999_500 => format!("{} ms", whole(1000)),
+        999_500..99_950_000 => format!("{} s", tenths(1_000_000)),
         _ => format!("{} s", whole(1_000_000)),
     }
 }
@@ -47,8 +49,13 @@ mod tests {
     fn a_length_of_time_has_two_or_three_digits() {
         let shown =
             [812, 1000, 4149, 9960, 71_600, 4_100_000, 99_999_999, 123_456_789].map(super::time_words);
-        let expected = ["812 µs", "1.0 ms", "4.1 ms", "10.0 ms", "72 ms", "4.1 s", "100.0 s", "123 s"];
+        let expected = ["812 µs", "1.0 ms", "4.1 ms", "10.0 ms", "72 ms", "4.1 s", "100 s", "123 s"];
         assert_eq!(shown, expected);
+        for us in (10..20_000).chain((20_000..999_000_000).step_by(49_999)).chain([999_499, 99_949_999]) {
+            let shown = super::time_words(us);
+            let digits = shown.chars().filter(char::is_ascii_digit).count();
+            assert!((2..=3).contains(&digits), "{us} µs is shown as {shown}");
+        }
         assert_eq!(super::time_words(u64::MAX), "18446744073709 s");
     }
 
