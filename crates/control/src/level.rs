@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | builds that know nothing of levels, and nodes that have not told theirs |
 //! | 1 | levels; a living node that is one of two voters can be removed |
-//! | 2 | the authority can be replaced: `rotation` with `since_ms` and `believed_by`, the phases `Announced` and `Superseded`, `certified`, `left_out` and `last_authority`; the setting `data-encryption`, `clear` in policies; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from`; changes of the cluster's settings that name the choices they are based on |
+//! | 2 | the authority can be replaced: `rotation` with `since_ms` and `believed_by`, the phases `Announced` and `Superseded`, `certified`, `left_out` and `last_authority`; the setting `data-encryption`, `clear` in policies; tokens of the API: [`State::api_tokens`] with `id`, `hash`, `access`, `made_ms`, `until_ms` and `used_ms`, the right `Metrics`, and in the audit log `from`; changes of the cluster's settings that name the choices they are based on; in service files `mkfs_options`, and `pages` with `size`, `arguments`, `path`, `buffered`, `interval_s` and `timeout_s` |
 //!
 //! Guarantees, after every command:
 //! - the level of the cluster never falls;
@@ -46,6 +46,10 @@ pub(crate) const CLEAR_DATA: u32 = 2;
 
 /// Level from which a change of the cluster's settings may name the choices that it is based on.
 pub(crate) const BASED_ON_CHOICES: u32 = 2;
+
+/// Level from which a service file has options for making a file system, and arguments that count
+/// only while pages cannot tear.
+const PAGES: u32 = 2;
 
 /// Level from which there are tokens of the API. No request has a right by a token below it, so
 /// the audit log has no address of one either.
@@ -106,7 +110,6 @@ impl Command {
             | Self::SetMaintenance { .. }
             | Self::MaintenanceCounted { .. }
             | Self::SetCordon { .. }
-            | Self::ApplyService { .. }
             | Self::DeleteService { .. }
             | Self::ServiceGone { .. }
             | Self::MoveService { .. }
@@ -127,6 +130,8 @@ impl Command {
             | Self::GiveCertificate { .. }
             | Self::CreateToken { .. }
             | Self::RevokeToken { .. } => 0,
+            Self::ApplyService { spec } if spec.uses_level_2() => PAGES,
+            Self::ApplyService { .. } => 0,
             Self::ChangeSettings { changes, .. } if changes.contains_key(&Key::DataEncryption) => CLEAR_DATA,
             Self::ChangeSettings { resource: None, version: Some(_), .. } => BASED_ON_CHOICES,
             Self::ChangeSettings { .. } => 0,

@@ -53,6 +53,9 @@ pub enum Hindrance {
     NoCarrier { interface: String, address: String },
     /// The host with this hardware address answers for the service's address too.
     Contested { address: String, by: MacAddress },
+    /// A page of this process can tear, or this is not known, so the process runs without the
+    /// arguments that need whole pages. `turned`: it ran with them on this node before.
+    PagesTear { process: String, arguments: String, why: String, remedy: String, turned: bool },
 }
 
 /// The same with its age.
@@ -202,7 +205,13 @@ impl Stall {
             Stalled::Voter(_)
             | Stalled::Unheard(..)
             | Stalled::Cropped(..)
-            | Stalled::Service(_, _, Hindrance::Contested { .. }) => Severity::Warning,
+            | Stalled::Service(
+                _,
+                _,
+                Hindrance::Contested { .. } | Hindrance::PagesTear { turned: true, .. },
+            ) => Severity::Warning,
+            // The process protects its pages itself, which is safe and slower.
+            Stalled::Service(_, _, Hindrance::PagesTear { .. }) => Severity::Info,
             _ => Severity::Critical,
         }
     }
@@ -228,6 +237,10 @@ impl Hindrance {
     fn words(&self, state: &State, node: NodeId, seconds: u64) -> String {
         let node = state.node_name(node);
         match self {
+            Self::PagesTear { process, arguments, why, turned, .. } => {
+                let since = if *turned { ", which it had before a check said no" } else { "" };
+                format!("its process {process} on {node} runs without {arguments}{since}: {why}")
+            }
             Self::Frozen { path } => format!(
                 "its file system at {path} on {node} has been frozen for {seconds} s: all writes to it wait"
             ),
@@ -255,6 +268,9 @@ impl Hindrance {
     fn remedy(&self, state: &State, service: &str, id: NodeId) -> String {
         let node = state.node_name(id);
         match self {
+            Self::PagesTear { remedy, .. } => format!(
+                "on {node}: {remedy} Then run `mainstay service restart {service}`. To stay as it is, remove `pages` from the service's file"
+            ),
             Self::Frozen { path } => format!(
                 "when the backup that froze it has ended, run `fsfreeze --unfreeze {}` on {node}",
                 quoted(path)
@@ -353,6 +369,19 @@ mod tests {
         let address = "10.0.0.7/24".to_owned();
         let down = told(&state, Hindrance::NoCarrier { interface: "eth1".into(), address: address.clone() });
         assert!(down.contains("eth1 of n1 has had no carrier for 12 s"), "{down}");
+        let tear = |turned| Hindrance::PagesTear {
+            process: "mariadb".into(),
+            arguments: "--innodb-doublewrite=OFF".into(),
+            why: "XFS may cut pages".into(),
+            remedy: "Make an ext4.".into(),
+            turned,
+        };
+        let severity =
+            |what| Stall { what: Stalled::Service("web".into(), NodeId(1), what), ms: 3000 }.severity();
+        assert_eq!((severity(tear(true)), severity(tear(false))), (Severity::Warning, Severity::Info));
+        let turned = told(&state, tear(true));
+        assert!(turned.contains("mariadb on n1 runs without --innodb-doublewrite=OFF, which"), "{turned}");
+        assert!(turned.contains("XFS may cut pages; on n1: Make an ext4. Then run `mainstay"), "{turned}");
         let by = MacAddress([2, 0, 0, 0, 0, 9]);
         let contested = || Hindrance::Contested { address: address.clone(), by };
         let stranger = told(&state, contested());

@@ -6,6 +6,7 @@
 //! next decision on, so they are changed in place.
 
 use crate::ocf::{Ocf, is_secret};
+use crate::pages::Pages;
 use crate::placement::Placement;
 use crate::probe::Probe;
 use crate::spec::{Mount, Policy, Process, Ready, ServiceSpec};
@@ -84,12 +85,13 @@ fn mount_changes(old: Option<&Mount>, new: Option<&Mount>, changes: &mut Changes
         changes.text("mount", old.map(|mount| &mount.path), new.map(|mount| &mount.path), true);
         return;
     };
-    let Mount { volume, path, fstype, options, mkfs, hide_files, grow } = old;
+    let Mount { volume, path, fstype, options, mkfs, mkfs_options, hide_files, grow } = old;
     changes.value("mount.volume", volume, &new.volume, true);
     changes.value("mount.path", path, &new.path, true);
     changes.value("mount.fstype", fstype, &new.fstype, true);
     changes.value("mount.options", options, &new.options, true);
     changes.value("mount.mkfs", mkfs, &new.mkfs, false);
+    changes.value("mount.mkfs_options", mkfs_options, &new.mkfs_options, false);
     changes.value("mount.hide_files", hide_files, &new.hide_files, false);
     changes.value("mount.grow", grow, &new.grow, false);
 }
@@ -119,6 +121,7 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
             probe_interval_s,
             probe_timeout_s,
             probe_failures,
+            pages,
         } = old;
         changes.value(field("command"), command, &new.command, true);
         ocf_changes(&field("ocf"), ocf.as_ref(), new.ocf.as_ref(), changes);
@@ -144,7 +147,24 @@ fn process_changes(old: &[Process], new: &[Process], changes: &mut Changes) {
         changes.value(field("probe_interval_s"), probe_interval_s, &new.probe_interval_s, false);
         changes.value(field("probe_timeout_s"), probe_timeout_s, &new.probe_timeout_s, false);
         changes.value(field("probe_failures"), probe_failures, &new.probe_failures, false);
+        pages_changes(&field("pages"), pages.as_ref(), new.pages.as_ref(), changes);
     }
+}
+
+/// The question is asked before a start and again while the process runs, so another question needs
+/// a start. When it is asked next may change at any time.
+fn pages_changes(field: &str, old: Option<&Pages>, new: Option<&Pages>, changes: &mut Changes) {
+    let (Some(old), Some(new)) = (old, new) else {
+        let shown = |pages: Option<&Pages>| pages.map_or_else(|| "not set".into(), Pages::words);
+        return changes.note(field, shown(old), shown(new), true);
+    };
+    let Pages { size, arguments, path, buffered, interval_s, timeout_s } = old;
+    changes.value(format!("{field}.size"), size, &new.size, true);
+    changes.value(format!("{field}.arguments"), arguments, &new.arguments, true);
+    changes.text(format!("{field}.path"), path.as_ref(), new.path.as_ref(), true);
+    changes.value(format!("{field}.buffered"), buffered, &new.buffered, true);
+    changes.value(format!("{field}.interval_s"), interval_s, &new.interval_s, false);
+    changes.value(format!("{field}.timeout_s"), timeout_s, &new.timeout_s, false);
 }
 
 fn ocf_changes(field: &str, old: Option<&Ocf>, new: Option<&Ocf>, changes: &mut Changes) {

@@ -10,7 +10,7 @@ use crate::spec::SpecError;
 /// A field: its path, of lists without numbers; what it holds; an example.
 type Field = (&'static str, &'static str, &'static str);
 
-pub(crate) const FIELDS: [Field; 94] = [
+pub(crate) const FIELDS: [Field; 104] = [
     ("name", "a string", "name = \"db\""),
     ("resource", "a string", "resource = \"db\""),
     ("mount", "a table", "[mount]"),
@@ -19,6 +19,8 @@ pub(crate) const FIELDS: [Field; 94] = [
     ("mount.fstype", "a string", "fstype = \"xfs\""),
     ("mount.options", "a string, as for mount(8) -o", "options = \"noatime,discard\""),
     ("mount.mkfs", "true or false", "mkfs = true"),
+    ("mount.mkfs_options", "a list of strings", "mkfs_options = [\"-O\", \"bigalloc\", \"-C\", \"16384\"]"),
+    ("mount.mkfs_options[]", "a string", "mkfs_options = [\"-O\", \"bigalloc\", \"-C\", \"16384\"]"),
     ("mount.hide_files", "true or false", "hide_files = false"),
     ("mount.grow", "true or false", "grow = true"),
     ("process", "a list of tables", "[[process]]"),
@@ -133,6 +135,42 @@ pub(crate) const FIELDS: [Field; 94] = [
     ("process[].probe_interval_s", "a whole number of seconds", "probe_interval_s = 2"),
     ("process[].probe_timeout_s", "a whole number of seconds", "probe_timeout_s = 3"),
     ("process[].probe_failures", "a whole number", "probe_failures = 3"),
+    ("process[].pages", "a table", "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"] }"),
+    (
+        "process[].pages.size",
+        "a number of bytes",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"] }",
+    ),
+    (
+        "process[].pages.arguments",
+        "a list of strings",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"] }",
+    ),
+    (
+        "process[].pages.arguments[]",
+        "a string",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"] }",
+    ),
+    (
+        "process[].pages.path",
+        "a string",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"], path = \"/srv/db\" }",
+    ),
+    (
+        "process[].pages.buffered",
+        "true or false",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"], buffered = true }",
+    ),
+    (
+        "process[].pages.interval_s",
+        "a whole number of seconds",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"], interval_s = 86400 }",
+    ),
+    (
+        "process[].pages.timeout_s",
+        "a whole number of seconds",
+        "pages = { size = 16384, arguments = [\"--innodb-doublewrite=OFF\"], timeout_s = 10 }",
+    ),
     ("vip", "a table or a list of tables", "[vip]"),
     ("vip.address", "a string", "address = \"10.0.0.7/24\""),
     ("vip.interface", "a string", "interface = \"eth0\""),

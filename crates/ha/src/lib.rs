@@ -14,9 +14,11 @@ mod foundation;
 mod guard;
 mod import;
 mod machine;
+mod mkfs;
 mod mount_watch;
 mod ocf;
 mod options;
+mod pages;
 mod placement;
 mod probe;
 mod reference;
@@ -40,6 +42,7 @@ pub use ocf::{
     Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,
 };
 pub use options::{MountOption, mount_options};
+pub use pages::Pages;
 pub use placement::{PLACEMENT_NAMES_MAX, Placement};
 pub use probe::{
     HttpProbe, HttpTarget, MysqlProbe, PROBE_TIMEOUT_S, PostgresqlProbe, Probe, ProbeExit, TcpProbe,

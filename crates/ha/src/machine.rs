@@ -78,6 +78,12 @@ pub enum Event {
         number: u64,
         process: Option<usize>,
     },
+    /// A process was started with arguments that do not hold any more, for the reason `why`. The
+    /// runtime repeats this until the process is started again.
+    Outdated {
+        process: usize,
+        why: String,
+    },
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
     /// The resource is served in another epoch, on the same devices: an engine has left them to its
@@ -477,6 +483,7 @@ impl Machine {
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
             Event::Restart { number, process } => self.on_restart(number, process, now),
+            Event::Outdated { process, why } => self.on_outdated(process, why, now),
             Event::LeaseLost => self.on_lease_lost("the node's lease ended", now),
             Event::Continued { epoch } => self.on_continued(epoch),
             Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {

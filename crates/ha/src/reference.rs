@@ -23,6 +23,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Options of the mount, separated by commas. Options for other kinds of mounts are refused.",
     ),
     ("mount.mkfs", "Make the file system if nothing was ever written to the volume."),
+    (
+        "mount.mkfs_options",
+        "Options of `mkfs.ext4` or `mkfs.xfs` that shape the file system, each with its value as the next word. Paths, devices and identities are refused. They count when the file system is made.",
+    ),
     ("mount.hide_files", "Mount over a directory that has files in it. They are out of sight meanwhile."),
     ("mount.grow", "Make the file system as large as the volume, at the mount and when the volume grows."),
     (
@@ -89,6 +93,22 @@ const MEANINGS: &[(&str, &str)] = &[
     ("process[].probe_interval_s", "From one probe to the next. 1 to 300."),
     ("process[].probe_timeout_s", "How long one probe may take. 1 to 300."),
     ("process[].probe_failures", "Probes that fail in a row before the process is restarted. 1 to 100."),
+    (
+        "process[].pages",
+        "Arguments that count only while no page of the files can tear. [pages-that-cannot-tear.md](pages-that-cannot-tear.md) has more.",
+    ),
+    ("process[].pages.size", "Bytes of a page: 4096, 8192, 16384, 32768 or 65536."),
+    (
+        "process[].pages.arguments",
+        "Added to the end of `command` if the check before the start says that no page can tear.",
+    ),
+    ("process[].pages.path", "Directory with the data files, in the mount. Without it, the whole mount."),
+    ("process[].pages.buffered", "The process writes through the page cache and not with O_DIRECT."),
+    ("process[].pages.interval_s", "From one check to the next while the process runs. 60 to 604800."),
+    (
+        "process[].pages.timeout_s",
+        "How long the check before a start may take. If it takes longer, the answer counts as no. 1 to 600.",
+    ),
     (
         "vip",
         "A floating address, added when all processes are ready. One may be written as `[vip]`; several repeat `[[vip]]`.",
@@ -165,15 +185,19 @@ fn is_element(path: &str) -> bool {
 fn is_required(path: &str) -> bool {
     let (table, name) = path.rsplit_once('.').unwrap_or(("", path));
     let required = REQUIRED.iter().any(|(of, names)| *of == table && names.contains(&name));
-    required || path == "process[].ocf.agent"
+    let in_table = ["process[].ocf.agent", "process[].pages.size", "process[].pages.arguments"];
+    required || in_table.contains(&path)
 }
 
 /// The default of a field as the parser fills it in; none for a field that may be left out and has
 /// no value then.
 fn default_of(path: &str) -> Option<String> {
-    let run = match path.starts_with("process[].ocf") {
-        true => "ocf = { agent = \"ocf:heartbeat:pgsql\" }",
-        false => "command = [\"a\"]",
+    let run = match path {
+        _ if path.starts_with("process[].ocf") => "ocf = { agent = \"ocf:heartbeat:pgsql\" }",
+        _ if path.starts_with("process[].pages.") => {
+            "command = [\"a\"]\npages = { size = 16384, arguments = [\"a\"] }"
+        }
+        _ => "command = [\"a\"]",
     };
     let least = format!(
         "name = \"a\"\nresource = \"a\"\n[mount]\npath = \"/srv/a\"\n[[process]]\nname = \"a\"\n{run}\n[vip]\naddress = \"10.0.0.7/24\"\n"
@@ -271,6 +295,7 @@ mod tests {
             let needed = REQUIRED.iter().find(|(of, _)| *of == table).map_or(&[][..], |(_, names)| names);
             let more = match (plain, path) {
                 ("process", "process[].prepare_user") => &["command", "prepare"][..],
+                ("mount", _) if has("mkfs_options") => &["mkfs"][..],
                 ("process", _) if !has("ocf") && !has("unit") => &["command"][..],
                 _ => &[][..],
             };
@@ -291,8 +316,11 @@ mod tests {
             _ if is_head => {}
             _ => lines.push(own.to_owned()),
         }
+        if has("mkfs_options") {
+            lines.push("fstype = \"ext4\"".to_owned());
+        }
         // A service has to run something.
-        if plain.is_empty() || plain == "policy" || plain == "placement" {
+        if has("pages") || plain.is_empty() || plain == "policy" || plain == "placement" {
             lines.extend([example("mount").to_owned(), example("mount.path").to_owned()]);
         }
         lines.join("\n")

@@ -5,8 +5,10 @@
 //! refused: a mistyped name must not silently become a default.
 
 use crate::fields;
+use crate::mkfs;
 use crate::ocf::Ocf;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
+use crate::pages::Pages;
 use crate::placement::{Placement, name_or_names, names_field};
 use crate::probe::Probe;
 use crate::system::system_directory;
@@ -86,6 +88,9 @@ pub struct Mount {
     /// Make the file system if the volume is blank.
     #[serde(default)]
     pub mkfs: bool,
+    /// Options of the program that makes the file system, each with its value as the next word.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mkfs_options: Vec<String>,
     /// Mount over a directory that has files in it: they are out of sight until it is unmounted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hide_files: bool,
@@ -142,6 +147,9 @@ pub struct Process {
     /// Probes that fail in a row before the process is restarted.
     #[serde(default = "default_probe_failures")]
     pub probe_failures: u32,
+    /// Arguments that count only while no page of its files can tear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Pages>,
 }
 
 /// A test that is repeated until it succeeds or `start_timeout_s` is over.
@@ -300,6 +308,13 @@ impl ServiceSpec {
         Ok(spec)
     }
 
+    /// Whether it has fields that builds below feature level 2 do not know.
+    #[must_use]
+    pub fn uses_level_2(&self) -> bool {
+        self.mount.as_ref().is_some_and(|mount| !mount.mkfs_options.is_empty())
+            || self.processes.iter().any(|process| process.pages.is_some())
+    }
+
     /// Checks everything that can be checked without a node.
     pub fn validate(&self) -> Result<(), SpecError> {
         name_field("name", &self.name)?;
@@ -324,6 +339,10 @@ impl ServiceSpec {
         let (mut names, mut units) = (BTreeSet::new(), BTreeSet::new());
         for (i, process) in self.processes.iter().enumerate() {
             process.validate(&format!("process[{i}]"))?;
+            if let Some(pages) = &process.pages {
+                let mount = self.mount.as_ref().map(|mount| mount.path.as_str());
+                pages.validate(&format!("process[{i}].pages"), mount, !process.command.is_empty())?;
+            }
             if !names.insert(&process.name) {
                 return Err(SpecError::new(
                     format!("process[{i}].name"),
@@ -392,6 +411,7 @@ impl Mount {
                 "use for example \"xfs\" or \"ext4\"",
             ));
         }
+        mkfs::validate(&self.fstype, self.mkfs, &self.mkfs_options)?;
         self.validate_options()
     }
 

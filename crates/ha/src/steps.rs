@@ -58,7 +58,10 @@ impl ServiceSpec {
             Step::ProbeAddress => PROBE_TIMEOUT_MS,
             Step::Mount => MOUNT_TIMEOUT_MS,
             Step::AddAddress => ADDRESS_TIMEOUT_MS,
-            Step::StartProcess { .. } => KILL_TIMEOUT_MS,
+            Step::StartProcess { process } => {
+                let pages_s = self.processes[process].pages.as_ref().map_or(0, |pages| pages.timeout_s);
+                KILL_TIMEOUT_MS.saturating_add(pages_s.saturating_mul(1000))
+            }
             Step::Prepare { process } | Step::CheckReady { process } => {
                 self.processes[process].start_timeout_s.saturating_mul(1000)
             }

@@ -4,6 +4,8 @@
 //! - A file that a template gives is a specification that [`ServiceSpec::parse`] takes.
 //! - A commit that a database of a template acknowledges is durable, whatever else is changed for
 //!   speed: no template turns a flush off.
+//! - A database of a template protects its pages against a power cut, unless the check before its
+//!   start says that none can tear.
 //! - A preparation makes the data directory once. Interrupted at any moment, it begins anew.
 
 use crate::spec::{ServiceSpec, SpecError, name_field};
@@ -178,6 +180,25 @@ mod tests {
         for word in ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=2048MB"] {
             assert!(words.windows(2).any(|pair| pair == ["-c", word]), "PostgreSQL has no {word}");
         }
+    }
+
+    #[test]
+    fn a_database_writes_its_pages_once_only_where_a_check_allows_it() {
+        let spec = |template: Template| ServiceSpec::parse(&template.file(&choices()).unwrap()).unwrap();
+        for template in [Template::Mariadb, Template::Mysql] {
+            let spec = spec(template);
+            let (mount, process) = (spec.mount.as_ref().unwrap(), &spec.processes[0]);
+            assert_eq!((&*mount.fstype, mount.mkfs, mount.grow), ("ext4", true, true));
+            assert_eq!(mount.mkfs_options, ["-O", "bigalloc", "-C", "16384"]);
+            assert!(process.command.iter().any(|word| word == "--innodb-flush-method=O_DIRECT"));
+            let pages = process.pages.as_ref().unwrap();
+            assert_eq!(pages.arguments, ["--innodb-doublewrite=OFF"], "it overrides the one in the command");
+            assert_eq!((pages.size, pages.buffered, pages.interval_s), (16384, false, 86_400));
+            let data = format!("--datadir={}", pages.path.as_ref().unwrap());
+            assert!(process.command.contains(&data), "{template:?}");
+        }
+        // Its pages go through the page cache, which no usual file system writes in one piece.
+        assert_eq!(spec(Template::Postgresql).processes[0].pages, None);
     }
 
     #[test]

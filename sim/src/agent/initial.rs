@@ -105,6 +105,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             fstype: "xfs".into(),
             options: String::new(),
             mkfs: true,
+            mkfs_options: Vec::new(),
             grow: true,
         }),
         processes: vec![Process {
@@ -128,6 +129,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             probe_interval_s: 2,
             probe_timeout_s: 3,
             probe_failures: 3,
+            pages: None,
         }],
         vips: vec![Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }],
         policy: mainstay_ha::Policy {

@@ -140,12 +140,16 @@ mod tests {
 
     impl Mounted {
         fn new(mkfs: &str) -> Self {
+            Self::with(&[mkfs])
+        }
+
+        fn with(mkfs: &[&str]) -> Self {
             let directory = tempfile::tempdir().expect("a directory");
             let (file, path) = (directory.path().join("file"), directory.path().join("mounted"));
             std::fs::create_dir(&path).expect("a mount point");
             File::create(&file).and_then(|file| file.set_len(SMALL)).expect("a file");
             let device = run("losetup", &["--find", "--show", &file.to_string_lossy()]);
-            run(mkfs, &["-q", &device]);
+            run(mkfs[0], &[&["-q"], &mkfs[1..], &[&device]].concat());
             run("mount", &[&device, &path.to_string_lossy()]);
             Self { _directory: directory, file, device, path }
         }
@@ -165,12 +169,14 @@ mod tests {
 
     #[test]
     fn a_mounted_file_system_fills_its_device() {
-        for mkfs in ["mkfs.xfs", "mkfs.ext4", "mkfs.btrfs"] {
+        let clusters = ["mkfs.ext4", "-b", "4096", "-O", "bigalloc", "-C", "16384"];
+        for words in [&["mkfs.xfs"][..], &["mkfs.ext4"], &clusters, &["mkfs.btrfs"]] {
+            let mkfs = words[0];
             if Command::new(mkfs).arg("--version").output().is_err() && mkfs == "mkfs.btrfs" {
                 eprintln!("{mkfs} is not installed: not tried");
                 continue;
             }
-            let mounted = Mounted::new(mkfs);
+            let mounted = Mounted::with(words);
             let (before, device) = (mounted.bytes(), Path::new(&mounted.device).to_path_buf());
             assert_eq!(fill(&mounted.path, &device, SMALL).expect("there is nothing to do"), None, "{mkfs}");
             assert_eq!(mounted.bytes(), before, "{mkfs}: it is as large already");

@@ -26,6 +26,8 @@ pub enum Part {
     /// The interface of this address.
     Interface(IpAddr),
     Address(IpAddr),
+    /// Pages of the process with this number.
+    Pages(usize),
 }
 
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use super::output::Outputs;
 use super::place;
 use super::runners::{self, Note};
 use super::vip::{self, Vip};
-use super::work::{KILL_PATIENCE, NoAddress, Work};
+use super::work::{KILL_PATIENCE, NoAddress, Reliance, Work};
 use crate::hooks::Hooks;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{DeviceUser, GuardAddress, GuardEntry};
@@ -151,6 +151,9 @@ pub(super) struct StateFile {
     /// The writers of the logs of its processes.
     #[serde(default)]
     pub writers: BTreeMap<usize, Identified>,
+    /// Starts of processes whose arguments depend on whether pages can tear.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pages: BTreeMap<usize, Reliance>,
 }
 
 pub struct Instance {
@@ -232,6 +235,7 @@ impl Instance {
             let left = (file.running.clone(), file.mounted);
             let instance = Self::with(file.spec, about, left, places, volumes, on_done.clone());
             instance.work.adopt_addresses(file.addresses);
+            instance.work.adopt_pages(file.pages);
             for (&index, writer) in &file.writers {
                 instance.work.adopt_output(index, writer);
             }

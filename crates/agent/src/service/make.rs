@@ -35,14 +35,14 @@ pub trait Volume {
 }
 
 /// Makes sure that the volume holds a whole file system of this type, as far as that can be seen
-/// without mounting it. `may`: the service allows making one.
+/// without mounting it. `options`: those for making one; `None` if the service does not allow that.
 ///
 /// # Errors
 /// When there is something else, or nothing and it may not be made, or making it fails.
 pub fn ensure_made(
     device: &Path,
     fstype: &str,
-    may: bool,
+    options: Option<&[String]>,
     volume: &dyn Volume,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), MountError> {
@@ -60,9 +60,9 @@ pub fn ensure_made(
             Content::Other(_) => false,
         };
         drop(file);
-        match (is_rest, may) {
-            (true, true) => return make(device, fstype, begun, volume, wanted),
-            (true, false) => return Err(MountError::Unfinished { device: device.to_path_buf() }),
+        match (is_rest, options) {
+            (true, Some(options)) => return make(device, fstype, options, begun, volume, wanted),
+            (true, None) => return Err(MountError::Unfinished { device: device.to_path_buf() }),
             // The file system became whole, or another program has written there since.
             (false, _) => volume.finish().map_err(unknown)?,
         }
@@ -76,11 +76,8 @@ pub fn ensure_made(
             Err(MountError::Foreign { device: device.to_path_buf(), found, wanted: fstype.to_owned() })
         }
         Content::Unknown if volume.is_blank().map_err(unknown)? => {
-            if may {
-                make(device, fstype, new_uuid(), volume, wanted)
-            } else {
-                Err(MountError::Blank { device: device.to_path_buf() })
-            }
+            let blank = || MountError::Blank { device: device.to_path_buf() };
+            make(device, fstype, options.ok_or_else(blank)?, new_uuid(), volume, wanted)
         }
         Content::Unknown if !content::is_known(fstype) => Ok(()),
         Content::Unknown => Err(MountError::NoFileSystem {
@@ -95,6 +92,7 @@ pub fn ensure_made(
 fn make(
     device: &Path,
     fstype: &str,
+    options: &[String],
     uuid: Uuid,
     volume: &dyn Volume,
     wanted: &dyn Fn() -> bool,
@@ -110,7 +108,7 @@ fn make(
     if !wanted() {
         return Err(MountError::CalledOff);
     }
-    run(device, fstype, uuid, wanted)?;
+    run(device, fstype, &arguments(fstype, uuid, options), wanted)?;
     let synced = File::options().write(true).open(device).and_then(|file| file.sync_all());
     synced.map_err(|error| MountError::Make {
         device: device.to_path_buf(),
@@ -119,19 +117,37 @@ fn make(
     volume.finish().map_err(unknown)
 }
 
-fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
-    let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
+/// Arguments of the program that makes a file system. A new volume is all zeroes already, so it is
+/// not discarded: that would only be sent to every replica.
+fn arguments(fstype: &str, uuid: Uuid, options: &[String]) -> Vec<String> {
     let identity = words(uuid);
-    let mut command = Command::new(format!("mkfs.{fstype}"));
-    // The volume may be formatted: that is decided. A new volume is all zeroes already. Discarding
-    // it would only send that to every replica.
-    match fstype {
-        "xfs" => command.args(["-q", "-f", "-K", "-m", &format!("uuid={identity}")]),
-        "ext2" | "ext3" | "ext4" => command.args(["-q", "-F", "-E", "nodiscard", "-U", &identity]),
-        "btrfs" => command.args(["-q", "-f", "-K", "-U", &identity]),
-        "f2fs" => command.args(["-q", "-f", "-t", "0", "-U", &identity]),
-        _ => &mut command,
+    let is_ext = fstype.starts_with("ext");
+    // Of several `-E` the last one counts alone, so they become one.
+    let (extended, others): (Vec<_>, Vec<_>) =
+        options.chunks(2).partition(|pair| is_ext && pair.first().is_some_and(|option| option == "-E"));
+    let values = extended.iter().filter_map(|pair| pair.get(1));
+    let extended = values.fold("nodiscard".to_owned(), |all, value| format!("{all},{value}"));
+    let metadata = format!("uuid={identity}");
+    let own: &[&str] = match fstype {
+        "xfs" => &["-q", "-f", "-K", "-m", &metadata],
+        "ext2" | "ext3" | "ext4" => &["-q", "-F", "-E", &extended, "-U", &identity],
+        "btrfs" => &["-q", "-f", "-K", "-U", &identity],
+        "f2fs" => &["-q", "-f", "-t", "0", "-U", &identity],
+        _ => &[],
     };
+    own.iter().map(|word| (*word).to_owned()).chain(others.concat()).collect()
+}
+
+fn run(
+    device: &Path,
+    fstype: &str,
+    arguments: &[String],
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), MountError> {
+    let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
+    let mut command = Command::new(format!("mkfs.{fstype}"));
+    // The volume may be formatted: that is decided.
+    command.args(arguments);
     let unusable = |error| failed(format!("mkfs.{fstype} cannot be run: {error}"));
     command.arg(device).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(unusable)?;
@@ -231,7 +247,7 @@ pub(super) mod tests {
     fn zeroes_are_not_blank_if_something_was_written_behind_them() {
         let (_directory, device) = file(8 << 20);
         let written = Known::default();
-        let refused = ensure_made(&device, "ext4", true, &written, &|| true);
+        let refused = ensure_made(&device, "ext4", Some(&[]), &written, &|| true);
         assert!(matches!(refused, Err(MountError::NoFileSystem { .. })), "{refused:?}");
         assert!(std::fs::read(&device).unwrap().iter().all(|&byte| byte == 0), "it is as it was");
         assert!(written.told.borrow().is_empty());
@@ -248,7 +264,7 @@ pub(super) mod tests {
             // it there since.
             for unfinished in [None, Some([9; 16])] {
                 let known = Known { unfinished: RefCell::new(unfinished), ..Known::default() };
-                let refused = ensure_made(&device, "xfs", true, &known, &|| true);
+                let refused = ensure_made(&device, "xfs", Some(&[]), &known, &|| true);
                 assert!(matches!(refused, Err(MountError::Foreign { .. })), "{refused:?}");
                 assert_eq!(std::fs::read(&device).unwrap(), bytes);
                 assert_eq!(*known.unfinished.borrow(), None);
@@ -266,7 +282,7 @@ pub(super) mod tests {
             *asked.borrow_mut() += 1;
             *asked.borrow() < 2
         };
-        let ended = ensure_made(&device, "ext4", true, &known, &only_at_first);
+        let ended = ensure_made(&device, "ext4", Some(&[]), &known, &only_at_first);
         assert!(matches!(ended, Err(MountError::CalledOff)), "{ended:?}");
         let begun = known.unfinished.borrow().expect("it is known");
         // A part of it is there.
@@ -275,11 +291,11 @@ pub(super) mod tests {
         bytes[1128..1144].copy_from_slice(&begun);
         std::fs::write(&device, &bytes).unwrap();
         let known = Known { blank: false, unfinished: RefCell::new(Some(begun)), ..Known::default() };
-        let refused = ensure_made(&device, "ext4", false, &known, &|| true);
+        let refused = ensure_made(&device, "ext4", None, &known, &|| true);
         assert!(matches!(refused, Err(MountError::Unfinished { .. })), "{refused:?}");
-        ensure_made(&device, "ext4", true, &known, &|| true).expect("mkfs.ext4 is installed");
+        ensure_made(&device, "ext4", Some(&[]), &known, &|| true).expect("mkfs.ext4 is installed");
         assert_eq!(*known.told.borrow(), ["begins", "is whole"]);
-        ensure_made(&device, "ext4", true, &known, &|| true).expect("it is there");
+        ensure_made(&device, "ext4", Some(&[]), &known, &|| true).expect("it is there");
         assert_eq!(known.told.borrow().len(), 2, "and nothing is made again");
     }
 
@@ -311,7 +327,7 @@ pub(super) mod tests {
         for (fstype, pieces) in whole {
             let (_directory, device, known) = begun(pieces, uuid);
             let before = std::fs::read(&device).unwrap();
-            ensure_made(&device, fstype, true, &known, &|| true).expect("it is there");
+            ensure_made(&device, fstype, Some(&[]), &known, &|| true).expect("it is there");
             assert_eq!(*known.told.borrow(), ["is whole"], "{fstype}");
             assert_eq!(std::fs::read(&device).unwrap(), before, "{fstype}");
         }
@@ -323,7 +339,7 @@ pub(super) mod tests {
         ];
         for (fstype, pieces) in unfinished {
             let (_directory, device, known) = begun(pieces, uuid);
-            let refused = ensure_made(&device, fstype, false, &known, &|| true);
+            let refused = ensure_made(&device, fstype, None, &known, &|| true);
             assert!(matches!(refused, Err(MountError::Unfinished { .. })), "{fstype}: {refused:?}");
         }
     }
@@ -334,14 +350,14 @@ pub(super) mod tests {
         let others: [(usize, &[u8]); 3] = [(32_768, b"JFS1"), (257, b"ustar"), (3, b"NTFS    ")];
         for piece in others {
             let (_directory, device, known) = begun(&[piece], uuid);
-            let refused = ensure_made(&device, "ext4", true, &known, &|| true);
+            let refused = ensure_made(&device, "ext4", Some(&[]), &known, &|| true);
             assert!(matches!(refused, Err(MountError::NoFileSystem { .. })), "{refused:?}");
             assert_eq!(*known.told.borrow(), ["is whole"]);
         }
         // It carries another identity than the one that was begun.
         let piece: (usize, &[u8]) = (1024, &[0x10, 0x20, 0xf5, 0xf2]);
         let (_directory, device, known) = begun(&[piece], uuid);
-        ensure_made(&device, "f2fs", true, &known, &|| true).expect("it is of others");
+        ensure_made(&device, "f2fs", Some(&[]), &known, &|| true).expect("it is of others");
         assert_eq!(*known.told.borrow(), ["is whole"]);
     }
 
@@ -349,9 +365,41 @@ pub(super) mod tests {
     fn a_file_system_without_a_known_identity_is_not_made() {
         let (_directory, device) = file(1 << 20);
         let known = Known { blank: true, ..Known::default() };
-        let refused = ensure_made(&device, "vfat", true, &known, &|| true).expect_err("it is not made");
+        let refused = ensure_made(&device, "vfat", Some(&[]), &known, &|| true).expect_err("it is not made");
         assert!(refused.to_string().contains("of the type vfat"), "{refused}");
         assert!(known.told.borrow().is_empty());
+    }
+
+    #[test]
+    fn options_of_a_service_stand_beside_those_of_mainstay() {
+        let given = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let identity = words([7; 16]);
+        let ext = arguments("ext4", [7; 16], &given(&["-E", "stride=4", "-O", "bigalloc", "-C", "16384"]));
+        let expected =
+            ["-q", "-F", "-E", "nodiscard,stride=4", "-U", &identity, "-O", "bigalloc", "-C", "16384"];
+        assert_eq!(ext, expected);
+        let xfs = arguments("xfs", [7; 16], &given(&["-m", "reflink=0"]));
+        assert_eq!(xfs[3..], ["-m".to_owned(), format!("uuid={identity}"), "-m".into(), "reflink=0".into()]);
+        assert_eq!(arguments("ext4", [7; 16], &[]), ["-q", "-F", "-E", "nodiscard", "-U", &identity]);
+    }
+
+    #[test]
+    fn an_ext4_is_made_with_the_clusters_that_the_service_asks_for() {
+        let (_directory, device) = file(64 << 20);
+        let known = Known { blank: true, ..Known::default() };
+        let options = ["-O", "bigalloc", "-C", "16384", "-E", "stride=4"].map(str::to_owned);
+        ensure_made(&device, "ext4", Some(&options), &known, &|| true).expect("mkfs.ext4 is installed");
+        let bytes = std::fs::read(&device).expect("it is there");
+        let word = |at: usize| u32::from_le_bytes(bytes[1024 + at..1024 + at + 4].try_into().unwrap());
+        assert_eq!((word(0x64) & 0x200, word(0x1c)), (0x200, 4), "clusters of 1024 << 4 bytes");
+        assert_eq!(*known.told.borrow(), ["begins", "is whole"]);
+        // What the program refuses is told in its words.
+        let (_directory, device) = file(64 << 20);
+        let known = Known { blank: true, ..Known::default() };
+        let options = ["-O", "nosuchfeature"].map(str::to_owned);
+        let failed =
+            ensure_made(&device, "ext4", Some(&options), &known, &|| true).expect_err("no such feature");
+        assert!(failed.to_string().contains("nosuchfeature"), "{failed}");
     }
 
     #[test]

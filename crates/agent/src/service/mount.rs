@@ -439,7 +439,8 @@ pub struct MountPlan {
     pub fstype: String,
     /// Comma-separated, as in fstab; may be empty.
     pub options: String,
-    pub mkfs: bool,
+    /// Options for making the file system; `None` if none may be made.
+    pub mkfs: Option<Vec<String>>,
     pub hide_files: bool,
 }
 
@@ -467,7 +468,7 @@ pub fn ensure_mounted(
         let file = file.map_err(place)?.file_name().to_string_lossy().into_owned();
         return Err(MountError::HoldsFiles { path: path.clone(), file });
     }
-    make::ensure_made(&plan.device, &plan.fstype, plan.mkfs, volume, wanted)?;
+    make::ensure_made(&plan.device, &plan.fstype, plan.mkfs.as_deref(), volume, wanted)?;
     if plan.fstype == "xfs" {
         push_often();
     }
@@ -598,7 +599,7 @@ mod tests {
                 place: Place { path, device, read_only: false, number: None },
                 fstype: "ext4".into(),
                 options: String::new(),
-                mkfs: false,
+                mkfs: None,
                 hide_files: false,
             }
         }
@@ -705,7 +706,7 @@ mod tests {
     #[test]
     fn a_foreign_mount_that_appears_while_a_file_system_is_made_is_not_covered() {
         let device = Device::new();
-        let plan = MountPlan { mkfs: true, ..device.plan() };
+        let plan = MountPlan { mkfs: Some(Vec::new()), ..device.plan() };
         run("wipefs", &["--all", &device.device.to_string_lossy()]);
         let path = plan.place.path.to_string_lossy().into_owned();
         let made = ensure_mounted(&plan, false, &Slow(&path, Known::default()), &|| true);

@@ -8,6 +8,7 @@
 mod address;
 mod file_system;
 mod hook;
+mod pages;
 mod probes;
 mod processes;
 #[cfg(test)]
@@ -15,6 +16,8 @@ mod tests;
 
 pub(super) use self::address::NoAddress;
 use self::address::{EarlyProbe, Free};
+use self::pages::PageChecks;
+pub(super) use self::pages::Reliance;
 pub(super) use self::processes::KILL_PATIENCE;
 
 use super::command::{Role, ServiceDirs};
@@ -78,6 +81,8 @@ pub(super) struct Work {
     told_addresses: Mutex<BTreeMap<String, String>>,
     /// The last line of the hook before the start.
     hook_said: Mutex<String>,
+    /// The processes whose arguments depend on whether pages can tear.
+    pages: PageChecks,
     pub processes: Lane,
     mount: Arc<Lane>,
     neighbours: Neighbours,
@@ -114,6 +119,7 @@ impl Work {
             taken_addresses: Mutex::default(),
             told_addresses: Mutex::default(),
             hook_said: Mutex::default(),
+            pages: PageChecks::default(),
             neighbours: places.neighbours.clone(),
             outputs: Outputs::default(),
             processes: Lane::default(),
@@ -156,6 +162,7 @@ impl Work {
             mounted: lock(&self.mounted).clone(),
             addresses: lock(&self.told_addresses).clone(),
             writers: self.outputs.writers(),
+            pages: self.pages.known(),
         };
         // The run directory does not outlive a reboot, and neither do the processes: a rename is
         // enough.
@@ -201,7 +208,9 @@ impl Work {
             Step::ProbeAddress | Step::Prepare { .. } => None,
             Step::StartHook => self.hook_said(),
             Step::Mount => spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
-            Step::StartProcess { process } => Some(format!("started process {}", name(process))),
+            Step::StartProcess { process } => {
+                Some(format!("started process {}{}", name(process), self.pages_words(process)))
+            }
             Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
             Step::AddAddress => self.addresses_answer(),
         }

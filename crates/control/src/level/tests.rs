@@ -87,6 +87,23 @@ fn no_command_needs_a_level_that_this_build_has_not() {
     assert!(Command::RaiseLevel { level: 7 }.level() <= LEVEL);
 }
 
+#[test]
+fn a_service_file_with_fields_of_level_2_is_refused_below_it() {
+    let mut lab = Lab::new(2);
+    let service = |more: &str| {
+        let text =
+            format!("name='db'\nresource='r'\n[mount]\npath='/srv/db'\nfstype='ext4'\nmkfs=true\n{more}\n");
+        Command::ApplyService { spec: mainstay_ha::ServiceSpec::parse(&text).unwrap() }
+    };
+    let made = "mkfs_options=['-O', 'bigalloc', '-C', '16384']";
+    let asks = "[[process]]\nname='p'\ncommand=['a']\npages={size=16384, arguments=['--once']}";
+    for more in [made, asks] {
+        assert_eq!(refusal(&mut lab, service(more)).code, Code::FeatureLevel, "{more}");
+        assert_eq!(service(more).level(), 2);
+    }
+    assert_eq!(service("").level(), 0);
+}
+
 /// A node of the model: the build on its disk, and whether its agent runs.
 #[derive(Clone, Copy, Debug)]
 enum Step {

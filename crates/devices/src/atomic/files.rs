@@ -106,14 +106,23 @@ pub struct Look<'a> {
     /// Number of the file system, as `stat` gives it.
     pub number: u64,
     pub is_ext4: bool,
+    /// Whether the answer is still wanted.
+    pub wanted: &'a dyn Fn() -> bool,
     links: usize,
     found: Files,
 }
 
 impl<'a> Look<'a> {
     #[must_use]
-    pub fn new(page: u64, writes: Writes, patterns: &'a Patterns, number: u64, is_ext4: bool) -> Self {
-        Self { page, writes, patterns, number, is_ext4, links: 0, found: Files::default() }
+    pub fn new(
+        page: u64,
+        writes: Writes,
+        patterns: &'a Patterns,
+        number: u64,
+        is_ext4: bool,
+        wanted: &'a dyn Fn() -> bool,
+    ) -> Self {
+        Self { page, writes, patterns, number, is_ext4, wanted, links: 0, found: Files::default() }
     }
 
     /// # Errors
@@ -199,6 +208,9 @@ impl<'a> Look<'a> {
     }
 
     fn file(&mut self, path: &Path) -> Result<(), AtomicError> {
+        if !(self.wanted)() {
+            return Err(AtomicError::GivenUp);
+        }
         let mut options = File::options();
         // A file that became a pipe meanwhile must not keep the command.
         options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);

@@ -36,6 +36,8 @@ pub enum AtomicError {
     },
     #[error("the file system that holds {path} is not mounted in sight of this process")]
     NoMount { path: PathBuf },
+    #[error("the check was given up")]
+    GivenUp,
 }
 
 impl AtomicError {
@@ -64,20 +66,28 @@ pub struct Question {
 /// # Errors
 /// When the kernel does not let this process look.
 pub fn check(question: &Question) -> Result<Answer, AtomicError> {
-    facts(question).map(|facts| judge(&facts))
+    check_while(question, &|| true)
 }
 
-/// Gathers the facts for an answer.
+/// Answers a question, and gives up before the next file when it is not `wanted` any more.
 ///
 /// # Errors
-/// When the kernel does not let this process look.
-pub fn facts(question: &Question) -> Result<Facts, AtomicError> {
+/// As [`check`], and [`AtomicError::GivenUp`].
+pub fn check_while(question: &Question, wanted: &dyn Fn() -> bool) -> Result<Answer, AtomicError> {
+    facts(question, wanted).map(|facts| judge(&facts))
+}
+
+/// Gathers the facts for an answer, while it is `wanted`.
+///
+/// # Errors
+/// When the kernel does not let this process look, or the answer is not wanted any more.
+pub fn facts(question: &Question, wanted: &dyn Fn() -> bool) -> Result<Facts, AtomicError> {
     let Question { path, page, writes, files, run_dir } = question;
     let path = path.canonicalize().map_err(AtomicError::look(path))?;
     let place = place::look(&path, run_dir)?;
     let patterns = files::Patterns::new(files);
     let is_ext4 = matches!(place.file_system, FileSystem::Ext4 { .. });
-    let look = files::Look::new(*page, *writes, &patterns, place.number, is_ext4);
+    let look = files::Look::new(*page, *writes, &patterns, place.number, is_ext4, wanted);
     let mut files = look.below(&path)?;
     if *writes == Writes::Direct {
         open_files::note(&path, &patterns, &mut files);

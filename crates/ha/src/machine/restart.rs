@@ -1,5 +1,5 @@
-//! A restart in place because an operator asks for one. The service stays on its node, its mount
-//! stays, and no failure is counted.
+//! A restart in place because an operator asks for one, or because the arguments of a process do
+//! not hold any more. The service stays on its node, its mount stays, and no failure is counted.
 
 use super::{Machine, Mode, Then};
 use crate::steps::Step;
@@ -26,6 +26,16 @@ impl Machine {
         self.restarted = number;
         self.reason = RESTARTED.into();
         let floor = self.first_of(process.unwrap_or(0));
+        self.backward(self.steps.len().saturating_sub(1), floor, Then::Restart, 0, now);
+    }
+
+    /// Starts a process again whose arguments do not hold any more, and all that was started after
+    /// it. What is being started or stopped takes no notice, and neither does a service in
+    /// maintenance: the runtime tells it again.
+    pub(super) fn on_outdated(&mut self, process: usize, why: String, now: Time) {
+        let started = self.steps.iter().position(|step| *step == Step::StartProcess { process });
+        let Some(floor) = started.filter(|_| self.mode == Mode::Running && !self.rests) else { return };
+        self.reason = why;
         self.backward(self.steps.len().saturating_sub(1), floor, Then::Restart, 0, now);
     }
 

@@ -91,3 +91,38 @@ fn a_service_that_is_stopped_in_the_midst_of_a_restart_stays_stopped() {
     restart(&mut node, 2, None);
     assert_eq!(node.phase(), ServicePhase::Stopped, "what does not run is not restarted");
 }
+
+#[test]
+fn a_process_whose_arguments_do_not_hold_is_started_again_in_place_and_counts_no_failure() {
+    let mut node = running();
+    let outdated = || Event::Outdated { process: 1, why: "pages can tear now".into() };
+    node.give(outdated());
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert_eq!(node.undone(), [SECOND], "the mount, the first process and the address stay");
+    let begun = runs(&node.log);
+    assert!(begun.contains(&SECOND) && !begun.contains(&FIRST) && !begun.contains(&Step::Mount), "{begun:?}");
+    let last = node.reports.last().unwrap();
+    assert_eq!((last.failures, last.last_failure.as_str()), (0, ""));
+    assert!(node.reports.iter().any(|report| report.detail.contains("pages can tear now")));
+    // The preparation of the first process is not repeated.
+    node.log.clear();
+    node.give(Event::Outdated { process: 0, why: "pages can tear now".into() });
+    assert_eq!(node.undone(), [SECOND, FIRST]);
+    assert!(!runs(&node.log).contains(&Step::Prepare { process: 0 }));
+    // In maintenance nothing is restarted. The runtime tells it again after that.
+    node.log.clear();
+    node.machine.rest(true, node.now);
+    node.give(outdated());
+    assert!(node.undone().is_empty());
+    node.machine.rest(false, node.now);
+    node.give(outdated());
+    assert_eq!(node.undone(), [SECOND]);
+    // While it is being stopped it takes no notice, and there may be no such process.
+    node.log.clear();
+    node.give(Event::Outdated { process: 9, why: String::new() });
+    assert!(node.undone().is_empty());
+    node.give(Event::Stop);
+    node.log.clear();
+    node.give(outdated());
+    assert_eq!((node.phase(), node.undone().len()), (ServicePhase::Stopped, 0));
+}

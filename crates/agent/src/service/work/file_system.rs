@@ -74,7 +74,7 @@ impl Work {
             place,
             fstype: mount.fstype.clone(),
             options: mount.options.clone(),
-            mkfs: mount.mkfs,
+            mkfs: mount.mkfs.then(|| mount.mkfs_options.clone()),
             hide_files: mount.hide_files,
         };
         let wanted = || self.mount.is_newest(number);

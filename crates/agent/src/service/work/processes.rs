@@ -28,6 +28,18 @@ const SELDOM: Duration = Duration::from_millis(100);
 /// How long a process may take to vanish once it is killed.
 pub(in crate::service) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
+/// The specification with arguments added to the command of a process.
+fn with_arguments(spec: &Arc<ServiceSpec>, process: usize, arguments: Vec<String>) -> Arc<ServiceSpec> {
+    if arguments.is_empty() {
+        return Arc::clone(spec);
+    }
+    let mut spec = ServiceSpec::clone(spec);
+    if let Some(described) = spec.processes.get_mut(process) {
+        described.command.extend(arguments);
+    }
+    Arc::new(spec)
+}
+
 impl Work {
     fn here<'a>(&'a self, spec: &'a ServiceSpec, process: usize) -> Result<ProcessHere<'a>, String> {
         ProcessHere::of(spec, process, &self.dirs, &self.outputs)
@@ -62,11 +74,16 @@ impl Work {
             }
             // A forgotten instance may have left processes that are in the way of a new one (R19).
             here.runner.kill(&here, KILL_PATIENCE)?;
+            let wanted = || self.processes.is_newest(number);
+            let arguments = self.page_arguments(&spec, process, &wanted)?;
+            let spec = with_arguments(&spec, process, arguments);
+            let here = self.here(&spec, process)?;
             self.stands(Step::StartProcess { process }, on_done)?;
             let Started { note, watch } = here.runner.start(&here, self.footing()?)?;
             lock(&self.running).insert(process, note.clone());
             // The state file has to name the process before this agent may end and forget it.
             self.save(None);
+            self.watch_pages(process, &note, on_done);
             self.watch_process(process, note, watch, on_done);
             self.probe_early();
             Ok(())
@@ -106,7 +123,10 @@ impl Work {
     pub fn adopt_process(self: &Arc<Self>, process: usize, note: Note, on_done: &OnDone) {
         let spec = self.spec();
         match self.here(&spec, process).map(|here| here.runner.adopt(&here, &note)) {
-            Ok(watch) => self.watch_process(process, note, watch, on_done),
+            Ok(watch) => {
+                self.watch_pages(process, &note, on_done);
+                self.watch_process(process, note, watch, on_done);
+            }
             Err(error) => tracing::error!(service = self.name, error, "a process cannot be watched"),
         }
     }
