@@ -3,7 +3,7 @@
 use super::Trouble;
 use crate::cluster::{LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
-use mainstay_tests::lab::{CLIENT, Lab};
+use mainstay_tests::lab::{CLIENT, Lab, built};
 use mainstay_tests::wait_for;
 use std::fs;
 
@@ -23,6 +23,8 @@ struct Database {
     local: String,
     /// Statements that make a table and a user that may insert from elsewhere.
     made: &'static str,
+    /// A statement that says whether it writes its pages twice, and its value if it does not.
+    pages: Option<(&'static str, &'static str)>,
     /// A command of the client that runs the statement that follows, and prints nothing but values.
     remote: String,
 }
@@ -37,6 +39,7 @@ fn postgresql(lab: &Lab) -> Result<()> {
             vip: "10.213.0.81",
             local: "setpriv --reuid=postgres --regid=postgres --init-groups psql --host=/srv/postgresql/run -v ON_ERROR_STOP=1 -c".into(),
             made: "CREATE TABLE t (i INT PRIMARY KEY); CREATE USER w PASSWORD 'w'; GRANT ALL ON t TO w",
+            pages: None,
             remote: "PGPASSWORD=w PGCONNECT_TIMEOUT=2 timeout 20 psql -h 10.213.0.81 -U w -At postgres -c".into(),
         },
     )
@@ -50,6 +53,10 @@ fn mariadb(lab: &Lab) -> Result<()> {
             vip: "10.213.0.82",
             local: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -e".into(),
             made: MADE,
+            pages: Some((
+                "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -BN -e 'SELECT @@innodb_doublewrite'",
+                "0",
+            )),
             remote: "timeout 20 mariadb --no-defaults --connect-timeout=2 -h 10.213.0.82 -u w -pw -BN d -e"
                 .into(),
         },
@@ -66,12 +73,30 @@ fn mysql(lab: &Lab) -> Result<()> {
             vip: "10.213.0.83",
             local: format!("{client} --socket=/srv/mysql/run/mysql.sock -e"),
             made: MADE,
+            pages: None,
             // The server tells its key only to those who ask for it, or speak TLS.
             remote: format!(
                 "timeout 20 {client} --get-server-public-key --connect-timeout=2 -h 10.213.0.83 -u w -pw -BN d -e"
             ),
         },
     )
+}
+
+/// The database has its doublewrite buffer if and only if a page can tear where it runs.
+fn pages_as_checked(lab: &Lab, name: &str, node: &str, (asks, off): &(&str, &str)) -> Result<()> {
+    let once = lab.shell(node, asks)?.trim() == *off;
+    let program = built("mainstay")?;
+    let program = program.display();
+    let checked = lab.shell(
+        node,
+        &format!("{program} check atomic /srv/{name}/data --run-dir /run/mainstay 2>&1 || true"),
+    )?;
+    ensure!(once == checked.starts_with("MAINSTAY OK"), "{once}: {checked}");
+    let history = lab.cli(&["service", "history", name])?;
+    let words = if once { "with --innodb-doublewrite=OFF" } else { "without --innodb-doublewrite=OFF" };
+    ensure!(history.contains(words), "{words} is not in: {history}");
+    println!("{name} on {node}: {}", checked.lines().next().unwrap_or_default());
+    Ok(())
 }
 
 /// Makes a database from its template and cuts the power of its node while a client inserts. Every
@@ -113,6 +138,9 @@ fn power_cut(lab: &Lab, database: &Database) -> Result<()> {
     ensure!(again.contains("unchanged"), "{again}");
 
     lab.shell(&node, &format!("{} \"{}\"", database.local, database.made))?;
+    if let Some(pages) = &database.pages {
+        pages_as_checked(lab, name, &node, pages)?;
+    }
     let acknowledged = lab.dir().join(format!("{name}-acknowledged"));
     let stop = lab.dir().join(format!("{name}-stop"));
     drop(fs::remove_file(&acknowledged));
