@@ -33,6 +33,7 @@ help:
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
 	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
+	@echo "make pages-test power cuts of a MariaDB without doublewrite, each followed by a look at every page, in a lab (root); ARGS=cuts"
 	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
@@ -214,7 +215,7 @@ demo-down:
 # The Debian package, of release code unless PACKAGED names another built program.
 PACKAGED ?= $(BUILT)/mainstay
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
-.PHONY: deb install package-test tutorial-test lab-test tls-test api-test prometheus-test units-test plain-units-test pacemaker-test mysql-test manual-test test-long
+.PHONY: deb install package-test tutorial-test lab-test tls-test api-test prometheus-test units-test plain-units-test pacemaker-test mysql-test pages-test manual-test test-long
 $(BUILT)/mainstay: FORCE
 	$(CARGO) build --locked --release -p mainstay --bin mainstay
 
@@ -309,13 +310,18 @@ pacemaker-test: deps
 mysql-test: tests-built
 	@TESTS=$(abspath $(TESTS)) tests/mysql/run.sh
 
+# Power cuts of a database that writes each page once (root); ARGS is the number of cuts, and "1 untruth" has to fail.
+pages-test: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	@tests/pages/run.sh $(DEV) $(or $(ARGS),100)
+
 # Every block of commands of the manual, in labs (root).
 manual-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/manual/run.sh $(DEV)
 
 # What takes too long, or needs too much of a machine, for every change. CONTRIBUTING.md has the last results.
-test-long: package-test tutorial-test lab-test tls-test api-test prometheus-test plain-units-test pacemaker-test units-test mysql-test manual-test vm-newest vm-watchdog
+test-long: package-test tutorial-test lab-test tls-test api-test prometheus-test plain-units-test pacemaker-test units-test mysql-test pages-test manual-test vm-newest vm-watchdog
 
 bench: build
 	@$(BUILT)/bench $(ARGS)
