@@ -144,20 +144,21 @@ snapshot() { # SECONDARY
     mainstay snapshot create pages middle --lab "$lab" >/dev/null
     # shellcheck disable=SC2016
     counted=$(on "$1" -- bash -ec '
-        mainstay snapshot clone pages middle /var/lib/mainstay/clone >/dev/null
+        clone=/var/lib/mainstay/pools/default/clones/middle
+        mainstay snapshot clone pages middle $clone >/dev/null
         mkdir -p /run/clone
-        mount -o loop "$(find /var/lib/mainstay/clone -type f -size +512M | head -1)" /run/clone
+        mount -o loop "$(find $clone -type f -size +512M | head -1)" /run/clone
         failed=0 pages=0
         for file in $(find /run/clone/data -name "*.ibd" -o -name "ibdata*" -o -name "undo*"); do
             innochecksum "$file" >&2 || failed=$((failed + 1))
             pages=$((pages + $(stat -c %s "$file") / 16384))
         done
         umount /run/clone
-        [ $failed != 0 ] || rm -rf /var/lib/mainstay/clone
+        [ $failed != 0 ] || rm -rf $clone
         echo "$pages $failed"') || fault "round $round: the snapshot cannot be looked at on $1"
     read -r snapshot_pages failed <<<"$counted"
     torn=$((torn + failed)) all_pages=$((all_pages + snapshot_pages))
-    [ "$failed" = 0 ] || fault "round $round: files with a torn page in the snapshot on $1, kept in its /var/lib/mainstay/clone"
+    [ "$failed" = 0 ] || fault "round $round: files with a torn page in the snapshot, kept in the pool of $1 below clones"
     mainstay snapshot delete pages middle --lab "$lab" >/dev/null
 }
 
