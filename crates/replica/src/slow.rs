@@ -20,6 +20,9 @@
 //! everything is slow (the load, the primary's own network or disk) no member is over its limit.
 //! This holds with an even number of others as well as with an odd one.
 //!
+//! A member leaves only while it is slow: while its oldest batch waits longer than `ack_ms`, or its
+//! newest acknowledgement did and is no older than `for_ms`.
+//!
 //! # States
 //!
 //! ```text
@@ -66,6 +69,7 @@ use mainstay_types::{ConfigVersion, Histogram, IssChange, NodeId, REPLICAS_MAX, 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     smooth_us: u64,
+    newest_us: u64,
     sampled_at: Time,
 }
 
@@ -74,12 +78,18 @@ impl Pace {
         let before = self.of_late(now, forget_ms);
         let sample = now.0.saturating_sub(since.0);
         self.smooth_us = before - before / 8 + sample / 8;
+        self.newest_us = sample;
         self.sampled_at = now;
     }
 
     /// Microseconds; 0 when nothing was heard for `forget_ms`.
     fn of_late(&self, now: Time, forget_ms: u64) -> u64 {
         if now <= self.sampled_at.plus_ms(forget_ms) { self.smooth_us } else { 0 }
+    }
+
+    /// The newest sample in microseconds; 0 when nothing was heard for `forget_ms`.
+    fn newest(&self, now: Time, forget_ms: u64) -> u64 {
+        if now <= self.sampled_at.plus_ms(forget_ms) { self.newest_us } else { 0 }
     }
 }
 
@@ -354,6 +364,13 @@ impl Replica {
         let for_ms = self.slow_limits.for_ms;
         let long = peer.slow.over_since.is_some_and(|since| since.plus_ms(for_ms) <= self.now);
         if !long || self.sequence.demoting {
+            return false;
+        }
+        // The smoothed time falls by an eighth with each acknowledgement. With few writes it tells of
+        // one stall for long after its end.
+        let wait_us = peer.oldest_sent_at().map_or(0, |at| self.now.us_since(at));
+        if wait_us.max(peer.slow.pace.newest(self.now, for_ms)) <= self.slow_limits.ack_ms * 1000 {
+            reach!("replica: a member that was slow is not slow any more");
             return false;
         }
         let enough = self.copies_without(peer.member.node) >= self.copies_that_stay()

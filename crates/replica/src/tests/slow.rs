@@ -283,3 +283,21 @@ fn an_idle_resource_is_not_woken() {
     lab.settle();
     assert_eq!((lab.iss(), next(&lab)), (vec![A, B, C], None::<Time>));
 }
+
+/// The sample of the stall is smoothed away by eight writes, which take longer here than `for_ms`.
+#[test]
+fn a_stall_before_few_writes_costs_no_member() {
+    let mut lab = lab(3, LIMITS);
+    load(&mut lab, 600);
+    disk_ms(&mut lab, B, 200);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(230);
+    assert!(lab.done(id));
+    disk_ms(&mut lab, B, 1);
+    for _ in 0..20 {
+        let id = lab.write(A, 0, 0);
+        lab.run_ms(60);
+        assert!(lab.done(id), "it is acknowledged within 60 ms");
+    }
+    assert_eq!((lab.iss(), slow_shrinks(&lab)), (vec![A, B, C], 0));
+}
