@@ -366,8 +366,8 @@ impl Replica {
         if !long || self.sequence.demoting {
             return false;
         }
-        // The smoothed time falls by an eighth with each acknowledgement. With few writes it tells of
-        // one stall for long after its end.
+        // The smoothed time falls by an eighth with each acknowledgement. With few writes it tells
+        // of one stall for long after its end.
         let wait_us = peer.oldest_sent_at().map_or(0, |at| self.now.us_since(at));
         if wait_us.max(peer.slow.pace.newest(self.now, for_ms)) <= self.slow_limits.ack_ms * 1000 {
             reach!("replica: a member that was slow is not slow any more");
