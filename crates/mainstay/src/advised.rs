@@ -62,7 +62,11 @@ fn filled(command: &str) -> Vec<String> {
             '}' => {
                 depth -= 1;
                 if depth == 0 {
-                    plain.push_str(if inside == "size" { "4GiB" } else { "1" });
+                    plain.push_str(match inside.as_str() {
+                        "size" => "4GiB",
+                        "page" => "16384",
+                        _ => "1",
+                    });
                     inside.clear();
                 }
             }

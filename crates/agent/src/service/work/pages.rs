@@ -22,7 +22,7 @@ use mainstay_devices::atomic::{AtomicError, Question, check_while};
 use mainstay_ha::{Event, Pages, ServiceSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -102,12 +102,12 @@ impl PageChecks {
 }
 
 impl Doubt {
-    fn of(answer: &Answer) -> Option<Self> {
+    fn of(answer: &Answer, path: &Path, page: u64) -> Option<Self> {
         if answer.atomic {
             return None;
         }
         let Some(first) = answer.findings.first() else {
-            return Some(Self::unseen("the check gave no reason".into()));
+            return Some(Self::unseen("the check gave no reason".into(), path, page));
         };
         let example = first.examples.first().map(|file| format!(", such as {file}")).unwrap_or_default();
         let more = match answer.findings.len() {
@@ -118,8 +118,10 @@ impl Doubt {
         Some(Self { why, remedy: first.remedy.clone(), unseen: false })
     }
 
-    fn unseen(why: String) -> Self {
-        let remedy = "Run `mainstay check atomic` there, which says more.".into();
+    /// `path`, and `page` in bytes: what was to be checked.
+    fn unseen(why: String, path: &Path, page: u64) -> Self {
+        let path = path.display();
+        let remedy = format!("Run `mainstay check atomic {path} --page {page}`, which says more.");
         Self { why, remedy, unseen: true }
     }
 }
@@ -136,6 +138,8 @@ impl Work {
     ) -> Option<Result<(), Doubt>> {
         let mount = PathBuf::from(&spec.mount.as_ref()?.path);
         let path = pages.path.as_ref().map_or_else(|| mount.clone(), PathBuf::from);
+        let shown = path.clone();
+        let unseen = |why| Some(Err(Doubt::unseen(why, &shown, pages.size)));
         let mut question = Question {
             path,
             page: pages.size,
@@ -159,16 +163,17 @@ impl Work {
         });
         loop {
             match answers.recv_timeout(POLL) {
-                Ok(Some(Ok(answer))) => return Some(Doubt::of(&answer).map_or(Ok(()), Err)),
+                Ok(Some(Ok(answer))) => {
+                    return Some(Doubt::of(&answer, &shown, pages.size).map_or(Ok(()), Err));
+                }
                 Ok(None | Some(Err(AtomicError::GivenUp))) => {
-                    let why = format!("the check did not end within {} s", limit.as_secs());
-                    return Some(Err(Doubt::unseen(why)));
+                    return unseen(format!("the check did not end within {} s", limit.as_secs()));
                 }
                 Ok(Some(Err(error))) => {
-                    return Some(Err(Doubt::unseen(format!("the check failed: {}", chain(&error)))));
+                    return unseen(format!("the check failed: {}", chain(&error)));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Some(Err(Doubt::unseen("the check ended without an answer".into())));
+                    return unseen("the check ended without an answer".into());
                 }
                 Err(RecvTimeoutError::Timeout) if wanted() => {}
                 Err(RecvTimeoutError::Timeout) => {
