@@ -118,6 +118,7 @@ fn ext4_size(device: &File) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::unmounted::unmount;
     use std::path::PathBuf;
     use std::process::Command;
 
@@ -162,7 +163,7 @@ mod tests {
 
     impl Drop for Mounted {
         fn drop(&mut self) {
-            run("umount", &[&self.path.to_string_lossy()]);
+            unmount(&self.path.to_string_lossy());
             run("losetup", &["--detach", &self.device]);
         }
     }

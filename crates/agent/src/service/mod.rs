@@ -25,5 +25,7 @@ pub mod mount_table;
 pub mod output;
 pub mod place;
 mod runners;
+#[cfg(test)]
+mod unmounted;
 pub mod vip;
 mod work;

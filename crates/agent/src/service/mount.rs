@@ -558,6 +558,7 @@ mod tests {
     use super::super::freeze::FreezeWatch;
     use super::super::make::tests::Known;
     use super::*;
+    use crate::service::unmounted::unmount;
     use std::process::Command;
 
     #[test]
@@ -650,7 +651,7 @@ mod tests {
                 let why = result.expect_err("it is held").to_string();
                 assert!(why.contains("others (tmpfs)"), "{why}");
             }
-            run("umount", &[&point.to_string_lossy()]);
+            unmount(&point.to_string_lossy());
         }
         plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
         assert_eq!(plan.place.look().expect("told"), AtPath::Nothing);
@@ -675,7 +676,7 @@ mod tests {
             let why = way().expect_err("it is covered").to_string();
             assert!(why.contains("others (tmpfs)"), "{why}");
             assert_eq!(std::fs::read_to_string(plan.place.path.join("file")).expect("there"), "theirs");
-            run("umount", &[&path]);
+            unmount(&path);
         }
         plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
     }
@@ -711,7 +712,7 @@ mod tests {
         let path = plan.place.path.to_string_lossy().into_owned();
         let made = ensure_mounted(&plan, false, &Slow(&path, Known::default()), &|| true);
         assert!(matches!(&made, Err(MountError::Occupied { why, .. }) if why.contains("others")), "{made:?}");
-        run("umount", &[&path]);
+        unmount(&path);
     }
 
     /// An administrator repairs it there while the service is halted.
@@ -763,12 +764,12 @@ mod tests {
             let over = over.to_string_lossy();
             run("mount", &[more, &[&*over]].concat());
             let found = users();
-            run("umount", &[&over]);
+            unmount(&over);
             assert!(found.iter().any(|user| user.ends_with(&format!("at {over}"))), "{found:?}");
         }
         run("mount", &["-t", "tmpfs", "others", &path]);
         let found = users();
-        run("umount", &[&path]);
+        unmount(&path);
         assert_eq!(found, [format!("another mount: others (tmpfs) at {path}")]);
     }
 
