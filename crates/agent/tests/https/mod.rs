@@ -68,8 +68,9 @@ pub fn tls_from(own: &str, node: &TestNode) -> io::Result<Tls> {
     Ok(StreamOwned::new(tls, connect_from(own, node.api_address())?))
 }
 
-/// The answer to a request on a connection of its own: everything that came. A node whose authority
-/// was replaced meanwhile is asked again, because the certificate was not the one that was believed.
+/// The answer to a request on a connection of its own: everything that came. A node whose
+/// authority was replaced meanwhile is asked again, because the certificate was not the one that
+/// was believed.
 fn answer_from(own: &str, node: &TestNode, request: &str) -> String {
     loop {
         let believed = authority(node);
