@@ -310,7 +310,8 @@ pacemaker-test: deps
 mysql-test: tests-built
 	@TESTS=$(abspath $(TESTS)) tests/mysql/run.sh
 
-# Power cuts of a database that writes each page once (root); ARGS is the number of cuts, and "1 untruth" has to fail.
+# Power cuts of a database that writes each page once (root). ARGS is the number of cuts; "1 untruth"
+# has to fail.
 pages-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/pages/run.sh $(DEV) $(or $(ARGS),100)

@@ -173,7 +173,7 @@ round() {
     sleep "$(printf '%d.%03d' $((pause / 1000)) $((pause % 1000)))"
     if [ $((round % 10)) = 0 ]; then
         snapshot "${others%% *}"
-        note="; $snapshot_pages pages of a snapshot on ${others%% *}, 0 torn"
+        note="; $snapshot_pages pages of a snapshot on ${others%% *}, $failed torn"
     fi
     flushed=$(($(flushed) - flushed))
     flushed_pages=$((flushed_pages + flushed))
@@ -210,8 +210,8 @@ print(*bad, sep="\n", file=sys.stderr)' "$work/check.json")
     mainstay lab start "$victim" --name "$lab" >"$work/start.log" 2>&1 || fault "round $round: $(cat "$work/start.log")"
     until_true 120 "round $round: $victim is not in sync again after 120 s" in_sync
     echo "round $round: $victim lost its power after $pause ms and $flushed flushed pages, $serving served after $cut s;" \
-        "$pages pages, 0 torn; journal of $victim: $entries entries, $writes writes of data files, $off off a page;" \
-        "$(grep -o "status" "$work/check.json" | wc -l) tables, 0 with errors; $noted rows, 0 lost; in sync again after" \
+        "$pages pages, $found torn; journal of $victim: $entries entries, $writes writes of data files, $off off a page;" \
+        "$(grep -o "status" "$work/check.json" | wc -l) tables, $errors with errors; $noted rows, $(field lost_rows <<<"$verdict") lost; in sync again after" \
         "$(seconds_since "$returned") s; $(seconds_since "$began") s$note"
 }
 

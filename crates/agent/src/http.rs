@@ -4,6 +4,7 @@
 //! Handlers run on a thread pool for blocking work: they wait for the control plane and for other
 //! nodes. Lease, log and reconciler have threads of their own and are not delayed by any request.
 
+mod advising;
 mod api_tokens;
 mod audit;
 mod baselines;
@@ -35,7 +36,7 @@ pub mod stream;
 mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
-use crate::clock::{boot_now, wall_ms};
+use crate::clock::boot_now;
 use crate::error::settle;
 use crate::health;
 use crate::identity::Identity;
@@ -43,7 +44,8 @@ use crate::member::Member;
 use crate::messages::random_u64;
 use crate::metrics::listener;
 use crate::raft::{ConsensusLog, View};
-use crate::views::{self, Live};
+use crate::views;
+use advising::advise;
 use axum::extract::{Request, State as AppState};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware;
@@ -58,7 +60,7 @@ use mainstay_api::rest::{
     ServiceView, StatusView,
 };
 use mainstay_api::routes::OPENAPI;
-use mainstay_control::advice::{Advice, Observations, advice};
+use mainstay_control::advice::Advice;
 use mainstay_control::causes::causes;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Resource, State};
@@ -69,7 +71,7 @@ pub(crate) use resources::nearest;
 use resources::{find_node, find_resource, unknown_resource, with_advice, words};
 use routes::Routes;
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -438,49 +440,6 @@ fn waits_for_state(identity: &Identity, time: Duration) -> String {
         time.as_secs(),
         members.join(" and ")
     )
-}
-
-fn advise(agent: &Agent, member: &Member, view: &View, live: &Arc<Live>) -> Arc<[Advice]> {
-    let has_leader = view.leader.is_some() && view.age_ms == Some(0);
-    agent.advised(&view.state, has_leader, live, || made_advice(agent, member, view, live, has_leader))
-}
-
-fn made_advice(agent: &Agent, member: &Member, view: &View, live: &Live, has_leader: bool) -> Vec<Advice> {
-    let own = member.identity.node;
-    let unreachable: BTreeSet<NodeId> =
-        view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
-    let holders = view.state.nodes.values().filter(|node| !node.witness && !node.candidate);
-    let holders = holders.map(|node| node.id);
-    let silent = holders.filter(|node| !live.engines.contains_key(node)).collect();
-    let mut full: BTreeMap<_, BTreeSet<NodeId>> = BTreeMap::new();
-    for (node, engine) in &live.engines {
-        for replica in engine.replicas.iter().filter(|replica| replica.no_space.is_some() || replica.full) {
-            full.entry(replica.resource).or_default().insert(*node);
-        }
-    }
-    let mut lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>> = BTreeMap::new();
-    for (node, services) in &live.lacks {
-        for (service, found) in services {
-            let words =
-                found.iter().map(|lack| format!("{}: {} ({})", lack.field, lack.problem, lack.remedy));
-            lacks.entry(service.clone()).or_default().insert(*node, words.collect());
-        }
-    }
-    let (stalls, left) = (live.stalls(), live.left.clone());
-    let observed = Observations {
-        own: Some(own),
-        feeds: live.feeds(),
-        unreachable,
-        silent,
-        has_leader,
-        full,
-        lacks,
-        stalls,
-        left,
-        wall_ms: wall_ms(),
-        renewals: live.renewals(),
-    };
-    advice(&view.state, &observed)
 }
 
 async fn list_services(

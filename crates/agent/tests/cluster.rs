@@ -17,9 +17,9 @@ mod support;
 use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
 use mainstay_api::rest::{
-    Accepted, ClusterInit, ClusterJoin, ClusterView, DestinationsPage, EventsPage, NodePlace, NodeStatus,
-    ResourceCreate, ResourceView, ServiceApply, ServicePhase, ServiceView, Severity, StatusView, TokenCreate,
-    TokenMade,
+    Accepted, ClusterInit, ClusterJoin, ClusterView, CordonSet, DestinationsPage, EventsPage, NodePlace,
+    NodeStatus, ResourceCreate, ResourceView, ServiceApply, ServicePhase, ServiceView, Severity, StatusView,
+    TokenCreate, TokenMade,
 };
 use mainstay_client::Client;
 use mainstay_trust::Token;
@@ -73,7 +73,11 @@ fn three_nodes(net: u8) -> Vec<TestNode> {
 }
 
 fn create(node: &TestNode, name: &str) -> ResourceView {
-    let request = ResourceCreate {
+    node.client().post("/v1/resources", &two_replicas(name)).unwrap()
+}
+
+fn two_replicas(name: &str) -> ResourceCreate {
+    ResourceCreate {
         name: name.into(),
         volumes: vec![64 << 20],
         journal_bytes: Some(16 << 20),
@@ -82,8 +86,7 @@ fn create(node: &TestNode, name: &str) -> ResourceView {
         preferred: vec!["n1".into()],
         settings: BTreeMap::new(),
         from: None,
-    };
-    node.client().post("/v1/resources", &request).unwrap()
+    }
 }
 
 fn resource(node: &TestNode, name: &str) -> Option<ResourceView> {
@@ -263,6 +266,26 @@ fn one_node(net: u8) -> TestNode {
     node.start();
     init(&node);
     node
+}
+
+/// S696
+#[test]
+fn a_view_after_a_change_is_made_of_new_answers() {
+    let node = one_node(67);
+    let request = ResourceCreate { replicas: vec!["n1".into()], ..two_replicas("x") };
+    let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
+    let commit = || {
+        let live = resource(&node, "x")?.replicas.first()?.live.clone()?;
+        Some(live.commit)
+    };
+    for index in 1..20 {
+        // The answers of the engine are kept for a moment, and it has others now.
+        eventually("the replica", || commit().is_some());
+        node.engine_commits(index);
+        let cordon = CordonSet { on: index % 2 == 0, drain: false };
+        let _: Accepted = node.client().put("/v1/nodes/n1/cordon", &cordon).unwrap();
+        assert_eq!(commit(), Some(index));
+    }
 }
 
 /// Returns the answer to a request over TCP, with its head.

@@ -16,9 +16,10 @@ const EXT: [&str; 14] = ["-b", "-C", "-E", "-g", "-G", "-i", "-I", "-J", "-L", "
 const XFS: [&str; 8] = ["-b", "-d", "-i", "-l", "-L", "-m", "-n", "-s"];
 
 /// Parts of values that name something outside of the volume, or that Mainstay sets itself.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 8] = [
     ("device", "it names another device"),
     ("logdev", "it names another device"),
+    ("journal_dev", "it makes a journal for another file system"),
     ("rtdev", "it names another device"),
     ("name", "it names another file"),
     ("file", "it names another file"),
@@ -112,6 +113,7 @@ mod tests {
             ("ext4", &["-C16384"]),
             ("ext4", &["-U", "random"]),
             ("ext4", &["-J", "device=LABEL=x"]),
+            ("ext4", &["-O", "bigalloc,journal_dev"]),
             ("ext4", &["-E", "stride=4,offset=4096"]),
             ("ext4", &["-L", "a b"]),
             ("ext4", &["-O", "$(reboot) "]),

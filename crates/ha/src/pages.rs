@@ -10,10 +10,9 @@
 
 use crate::spec::SpecError;
 use crate::system::is_within;
+use mainstay_types::DATABASE_PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-/// Page sizes that can be asked for, in bytes. `mainstay check atomic` knows the same ones.
-const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 /// Shortest and longest time between two checks, in seconds.
 const INTERVAL_S: (u64, u64) = (60, 7 * 86_400);
 /// Longest time that the check before a start may take, in seconds.
@@ -76,8 +75,8 @@ impl Pages {
                 "add [mount], or remove the line",
             );
         };
-        if !SIZES.contains(&self.size) {
-            let sizes = SIZES.map(|bytes| bytes.to_string()).join(", ");
+        if !DATABASE_PAGE_BYTES.contains(&self.size) {
+            let sizes = DATABASE_PAGE_BYTES.map(|bytes| bytes.to_string()).join(", ");
             return wrong(
                 "size",
                 format!("{} is no page size that is promised", self.size),

@@ -5,6 +5,9 @@
 /// log is a whole number of blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
+/// Sizes of a database's page, in bytes, of which it can be asked whether a power cut may tear one.
+pub const DATABASE_PAGE_BYTES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
+
 /// Largest payload of one request, in bytes. Frontends advertise this as maximum. NBD and virtual
 /// machines may ask for more, which is cut at multiples of this length of the volume (R26).
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;

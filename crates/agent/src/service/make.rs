@@ -122,7 +122,7 @@ fn make(
 fn arguments(fstype: &str, uuid: Uuid, options: &[String]) -> Vec<String> {
     let identity = words(uuid);
     let is_ext = fstype.starts_with("ext");
-    // Of several `-E` the last one counts alone, so they become one.
+    // mkfs.ext4 takes the last `-E` alone, so all of them become one.
     let (extended, others): (Vec<_>, Vec<_>) =
         options.chunks(2).partition(|pair| is_ext && pair.first().is_some_and(|option| option == "-E"));
     let values = extended.iter().filter_map(|pair| pair.get(1));
@@ -393,7 +393,7 @@ pub(super) mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[1024 + at..1024 + at + 4].try_into().unwrap());
         assert_eq!((word(0x64) & 0x200, word(0x1c)), (0x200, 4), "clusters of 1024 << 4 bytes");
         assert_eq!(*known.told.borrow(), ["begins", "is whole"]);
-        // What the program refuses is told in its words.
+        // The error has the words of mkfs.
         let (_directory, device) = file(64 << 20);
         let known = Known { blank: true, ..Known::default() };
         let options = ["-O", "nosuchfeature"].map(str::to_owned);

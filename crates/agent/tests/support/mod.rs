@@ -15,7 +15,7 @@ use mainstay_api::engine::{
 use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
 use mainstay_client::Client;
-use mainstay_types::{Code, ResourceId, Role, Time, VolumeId};
+use mainstay_types::{Code, Index, ResourceId, Role, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -243,6 +243,13 @@ impl TestNode {
     /// The engine takes requests for metrics and does not answer them.
     pub fn engine_hangs(&self, hangs: bool) {
         self.engine.as_ref().unwrap().shared.hangs.store(hangs, Ordering::SeqCst);
+    }
+
+    /// The engine says that its replicas have committed this entry.
+    pub fn engine_commits(&self, index: u64) {
+        let engine = self.engine.as_ref().unwrap();
+        let mut replicas = engine.shared.replicas.lock().unwrap();
+        replicas.values_mut().for_each(|replica| replica.commit = Index(index));
     }
 
     pub fn stop_engine(&mut self) {

@@ -11,12 +11,10 @@
 //! which is the file system's business, and nothing below may cut that piece.
 
 use super::pages::Pages;
-use mainstay_types::REQUEST_BYTES_MAX;
+use mainstay_types::{DATABASE_PAGE_BYTES, REQUEST_BYTES_MAX};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Page sizes that can be asked for, in bytes.
-pub const PAGE_BYTES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 /// First Linux with which the claim was tested by others (AWS) and by us.
 const KERNEL_MIN: (u32, u32) = (5, 10);
 /// Memory pages in a request that FUSE must be allowed: as long as a request may be.
@@ -173,7 +171,7 @@ impl Files {
 /// Everything on which the answer depends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Bytes of a page, one of [`PAGE_BYTES`].
+    /// Bytes of a page, one of [`DATABASE_PAGE_BYTES`].
     pub page: u64,
     pub writes: Writes,
     /// Major and minor number of the running Linux; `None` if it was not understood.
@@ -269,8 +267,8 @@ impl Judge<'_> {
 
     fn page(&mut self) {
         let page = self.facts.page;
-        if !PAGE_BYTES.contains(&page) {
-            let sizes = PAGE_BYTES.map(|bytes| bytes.to_string()).join(", ");
+        if !DATABASE_PAGE_BYTES.contains(&page) {
+            let sizes = DATABASE_PAGE_BYTES.map(|bytes| bytes.to_string()).join(", ");
             self.no(
                 "page-size",
                 format!("a page of {page} bytes is none that is promised"),
@@ -742,7 +740,7 @@ mod tests {
             facts.device.start = start;
             facts.device.limits = limits.clone();
             if judge(&facts).atomic {
-                prop_assert!(PAGE_BYTES.contains(&page));
+                prop_assert!(DATABASE_PAGE_BYTES.contains(&page));
                 prop_assert_eq!(start % page, 0);
                 let request = limits.request.expect("it is known");
                 prop_assert!(request >= page && request <= REQUEST_BYTES_MAX && request % page == 0);

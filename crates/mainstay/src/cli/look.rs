@@ -2,7 +2,7 @@
 //! `--watch` of the others.
 
 use clap::{Args, Subcommand};
-use mainstay_devices::atomic::verdict::PAGE_BYTES;
+use mainstay_types::DATABASE_PAGE_BYTES;
 use mainstay_types::{duration, size};
 use std::path::PathBuf;
 
@@ -129,7 +129,7 @@ fn timeout(text: &str) -> Result<u64, String> {
 
 fn page(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text)?;
-    if !PAGE_BYTES.contains(&bytes) {
+    if !DATABASE_PAGE_BYTES.contains(&bytes) {
         return Err("write 4096, 8192, 16384, 32768 or 65536".to_owned());
     }
     Ok(bytes)

@@ -16,6 +16,7 @@ use crate::service::instance::{Done, OnDone};
 use crate::service::lane::CALLED_OFF;
 use crate::service::runners::Note;
 use crate::threads::{lock, spawn};
+use mainstay_control::labels::quoted;
 use mainstay_control::stalls::Hindrance;
 use mainstay_devices::atomic::verdict::{Answer, Writes};
 use mainstay_devices::atomic::{AtomicError, Question, check_while};
@@ -120,7 +121,7 @@ impl Doubt {
 
     /// `path`, and `page` in bytes: what was to be checked.
     fn unseen(why: String, path: &Path, page: u64) -> Self {
-        let path = path.display();
+        let path = quoted(&path.to_string_lossy());
         let remedy = format!("Run `mainstay check atomic {path} --page {page}`, which says more.");
         Self { why, remedy, unseen: true }
     }
