@@ -54,8 +54,17 @@ pub enum Hindrance {
     /// The host with this hardware address answers for the service's address too.
     Contested { address: String, by: MacAddress },
     /// A page of this process can tear, or this is not known, so the process runs without the
-    /// arguments that need whole pages. `turned`: it ran with them on this node before.
-    PagesTear { process: String, arguments: String, why: String, remedy: String, turned: bool },
+    /// arguments that need whole pages.
+    PagesTear {
+        process: String,
+        arguments: String,
+        why: String,
+        remedy: String,
+        /// The process ran with the arguments on this node before.
+        turned: bool,
+        /// The process still runs with the arguments, until its restart.
+        relies: bool,
+    },
 }
 
 /// The same with its age.
@@ -208,10 +217,10 @@ impl Stall {
             | Stalled::Service(
                 _,
                 _,
-                Hindrance::Contested { .. } | Hindrance::PagesTear { turned: true, .. },
+                Hindrance::Contested { .. } | Hindrance::PagesTear { turned: true, relies: false, .. },
             ) => Severity::Warning,
             // The process protects its pages itself, which is safe and slower.
-            Stalled::Service(_, _, Hindrance::PagesTear { .. }) => Severity::Info,
+            Stalled::Service(_, _, Hindrance::PagesTear { relies: false, .. }) => Severity::Info,
             _ => Severity::Critical,
         }
     }
@@ -237,9 +246,16 @@ impl Hindrance {
     fn words(&self, state: &State, node: NodeId, seconds: u64) -> String {
         let node = state.node_name(node);
         match self {
+            Self::PagesTear { process, arguments, why, relies: true, .. } => {
+                format!(
+                    "its process {process} on {node} still runs with {arguments}, but a page can tear: {why}"
+                )
+            }
             Self::PagesTear { process, arguments, why, turned, .. } => {
-                let since = if *turned { ", which it had before a check said no" } else { "" };
-                format!("its process {process} on {node} runs without {arguments}{since}: {why}")
+                let since = if *turned { ", and no longer with it" } else { "" };
+                format!(
+                    "its process {process} on {node} runs without {arguments}{since}, which is safe and slower: {why}"
+                )
             }
             Self::Frozen { path } => format!(
                 "its file system at {path} on {node} has been frozen for {seconds} s: all writes to it wait"
@@ -268,8 +284,11 @@ impl Hindrance {
     fn remedy(&self, state: &State, service: &str, id: NodeId) -> String {
         let node = state.node_name(id);
         match self {
+            Self::PagesTear { remedy, relies: true, .. } => format!(
+                "on {node}: {remedy} Mainstay starts the process again without these arguments, in maintenance when that ends. To have it now, run `mainstay service restart {service}`"
+            ),
             Self::PagesTear { remedy, .. } => format!(
-                "on {node}: {remedy} Then run `mainstay service restart {service}`. To stay as it is, remove `pages` from the service's file"
+                "on {node}: {remedy} Then run `mainstay service restart {service}`. To leave it so for good, remove `pages` from the service's file, which restarts the process once"
             ),
             Self::Frozen { path } => format!(
                 "when the backup that froze it has ended, run `fsfreeze --unfreeze {}` on {node}",
@@ -369,18 +388,25 @@ mod tests {
         let address = "10.0.0.7/24".to_owned();
         let down = told(&state, Hindrance::NoCarrier { interface: "eth1".into(), address: address.clone() });
         assert!(down.contains("eth1 of n1 has had no carrier for 12 s"), "{down}");
-        let tear = |turned| Hindrance::PagesTear {
+        let tear = |turned, relies| Hindrance::PagesTear {
             process: "mariadb".into(),
             arguments: "--innodb-doublewrite=OFF".into(),
             why: "XFS may cut pages".into(),
             remedy: "Make an ext4.".into(),
             turned,
+            relies,
         };
         let severity =
             |what| Stall { what: Stalled::Service("web".into(), NodeId(1), what), ms: 3000 }.severity();
-        assert_eq!((severity(tear(true)), severity(tear(false))), (Severity::Warning, Severity::Info));
-        let turned = told(&state, tear(true));
-        assert!(turned.contains("mariadb on n1 runs without --innodb-doublewrite=OFF, which"), "{turned}");
+        assert_eq!(
+            [severity(tear(true, true)), severity(tear(true, false)), severity(tear(false, false))],
+            [Severity::Critical, Severity::Warning, Severity::Info]
+        );
+        let still = told(&state, tear(true, true));
+        assert!(still.contains("mariadb on n1 still runs with --innodb-doublewrite=OFF, but"), "{still}");
+        assert!(still.contains("Make an ext4. Mainstay starts the process again"), "{still}");
+        let turned = told(&state, tear(true, false));
+        assert!(turned.contains("mariadb on n1 runs without --innodb-doublewrite=OFF, and"), "{turned}");
         assert!(turned.contains("XFS may cut pages; on n1: Make an ext4. Then run `mainstay"), "{turned}");
         let by = MacAddress([2, 0, 0, 0, 0, 9]);
         let contested = || Hindrance::Contested { address: address.clone(), by };

@@ -61,7 +61,7 @@ pub(crate) fn validate(fstype: &str, mkfs: bool, words: &[String]) -> Result<(),
             let options = known.join(", ");
             return wrong(
                 format!("'{option}' is no option that can be used here"),
-                &format!("use {options}, each with its value as the next word, such as \"-O\", \"bigalloc\""),
+                &format!("use {options}, each with its value as the next word of the list"),
             );
         }
         let Some(value) = pair.get(1) else {

@@ -141,7 +141,7 @@ function Compared({ now, then }: { now: Report; then: Report }) {
               <td>
                 <a href={to("resources", resource.resource)}>{resource.resource}</a>
               </td>
-              {earlier ? (
+              {earlier && earlier.total.primary_ms > 0 ? (
                 <>
                   <td>{pair(perSecond(earlier.total, requests(earlier)), perSecond(resource.total, requests(resource)), rate)}</td>
                   <td>{pair(earlier.total.writes.p99_us / 1000, resource.total.writes.p99_us / 1000, millis)}</td>

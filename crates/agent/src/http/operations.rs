@@ -355,7 +355,7 @@ async fn watch(agent: &Arc<Agent>, number: u32) {
 /// How far work is, with the share that is done. `None` if that cannot be found out now.
 fn look_at(agent: &Arc<Agent>, work: &Work) -> Option<(Look, Option<u8>)> {
     match work {
-        Work::Scrub { resource } => scrubs::look(agent, resource),
+        Work::Scrub { resource, by } => scrubs::look(agent, resource, *by),
         work => Some((work.look(&agent.member().ok()?.log.view().state)?, None)),
     }
 }
@@ -365,20 +365,32 @@ pub(super) async fn list(
     Query(paging): Query<Paging>,
     uri: Uri,
 ) -> Result<Paged<Vec<OperationView>>, Refused> {
-    let all = move || Ok(lock(&agent.operations.known).all.values().map(|one| one.view.clone()).collect());
+    let all = move || {
+        let known: Vec<_> = lock(&agent.operations.known)
+            .all
+            .values()
+            .map(|one| (one.view.clone(), one.work.clone()))
+            .collect();
+        Ok(known.into_iter().map(|(view, work)| with_progress(&agent, view, work)).collect())
+    };
     pages::listed(uri, paging, |operation: &OperationView| operation.id.clone(), all).await
 }
 
 pub(super) async fn show(AppState(agent): App, Path(id): Path<String>) -> ApiResult<OperationView> {
     blocking(move || {
-        let (mut view, work) = agent.operations.find(&id)?;
-        let is_filled = matches!(work, Some(Work::AddReplica { .. } | Work::MoveReplica { .. }));
-        if let (OperationState::Running, Some(work), true) = (view.state, work, is_filled) {
-            view.progress_percent = filled(&agent, &work);
-        }
-        Ok(view)
+        let (view, work) = agent.operations.find(&id)?;
+        Ok(with_progress(&agent, view, work))
     })
     .await
+}
+
+/// The view of an operation, with the share of a replica that is being filled.
+fn with_progress(agent: &Arc<Agent>, mut view: OperationView, work: Option<Work>) -> OperationView {
+    let is_filled = matches!(work, Some(Work::AddReplica { .. } | Work::MoveReplica { .. }));
+    if let (OperationState::Running, Some(work), true) = (view.state, work, is_filled) {
+        view.progress_percent = filled(agent, &work);
+    }
+    view
 }
 
 /// Share of a new replica that its primary has copied.
@@ -388,7 +400,7 @@ fn filled(agent: &Arc<Agent>, work: &Work) -> Option<u8> {
     };
     let view = agent.member().ok()?.log.view();
     let (resource, node) = (view.state.resource_by_name(resource)?, view.state.node_by_name(node)?);
-    let live = agent.ask_all(&*agent.member().ok()?, &view);
+    let live = agent.asked_lately(&*agent.member().ok()?, &view);
     let shown = crate::views::resource(&view.state, resource, &live);
     let mut peers = shown.replicas.iter().filter_map(|one| one.live.as_ref()).flat_map(|live| &live.peers);
     peers.find(|peer| peer.node == node.name).and_then(|peer| peer.progress_percent)
@@ -402,11 +414,13 @@ pub(super) async fn cancel(
     let (view, work) = agent.operations.find(&id)?;
     let work = may_cancel(&view, work, &caller)?;
     let Json(Accepted { message, .. }) = match work {
-        Work::Scrub { resource } => scrubs::stop(AppState(agent.clone()), Path(resource)).await?,
+        Work::Scrub { resource, .. } => scrubs::stop(AppState(agent.clone()), Path(resource)).await?,
         Work::Rotate { .. } => identities::cancel_rotation(AppState(agent.clone())).await?,
         Work::Drain { node } => {
             let stay = JsonRequest(CordonSet { on: true, drain: false });
-            placement::cordon(AppState(agent.clone()), Path(node), stay).await?
+            let mut answer = placement::cordon(AppState(agent.clone()), Path(node.clone()), stay).await?;
+            answer.message = drain_is_cancelled(&node);
+            answer
         }
         other => return Err(not_cancelled(&id, "it cannot be undone midway", other.instead()).into()),
     };
@@ -417,6 +431,12 @@ pub(super) async fn cancel(
         });
     }
     Ok(Json(agent.operations.find(&id)?.0))
+}
+
+fn drain_is_cancelled(node: &str) -> String {
+    format!(
+        "the drain of {node} is cancelled: what is leaving goes on to leave, and the rest stays; {node} stays cordoned until `mainstay node uncordon {node}`"
+    )
 }
 
 /// The work of an operation that this caller may cancel.

@@ -75,11 +75,29 @@ pub(super) async fn report(AppState(agent): App, Path(name): Path<String>) -> Ap
     .await
 }
 
-/// How far a scrub is, with the share that is done. `None` if the primary does not tell it now.
-pub(super) fn look(agent: &Arc<Agent>, name: &str) -> Option<(Look, Option<u8>)> {
-    let (_, reply) = ask_primary(agent, name, |resource| Request::ScrubStatus { resource }).ok()?;
-    let Reply::Scrub { status: Some(status) } = reply else { return None };
-    Some(look_at(name, &status))
+/// How far a scrub is that `by` began, with the share that is done. `None` if the primary does not
+/// tell it now.
+pub(super) fn look(agent: &Arc<Agent>, name: &str, by: Option<NodeId>) -> Option<(Look, Option<u8>)> {
+    let (primary, reply) = ask_primary(agent, name, |resource| Request::ScrubStatus { resource }).ok()?;
+    let Reply::Scrub { status } = reply else { return None };
+    Some(judged(name, by.is_none_or(|by| by == primary), status.as_ref()))
+}
+
+/// `is_same`: the primary is the one that began it.
+fn judged(name: &str, is_same: bool, status: Option<&engine::ScrubStatus>) -> (Look, Option<u8>) {
+    match status {
+        Some(status) if is_same => look_at(name, status),
+        // Another primary, or one that has opened its replica anew, knows nothing of this scrub.
+        _ => (interrupted(name), None),
+    }
+}
+
+fn interrupted(name: &str) -> Look {
+    Look::Failed(Problem::new(
+        Code::ScrubInterrupted,
+        format!("the comparison of the replicas of resource {name} ended early: its primary has changed"),
+        format!("Run `mainstay resource scrub {name}` again."),
+    ))
 }
 
 fn look_at(name: &str, status: &engine::ScrubStatus) -> (Look, Option<u8>) {
@@ -93,11 +111,7 @@ fn look_at(name: &str, status: &engine::ScrubStatus) -> (Look, Option<u8>) {
         ScrubState::Stopped => {
             Look::Cancelled(format!("the replicas of resource {name} are not compared any more"))
         }
-        ScrubState::Interrupted => Look::Failed(Problem::new(
-            Code::ScrubInterrupted,
-            format!("the comparison of the replicas of resource {name} ended early: its primary has changed"),
-            format!("Run `mainstay resource scrub {name}` again."),
-        )),
+        ScrubState::Interrupted => interrupted(name),
     };
     (look, percent)
 }
@@ -206,6 +220,11 @@ mod tests {
         assert!(matches!(look_at("db", &status(ScrubState::Stopped, 3)).0, Look::Cancelled(_)));
         assert!(matches!(look_at("db", &status(ScrubState::Interrupted, 3)).0, Look::Failed(_)));
         assert_eq!(look_at("db", &scrub_of_nothing()).1, None);
+        // A primary that did not begin it may have ended another one earlier.
+        let another = status(ScrubState::Done, 8);
+        assert!(matches!(judged("db", true, Some(&another)).0, Look::Done(_)));
+        assert!(matches!(judged("db", false, Some(&another)).0, Look::Failed(_)));
+        assert!(matches!(judged("db", true, None).0, Look::Failed(_)));
     }
 
     fn scrub_of_nothing() -> engine::ScrubStatus {

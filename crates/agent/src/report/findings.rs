@@ -223,7 +223,8 @@ fn when(report: &Report, before: &Report) -> String {
 
 fn compare(report: &Report, before: &Report, found: &mut Vec<String>) {
     for now in report.resources.iter().take(RESOURCES_MAX) {
-        let Some(then) = before.resources.iter().find(|then| then.resource == now.resource) else { continue };
+        let then = before.resources.iter().find(|then| then.resource == now.resource && then.is_recorded());
+        let Some(then) = then else { continue };
         let name = &now.resource;
         let count = |resource: &ResourceReport| resource.total.reads.count + resource.total.writes.count;
         let rates = [now, then].map(|resource| resource.total.per_second(count(resource)));

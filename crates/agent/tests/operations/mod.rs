@@ -117,6 +117,8 @@ fn a_drain_is_cancelled_and_a_move_is_not() {
     assert_eq!(state(node, &drain).state, OperationState::Running);
     let cancelled = with_head(node, &format!("DELETE {drain}"), "", "");
     assert!(cancelled.starts_with("HTTP/1.0 200 ") && cancelled.contains("\"cancelled\""), "{cancelled}");
+    let open_again = format!("stays cordoned until `mainstay node uncordon {from}`");
+    assert!(cancelled.contains(&open_again), "{cancelled}");
     let view: mainstay_api::rest::ClusterView = node.client().get("/v1/cluster").unwrap();
     let cordon = view.nodes.iter().find(|node| node.name == from).unwrap().cordon.as_ref().unwrap();
     assert!(!cordon.drain, "the drain has ended, and the node stays cordoned");

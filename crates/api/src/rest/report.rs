@@ -51,6 +51,14 @@ pub struct ResourceReport {
     pub points: BTreeMap<u64, ReportPoint>,
 }
 
+impl ResourceReport {
+    /// Whether the work of a primary is recorded, so that no request means that there was none.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.total.primary_ms > 0
+    }
+}
+
 /// Work of a resource within some time.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReportPoint {

@@ -364,7 +364,7 @@ impl Judge<'_> {
                 bad.push((
                     "max_sectors_kb",
                     Some(bytes / 1024),
-                    "the kernel cuts requests that are shorter than a page",
+                    "the kernel cuts longer requests, and a page is longer",
                 ));
             } else if bytes > REQUEST_BYTES_MAX {
                 bad.push((
@@ -504,8 +504,8 @@ impl Judge<'_> {
                 Trouble::Mixed => (
                     "file-mixed",
                     format!("{of} with pages of {page} bytes that are written in part"),
-                    "Write the file anew without holes: no `cp --sparse=always`, no page_compressed or \
-                     ROW_FORMAT=COMPRESSED tables.",
+                    "For a table run `ALTER TABLE … FORCE`, without page_compressed and ROW_FORMAT=COMPRESSED. Move \
+                     a file that is not the database's out of the directory.",
                 ),
                 Trouble::Shared => (
                     "file-shared",

@@ -10,7 +10,7 @@ pub enum OperationCommand {
     /// on, and the last that has ended.
     #[command(arg = form_arg())]
     List(WatchArgs),
-    /// Show how far an operation is: what it does, since when, for whom, and how it ended.
+    /// Show how far an operation is: what it does, since when, who asked for it, and how it ended.
     Show {
         /// Id of the operation, as `operation list` shows it.
         #[arg(value_name = "ID")]

@@ -72,7 +72,7 @@ fn overview(all: &[OperationView], now_ms: u64) -> List {
             view.action.clone(),
         ]
     };
-    let head = &["ID", "STATE", "DONE", "FOR", "WORK"];
+    let head = &["ID", "STATE", "DONE", "TIME", "WORK"];
     let list = List::new(head, &["ASKED BY", "BEGAN", "ENDED", "REQUEST"], all.iter().map(row));
     list.or_say("the node that was asked knows no operation; each node lists those that were begun on it")
 }
@@ -142,7 +142,7 @@ mod tests {
         let list = overview(&[drain(), failed()], BEGAN_MS + 12_000);
         let text = list.text(Form::Table, Some(80));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(text.starts_with("ID                STATE    DONE   FOR   WORK"), "{text}");
+        assert!(text.starts_with("ID                STATE    DONE   TIME  WORK"), "{text}");
         assert!(text.contains("0d1c2b3a00000007  running         12 s"), "{text}");
         assert!(text.contains("0d1c2b3a00000008  FAILED   100 %  61 s"), "{text}");
         assert_eq!(list.text(Form::Name, None), "0d1c2b3a00000007\n0d1c2b3a00000008");

@@ -21,6 +21,7 @@ use mainstay_types::clock::clock;
 use mainstay_types::duration;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,7 +74,15 @@ fn path(args: &ReportArgs, now_ms: u64) -> Outcome<String> {
 }
 
 fn write_new(path: &Path, text: &str) -> Outcome<()> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    // `-o` is the form of a list elsewhere.
+    if ["table", "wide", "json", "csv", "name", "html", "text"].map(Path::new).contains(&path) {
+        return Err(Failure::new(
+            Code::OptionWithoutEffect,
+            format!("a report has no form `{}`: -o names the file for its page", path.display()),
+            "Write for example `-o report.html`, or use `--json`.",
+        ));
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
         .or_fail(Code::Io, || format!("write the report to {}", path.display()))
 }

@@ -26,6 +26,8 @@ pub enum Work {
     },
     Scrub {
         resource: String,
+        /// The node that compares: the primary when it began.
+        by: Option<NodeId>,
     },
     AddReplica {
         resource: String,
@@ -92,7 +94,10 @@ impl Work {
             ("PUT", ["nodes", node, "cordon"]) if flag("on") && flag("drain") => {
                 Self::Drain { node: named(node) }
             }
-            ("POST", ["resources", resource, "scrub"]) => Self::Scrub { resource: named(resource) },
+            ("POST", ["resources", resource, "scrub"]) => {
+                let by = state.resource_by_name(resource).and_then(|known| known.record.primary);
+                Self::Scrub { resource: named(resource), by }
+            }
             ("POST", ["resources", resource, "replicas"]) => {
                 Self::AddReplica { resource: named(resource), node: text(body, "node") }
             }

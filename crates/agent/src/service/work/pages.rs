@@ -62,7 +62,7 @@ pub(in crate::service) struct Reliance {
     /// The process runs with the arguments.
     relies: bool,
     doubt: Option<Doubt>,
-    /// The process ran with the arguments on this node until a check said no.
+    /// The process ran with the arguments on this node before a check said no.
     turned: bool,
 }
 
@@ -213,7 +213,7 @@ impl Work {
             );
         }
         let mut known = lock(&self.pages.known);
-        let turned = !relies && known.get(&process).is_some_and(|before| before.turned);
+        let turned = !relies && known.get(&process).is_some_and(|before| before.relies || before.turned);
         known.insert(process, Reliance { relies, doubt, turned });
         Ok(if relies { pages.arguments.clone() } else { Vec::new() })
     }
@@ -307,6 +307,7 @@ impl Work {
             why: doubt.why.clone(),
             remedy: doubt.remedy.clone(),
             turned: reliance.turned,
+            relies: reliance.relies,
         });
         self.places.hindrances.note(&self.name, Part::Pages(process), found, Instant::now());
     }

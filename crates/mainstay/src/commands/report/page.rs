@@ -121,10 +121,8 @@ fn tables(report: &Report, page: &mut String) {
     let rows: Vec<_> = shown().filter(|resource| resource.total.waited_us() > 0).map(waits).collect();
     table(page, "What requests waited for", &["Resource", "Mean number", "For"], &rows);
     if let Some(before) = &report.compared {
-        let nothing = ResourceReport::default();
         let row = |now: &ResourceReport| {
-            let then = before.resources.iter().find(|then| then.resource == now.resource);
-            let values = text::pairs(now, then.unwrap_or(&nothing)).map(text::pair);
+            let values = text::pairs(now, before).map(text::pair);
             [vec![now.resource.clone()], values.to_vec()].concat()
         };
         let rows: Vec<_> = shown().map(row).collect();

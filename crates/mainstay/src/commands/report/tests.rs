@@ -7,6 +7,7 @@ use mainstay_api::rest::{
     ChangeView, EventView, LoadPage, LoadPoint, PeerLoad, RequestLoad, ResourceLoad, Severity, StageLoad,
     WaitClass, WaitLoad,
 };
+use std::os::unix::fs::PermissionsExt;
 
 /// 29 November 2025, 13:30.
 const FROM_MS: u64 = 1_764_423_000_000;
@@ -197,6 +198,20 @@ fn a_time_without_the_record_of_a_primary_is_a_gap_and_no_zero() {
 }
 
 #[test]
+fn an_interval_without_the_record_of_the_primary_is_not_compared_as_zero() {
+    let mut now = of_pages(&[page("n1", |_| primary(150))], HOUR, MINUTE_MS);
+    // The node that was primary then is dead, and its history with it.
+    let then = of_pages(&[page("n3", |_| secondary(150))], HOUR, MINUTE_MS);
+    assert_eq!(then.resources.len(), 1);
+    now.compared = Some(Box::new(then));
+    let found = findings::of(&now).join(" ");
+    assert!(!found.contains("requests a second, and"), "{found}");
+    let shown = text::words(&now, Some(80));
+    assert!(shown.contains("not recorded → 100"), "{shown}");
+    assert!(page::html(&now).contains("not recorded → 100"));
+}
+
+#[test]
 fn pages_with_longer_steps_are_put_together_with_those_of_shorter_ones() {
     let mut long = page("n3", |_| secondary(150));
     long.step_ms = 4 * MINUTE_MS;
@@ -252,5 +267,11 @@ fn a_report_is_never_written_over_a_file() {
     let path = place.path().join("report.html");
     write_new(&path, "one").ok().unwrap();
     assert!(write_new(&path, "two").is_err());
-    assert_eq!(std::fs::read_to_string(path).unwrap(), "one");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+    let mode = std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it is for its owner alone");
+    // `-o` names the form of a list elsewhere.
+    let form = write_new(Path::new("table"), "three").map_err(|failure| failure.problem.code);
+    assert_eq!(form, Err(Code::OptionWithoutEffect));
+    assert!(!Path::new("table").exists());
 }

@@ -173,29 +173,30 @@ fn warnings(report: &Report) -> String {
     lines.join("\n")
 }
 
-/// Rates, latencies and waiting of both intervals.
-pub fn pairs(now: &ResourceReport, then: &ResourceReport) -> [(f64, f64); 3] {
+/// Rates, latencies and waiting of both intervals. `None` where no primary's work is recorded.
+pub fn pairs(now: &ResourceReport, before: &Report) -> [(Option<f64>, f64); 3] {
     let rate = |one: &ResourceReport| one.total.per_second(one.total.reads.count + one.total.writes.count);
     let p99 = |one: &ResourceReport| ratio(one.total.writes.percentile_us(990).unwrap_or(0), 1000);
     let waiting = |one: &ResourceReport| one.total.waiting();
-    [(rate(then), rate(now)), (p99(then), p99(now)), (waiting(then), waiting(now))]
+    let then = before.resources.iter().find(|then| then.resource == now.resource);
+    let then = then.filter(|then| then.is_recorded());
+    [(then.map(rate), rate(now)), (then.map(p99), p99(now)), (then.map(waiting), waiting(now))]
 }
 
 /// Heads of the columns of [`pairs`].
 pub const PAIRS: [&str; 3] = ["REQUESTS/s", "WRITE 99 % (ms)", "WAITING"];
 
 /// Both values, with the growth in percent.
-pub fn pair((then, now): (f64, f64)) -> String {
+pub fn pair((then, now): (Option<f64>, f64)) -> String {
+    let Some(then) = then else { return format!("not recorded → {}", short(now)) };
     let growth = change(now, then).filter(|growth| growth.abs() >= 0.5);
     let growth = growth.map(|growth| format!(" ({growth:+.0} %)")).unwrap_or_default();
     format!("{} → {}{growth}", short(then), short(now))
 }
 
 fn compared(report: &Report, before: &Report) -> String {
-    let nothing = ResourceReport::default();
     let row = |now: &ResourceReport| {
-        let then = before.resources.iter().find(|then| then.resource == now.resource);
-        let values = pairs(now, then.unwrap_or(&nothing)).map(pair);
+        let values = pairs(now, before).map(pair);
         [vec![now.resource.clone()], values.to_vec()].concat()
     };
     let rows: Vec<_> = shown(report).map(row).collect();

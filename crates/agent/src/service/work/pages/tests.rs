@@ -151,6 +151,19 @@ fn runs(pages: &str, mut answers: Vec<Result<Answer, AtomicError>>) -> Runs {
 }
 
 #[test]
+fn a_process_that_had_its_arguments_and_starts_without_them_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let answers = Mutex::new(vec![Ok(answer(false)), Ok(answer(true)), Ok(answer(false))]);
+    let work = asking(dir.path(), "", Arc::new(move |_, _| lock(&answers).pop().unwrap()));
+    assert!(start(&work).is_empty());
+    assert!(!lock(&work.pages.known)[&0].turned, "it never had them");
+    assert_eq!(start(&work), ["--once"]);
+    // An operator restarts the service before a repeated check has said no.
+    assert!(start(&work).is_empty());
+    assert!(lock(&work.pages.known)[&0].turned);
+}
+
+#[test]
 fn a_no_while_the_process_runs_is_told_until_it_is_started_again() {
     let on = runs("", vec![Ok(answer(true)), Ok(answer(false)), Ok(answer(false))]);
     for _ in 0..3 {
@@ -158,7 +171,7 @@ fn a_no_while_the_process_runs_is_told_until_it_is_started_again() {
         let Event::Outdated { process: 0, why } = event else { panic!("{event:?}") };
         assert!(why.starts_with("it is started again without --once, because pages can tear now"), "{why}");
     }
-    assert!(matches!(hindrance(&on.work), Some(Hindrance::PagesTear { turned: true, .. })));
+    assert!(matches!(hindrance(&on.work), Some(Hindrance::PagesTear { turned: true, relies: true, .. })));
     // The restart: the next start asks anew, and the warning stays.
     lock(&on.work.running).clear();
     assert!(start(&on.work).is_empty());
