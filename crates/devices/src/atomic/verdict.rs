@@ -439,7 +439,7 @@ impl Judge<'_> {
             ),
             FileSystem::Ext4 { block, cluster, first, journals_data } => {
                 let unit = (*cluster).max(*block);
-                if unit == 0 || !unit.is_multiple_of(page) {
+                if *block == 0 || !unit.is_multiple_of(page) {
                     self.no(
                         "file-system-blocks",
                         format!("{words} may put the parts of a page of {page} bytes into several places"),
@@ -668,6 +668,7 @@ mod tests {
         assert_eq!(of(ext4(4096, 4096, 0, false)), ["file-system-blocks"]);
         assert_eq!(of(ext4(4096, 8192, 0, false)), ["file-system-blocks"]);
         assert_eq!(of(ext4(16384, 16384, 0, false)), [""; 0]);
+        assert_eq!(of(ext4(0, 16384, 0, false)), ["file-system-blocks"], "a size that is not known");
         assert_eq!(of(ext4(4096, 65536, 0, false)), [""; 0]);
         assert_eq!(of(ext4(1024, 16384, 1024, false)), ["file-system-alignment"]);
         assert_eq!(of(ext4(4096, 16384, 0, true)), ["file-system-journals-data"]);
@@ -676,6 +677,11 @@ mod tests {
         assert_eq!(of(FileSystem::Other("btrfs".into())), ["file-system-kind"]);
         let buffered = with(|facts| facts.writes = Writes::Buffered);
         assert_eq!(buffered, ["buffered-writes"], "clusters do not keep a page together in the page cache");
+        let unknown = with(|facts| {
+            facts.writes = Writes::Buffered;
+            facts.file_system = ext4(0, PAGE, 0, false);
+        });
+        assert_eq!(unknown, ["file-system-blocks"], "nothing is promised of blocks of no size");
     }
 
     #[test]
