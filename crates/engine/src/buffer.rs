@@ -14,7 +14,9 @@
 //! comes, not for all that might. The two kinds are kept apart.
 //!
 //! Small buffers may be pieces of larger ones ([`Stretch`]), which saves requests an allocation
-//! each.
+//! each. A *landing* is memory for content that comes one piece after the other, each of a length
+//! that is not known before: each keeps what it has filled, and the next one comes behind it
+//! ([`BufferPool::get_landing`], [`BufMut::split_front`]).
 //!
 //! Not guaranteed: a bound on memory *in use*. Each user of the pool bounds the
 //! buffers that it holds (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the
@@ -268,6 +270,18 @@ impl BufferPool {
         self.take(len, class_bytes(class_of(len)) >= LARGE_BYTES)
     }
 
+    /// A buffer of at least `len` bytes whose front can be given away ([`BufMut::split_front`])
+    /// again and again. Its memory returns to the pool with the last of these fronts and the rest.
+    /// `sparse`: as from [`Self::get_sparse`].
+    ///
+    /// # Panics
+    /// As [`Self::get`].
+    #[must_use]
+    pub fn get_landing(&self, len: usize, sparse: bool) -> BufMut {
+        let buffer = if sparse { self.get_sparse(len) } else { self.get(len) };
+        BufMut::piece(Piece::of_all(buffer))
+    }
+
     fn take(&self, len: usize, sparse: bool) -> BufMut {
         assert!(len <= BUFFER_BYTES_MAX, "a buffer of {len} bytes");
         let memory = self.shared.take(class_of(len), sparse);
@@ -394,6 +408,23 @@ impl BufMut {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
     }
 
+    /// The first `len` bytes as shared, read-only bytes, and the rest to be written to. Only a
+    /// landing ([`BufferPool::get_landing`]) has a rest.
+    ///
+    /// # Panics
+    /// When `len` exceeds the capacity, or is no multiple of [`BUFFER_ALIGN`].
+    #[must_use]
+    pub fn split_front(self, len: usize) -> (Bytes, Option<Self>) {
+        assert!(len.is_multiple_of(BUFFER_ALIGN), "the rest would not be aligned after {len} bytes");
+        match self.0 {
+            Kind::Whole(_) => (self.freeze(len), None),
+            Kind::Piece(piece) => {
+                let (front, rest) = piece.split_front(len);
+                (front, rest.map(Self::piece))
+            }
+        }
+    }
+
     /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the
     /// last of them.
     ///
@@ -508,6 +539,38 @@ mod tests {
         // Small sizes have one kind only.
         let small = pool.get_sparse(4096).as_mut_ptr() as usize;
         assert_eq!(pool.get(4096).as_mut_ptr() as usize, small);
+    }
+
+    #[test]
+    fn what_lands_keeps_its_place_and_the_next_comes_behind_it() {
+        let pool = BufferPool::new(1 << 20);
+        for sparse in [true, false] {
+            let mut landing = pool.get_landing(64 << 10, sparse);
+            let start = landing.as_mut_ptr() as usize;
+            let mut fronts = Vec::new();
+            for (number, len) in [(1u8, 4096usize), (2, 40 << 10), (3, 16 << 10)] {
+                landing.as_mut_slice().fill(number);
+                let (front, rest) = landing.split_front(len);
+                fronts.push((number, len, front));
+                let Some(rest) = rest else { panic!("something is left after {number}") };
+                landing = rest;
+            }
+            let mut at = start;
+            for (number, len, front) in &fronts {
+                assert_eq!((front.as_ptr() as usize, front.len()), (at, *len));
+                assert!(front.iter().all(|byte| byte == number), "{number}");
+                at += len;
+            }
+            assert_eq!((landing.as_mut_ptr() as usize, landing.capacity()), (at, 4096));
+            let (last, rest) = landing.split_front(4096);
+            assert!(rest.is_none() && last.len() == 4096);
+            drop((fronts, pool.get(4096)));
+            assert_eq!(pool.in_use_bytes(), 64 << 10, "the last one keeps the memory");
+            drop(last);
+            assert_eq!(pool.in_use_bytes(), 0);
+        }
+        let (front, rest) = pool.get(8192).split_front(4096);
+        assert!(rest.is_none() && front.len() == 4096, "a buffer that is no landing has no rest");
     }
 
     #[test]

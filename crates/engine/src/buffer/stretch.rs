@@ -48,10 +48,30 @@ impl Piece {
         self.bytes
     }
 
+    /// All of a buffer, as a piece that can be divided.
+    pub(super) fn of_all(mut buffer: BufMut) -> Self {
+        let bytes = buffer.capacity();
+        // The pointer comes from the mapping itself: `shared` must not be written through.
+        let start = NonNull::new(buffer.as_mut_ptr()).expect("a mapping is never at address zero");
+        Self { start, bytes, shared: buffer.freeze(bytes) }
+    }
+
     pub(super) fn freeze(self, len: usize) -> Bytes {
         let mut shared = self.shared;
         shared.truncate(len);
         shared
+    }
+
+    /// The first `len` bytes, which nobody writes to any more, and what is left after them.
+    pub(super) fn split_front(self, len: usize) -> (Bytes, Option<Self>) {
+        let Self { start, bytes, mut shared } = self;
+        let front = shared.split_to(len);
+        if len == bytes {
+            return (front, None);
+        }
+        // SAFETY: within the mapping: `split_to` has seen that `len` is at most `bytes`.
+        let start = unsafe { start.add(len) };
+        (front, Some(Self { start, bytes: bytes - len, shared }))
     }
 }
 

@@ -17,7 +17,7 @@
 // Mounting goes through system calls that take pointers to strings.
 #![allow(unsafe_code)]
 
-use super::fuse_session::{MESSAGE_AT, MESSAGE_BYTES_MAX, Outcome, Session};
+use super::fuse_session::{LANDING_BYTES, MESSAGE_AT, MESSAGE_BYTES_MAX, Outcome, Session};
 use super::{Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, Quiet, kind_of, ring_tag};
 use crate::buffer::{BufMut, BufferPool};
 use crate::devices::Attachment;
@@ -232,17 +232,19 @@ impl FuseFrontend {
             return;
         }
         let wanted = (self.session.outstanding() / REQUESTS_PER_READ).clamp(1, READS_MAX);
+        let is_filled = buffer.is_none();
         let mut buffer = buffer;
         while self.reads() < wanted {
-            let buffer = buffer.take().unwrap_or_else(|| self.read_buffer());
+            let buffer = buffer.take().unwrap_or_else(|| self.read_buffer(is_filled));
             self.submit_read(ring, buffer);
         }
     }
 
-    fn read_buffer(&self) -> BufMut {
-        // Mostly a page of it is used, and half of it at most: the class is twice the largest
-        // message.
-        self.pool.get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX)
+    /// Memory to receive into. `is_filled`: payloads have just filled the memory before, so that
+    /// more are likely to come, and the memory is of huge pages, which the disk's driver pins at
+    /// once. Otherwise it is taken as it is filled, which mostly is a page.
+    fn read_buffer(&self, is_filled: bool) -> BufMut {
+        self.pool.get_landing(LANDING_BYTES, !is_filled)
     }
 
     fn unmount(&mut self) {
@@ -266,7 +268,7 @@ impl Frontend for FuseFrontend {
     }
 
     fn start(&mut self, ring: &mut Ring) {
-        let buffer = self.read_buffer();
+        let buffer = self.read_buffer(false);
         self.submit_read(ring, buffer);
     }
 

@@ -26,11 +26,14 @@ pub const MESSAGE_AT: usize = PAYLOAD_AT - abi::WRITE_PREFIX_BYTES;
 /// Longest message: a WRITE of the largest payload. The kernel insists on room for exactly that.
 pub const MESSAGE_BYTES_MAX: usize = abi::WRITE_PREFIX_BYTES + REQUEST_BYTES_MAX as usize;
 
-/// A payload longer than this is handed on in the buffer it was received in. A shorter one is
-/// copied to a buffer of its own size, because what is handed on may be kept in memory for long,
-/// and would keep the whole receive buffer with it. Above half the largest payload both take the
-/// same memory.
-pub const COPY_BREAK_BYTES: usize = REQUEST_BYTES_MAX as usize / 2;
+/// A payload of at least this length is handed on where it was received, and the next message comes
+/// behind it. A shorter one is copied out, because a payload that stays in memory keeps everything
+/// that was received into the same [`LANDING_BYTES`].
+pub const COPY_BREAK_BYTES: usize = 64 << 10;
+/// How much memory is taken at once to receive into. Up to six payloads of 512 KiB come one behind
+/// the other there, into which the loop device divides long writes, or three of the largest ones.
+pub const LANDING_BYTES: usize = 4 << 20;
+const _: () = assert!(LANDING_BYTES >= 2 * (MESSAGE_AT + MESSAGE_BYTES_MAX));
 
 /// Requests that the kernel may have in the background (direct I/O of the loop device is) at once.
 const MAX_BACKGROUND: u16 = super::BACKGROUND_MAX;
@@ -140,8 +143,9 @@ impl Session {
         self.outstanding.len()
     }
 
-    /// Takes the message of `len` bytes at [`MESSAGE_AT`] in `buffer`. Gives the buffer back unless
-    /// it went into the request.
+    /// Takes the message of `len` bytes at [`MESSAGE_AT`] in `buffer`. Gives the buffer back, or
+    /// what is left of it after a payload that went into the request. `None`: the next message
+    /// might not fit.
     pub fn received(&mut self, buffer: BufMut, len: usize) -> (Option<BufMut>, Outcome) {
         let end = MESSAGE_AT.saturating_add(len);
         let Some(message) = buffer.as_slice().get(MESSAGE_AT..end) else {
@@ -170,8 +174,11 @@ impl Session {
             Ok((volume, offset, size)) => {
                 self.outstanding.insert(header.unique, Outstanding::Write { len: size as u32 });
                 self.written = true;
-                let (buffer, payload) = if size > COPY_BREAK_BYTES {
-                    (None, buffer.freeze(PAYLOAD_AT + size).slice(PAYLOAD_AT..))
+                let (buffer, payload) = if size >= COPY_BREAK_BYTES {
+                    // Whole blocks, as `write` has seen.
+                    let (front, rest) = buffer.split_front(PAYLOAD_AT + size);
+                    let rest = rest.filter(|rest| rest.capacity() >= MESSAGE_AT + MESSAGE_BYTES_MAX);
+                    (rest, front.slice(PAYLOAD_AT..))
                 } else {
                     let payload = self.payloads.copy_of(&buffer.as_slice()[PAYLOAD_AT..PAYLOAD_AT + size]);
                     (Some(buffer), payload)
@@ -519,22 +526,44 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_aligned_and_large_ones_are_not_copied() {
+    fn payloads_are_aligned_and_large_ones_stay_where_they_were_received() {
         let mut session = session();
-        for (unique, len) in
-            [(2u64, 4096usize), (4, COPY_BREAK_BYTES), (6, COPY_BREAK_BYTES + 4096), (8, 1 << 20)]
-        {
-            let content: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
-            let (kept, outcome) = feed(&mut session, &write(unique, 4096, &content));
+        let pool = BufferPool::new(0);
+        let mut kept = Some(pool.get_landing(LANDING_BYTES, true));
+        let mut payloads = Vec::new();
+        let short = COPY_BREAK_BYTES - 4096;
+        let lens = [short, COPY_BREAK_BYTES, 512 << 10, 4096, 512 << 10, 1 << 20, 512 << 10, 512 << 10];
+        for (number, len) in lens.into_iter().enumerate() {
+            let unique = 2 * number as u64 + 2;
+            let content: Vec<u8> = (0..len).map(|at| (at / 7 + number) as u8).collect();
+            let bytes = write(unique, 4096, &content);
+            let mut buffer = kept.take().expect("there is room for one more message");
+            let (start, room) = (buffer.as_mut_ptr() as usize, buffer.capacity());
+            buffer.as_mut_slice()[MESSAGE_AT..MESSAGE_AT + bytes.len()].copy_from_slice(&bytes);
+            let (left, outcome) = session.received(buffer, bytes.len());
             let Outcome::Request(request) = outcome else { panic!("{outcome:?}") };
             let FrontendOp::Write { offset: 4096, payload } = request.op else { panic!("{:?}", request.op) };
             assert_eq!((request.tag, request.volume), (unique, VolumeId(0)));
-            assert!(payload == content && (payload.as_ptr() as usize).is_multiple_of(4096));
-            assert_eq!(kept, len <= COPY_BREAK_BYTES, "{len}");
+            assert!((payload.as_ptr() as usize).is_multiple_of(4096));
+            let in_place = payload.as_ptr() as usize == start + PAYLOAD_AT;
+            assert_eq!(in_place, len >= COPY_BREAK_BYTES, "{len}");
+            let used = if in_place { PAYLOAD_AT + len } else { 0 };
+            let left_bytes = left.as_ref().map(BufMut::capacity);
+            let fits = room - used >= MESSAGE_AT + MESSAGE_BYTES_MAX;
+            assert_eq!(left_bytes, fits.then(|| room - used), "{number}");
+            payloads.push((content, payload));
+            kept = left;
             let reply = session.complete(unique, Ok(Pieces::new())).expect("outstanding");
             assert_eq!(reply[0][16..20], (len as u32).to_ne_bytes());
             assert!(session.complete(unique, Ok(Pieces::new())).is_none(), "answered once");
         }
+        assert!(kept.is_none(), "the next message might not fit");
+        for (number, (content, payload)) in payloads.iter().enumerate() {
+            assert!(payload == content, "what came later has changed payload {number}");
+        }
+        drop(payloads);
+        drop(session);
+        assert_eq!(pool.in_use_bytes(), 0);
     }
 
     #[test]
