@@ -17,11 +17,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{Engine, fresh_dir, member};
-use writer::{Span, write};
+use writer::{Direction, Span, transfer};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
-const SPAN: Span = Span { volume_bytes: VOLUME_BYTES, write_bytes: 4096 };
+const SPAN: Span = Span { direction: Direction::Write, volume_bytes: VOLUME_BYTES, request_bytes: 4096 };
 
 /// A resource on the first `replicas` engines, with the journals in `memory` if that is said; its
 /// device at the first one.
@@ -87,7 +87,7 @@ fn main() {
     for (replicas, disk, memory) in &pairs {
         for &depth in &depths {
             let mut run = |device: &Fd| {
-                let mut took = write(&mut ring, device, SPAN, depth, count, &mut seed);
+                let mut took = transfer(&mut ring, device, SPAN, depth, count, &mut seed);
                 median(&mut took)
             };
             run(memory);

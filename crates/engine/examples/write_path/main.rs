@@ -9,6 +9,8 @@
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md
 //! explains the rows.
 //!
+//! `read` before the numbers: reads of what was written instead, once it is in the volume.
+//!
 //! `floor MIB SECONDARIES` serves one such device, prints its path, and ends when its standard
 //! input ends: for a file system and a database on the floor.
 
@@ -22,13 +24,15 @@ mod writer;
 
 use floor::{Floor, Sizes};
 use mainstay_api::engine::Request;
+use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::ring::{Fd, Ring};
 use perf::Counter;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::counting::{self, Counting};
 use support::{Engine, RESOURCE, fresh_dir, record};
-use writer::{Span, write};
+use writer::{Direction, Span, transfer};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -94,16 +98,16 @@ impl Shard {
 }
 
 /// `samples`: of every shard, before the first part and after each.
-fn print(depth: u64, count: u64, seconds: f64, took: &mut [f64], samples: &[Vec<Sample>]) {
+fn print(word: &str, depth: u64, count: u64, seconds: f64, took: &mut [f64], samples: &[Vec<Sample>]) {
     took.sort_by(f64::total_cmp);
     let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
     println!(
-        "\n## depth {depth}: {count} writes, {:.0} per second, median {:.0} µs, 99 in 100 within {:.0} µs\n",
+        "\n## depth {depth}: {count} {word}s, {:.0} per second, median {:.0} µs, 99 in 100 within {:.0} µs\n",
         count as f64 / seconds,
         at(0.5),
         at(0.99)
     );
-    println!("| per write | primary | secondary |\n|---|---|---|");
+    println!("| per {word} | primary | secondary |\n|---|---|---|");
     for (row, name) in TRACEPOINTS.iter().map(|(name, _)| name).chain(&ROWS).enumerate() {
         let of = |shard: usize| {
             let all: Option<Vec<f64>> = samples.iter().map(|sample| sample[shard][row]).collect();
@@ -132,9 +136,9 @@ fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mu
     let mut rates = vec![Vec::new(); devices.len()];
     for _ in 0..ROUNDS {
         for (n, (_, device)) in devices.iter().enumerate() {
-            write(ring, device, span, depth, WARM_UP.min(count), seed);
+            transfer(ring, device, span, depth, WARM_UP.min(count), seed);
             let (before, began) = (cpu::used_us(), Instant::now());
-            write(ring, device, span, depth, count, seed);
+            transfer(ring, device, span, depth, count, seed);
             rates[n].push(count as f64 / began.elapsed().as_secs_f64());
             spent[n].push((cpu::used_us() - before) / count as f64);
         }
@@ -150,6 +154,18 @@ fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mu
         let (low, high) = (spent[0], spent[ROUNDS - 1]);
         println!("| {name} | {:.1} | {low:.1} to {high:.1} | {:.0} |", spent[ROUNDS / 2], rates[ROUNDS / 2]);
     }
+}
+
+/// Writes the whole device, and waits until all of it is in the volume.
+fn fill(device: &Fd) {
+    let mib = BufferPool::new(0).copy_of(&vec![0x5a; 1 << 20]);
+    let file = std::fs::File::from(device.try_clone().expect("one more descriptor"));
+    for at in (0..VOLUME_BYTES).step_by(mib.len()) {
+        file.write_all_at(&mib, at).expect("written");
+    }
+    file.sync_data().expect("durable");
+    // What is in memory is destaged while nothing else is to be done.
+    std::thread::sleep(Duration::from_secs(3));
 }
 
 /// Serves a device of `mib` MiB. Behind it nothing is done but the system calls of a write to
@@ -173,11 +189,15 @@ fn main() {
         let secondaries = secondaries.parse().expect("a number of secondaries");
         return serve(mib.parse().expect("a number of MiB"), secondaries);
     }
-    let arguments: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let (direction, words) = match words.split_first() {
+        Some((first, rest)) if first == "read" => (Direction::Read, rest),
+        _ => (Direction::Write, &words[..]),
+    };
+    let arguments: Vec<u64> = words.iter().map(|word| word.parse().expect("a number")).collect();
     let count = arguments.first().copied().unwrap_or(20_000);
-    let write_bytes = arguments.get(1).copied().unwrap_or(4096);
+    let request_bytes = arguments.get(1).copied().unwrap_or(4096);
     let depths = if arguments.len() > 2 { arguments[2..].to_vec() } else { vec![1, 32] };
-    let span = Span { volume_bytes: VOLUME_BYTES, write_bytes };
+    let span = Span { direction, volume_bytes: VOLUME_BYTES, request_bytes };
     let base = fresh_dir("write-path");
     let (told, shards) = mpsc::channel();
     let mut engines = Vec::new();
@@ -205,19 +225,22 @@ fn main() {
     let listened = support::listen(engines);
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
+    if direction == Direction::Read {
+        fill(&device);
+    }
     for depth in depths.iter().copied() {
-        write(&mut ring, &device, span, depth, WARM_UP.min(count), &mut seed);
+        transfer(&mut ring, &device, span, depth, WARM_UP.min(count), &mut seed);
         let sample = || watched.iter().map(Shard::sample).collect::<Vec<_>>();
         let (mut samples, mut took) = (vec![sample()], Vec::new());
         let began = Instant::now();
         for _ in 0..PARTS {
-            took.extend(write(&mut ring, &device, span, depth, count / PARTS as u64, &mut seed));
+            took.extend(transfer(&mut ring, &device, span, depth, count / PARTS as u64, &mut seed));
             samples.push(sample());
         }
-        print(depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
+        print(direction.word(), depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
     }
     // The floor's batches are of blocks.
-    if write_bytes == 4096 {
+    if request_bytes == 4096 && direction == Direction::Write {
         let sizes = Sizes { volume: VOLUME_BYTES, journal: JOURNAL_BYTES };
         let floors = [None, Some(0), Some(2)].map(|secondaries| Floor::start(&base, sizes, secondaries));
         let names = ["nothing", "one copy, system calls alone", "three copies, system calls alone"];
