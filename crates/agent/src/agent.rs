@@ -31,7 +31,7 @@ use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
 use crate::reconciler_thread::Input;
 use crate::service::instance::users_of;
-use crate::service::lacks::{Lack, lacks};
+use crate::service::lacks::{Lack, lacks, lacks_before};
 use crate::service::logs;
 use crate::service::place;
 use crate::threads::{lock, read, spawn, write};
@@ -658,7 +658,7 @@ impl Agent {
                 Err(error) => CallReply::Error(error),
             },
             Call::Log { service, process, wanted } => self.log_of(&service, &process, wanted),
-            Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
+            Call::Lacks(spec) => CallReply::Lacks(lacks_before(&spec)),
             Call::Load(question) => history::answer(self, &question),
             Call::Baseline(order) => history::answer_baseline(self, order),
             Call::Pool => {

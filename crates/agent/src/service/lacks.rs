@@ -2,11 +2,12 @@
 //!
 //! Guarantees
 //! - Nothing is mounted or changed to find out, and nothing is started but a resource agent that
-//!   describes itself.
+//!   describes itself, and a rehearsal of making a file system, in memory.
 //! - Files on the service's own volume are not looked for: they are there only while it is mounted.
 //! - A need is told as lacking only when that was found out.
 
 use super::command;
+use super::make;
 use super::mount::mount_data;
 use super::runners;
 use super::vip::{self, Vip, VipError};
@@ -32,6 +33,26 @@ pub struct Lack {
     /// For example `there is no user mysql`.
     pub problem: String,
     pub remedy: String,
+}
+
+/// Returns the needs of a service that is about to be made or changed: as [`lacks`], and the options
+/// of a file system are rehearsed.
+#[must_use]
+pub fn lacks_before(spec: &ServiceSpec) -> Vec<Lack> {
+    let mut found = lacks(spec);
+    let mount = spec.mount.as_ref().filter(|mount| mount.mkfs && !mount.mkfs_options.is_empty());
+    // A program that is not there is told already.
+    if let Some(mount) = mount
+        && !found.iter().any(|lack| lack.field == "mount.mkfs")
+        && let Some(why) = make::refused(&mount.fstype, &mount.mkfs_options)
+    {
+        found.push(Lack {
+            field: "mount.mkfs_options".into(),
+            problem: format!("mkfs.{} does not take these options: {why}", mount.fstype),
+            remedy: "correct or remove what it names".into(),
+        });
+    }
+    found
 }
 
 /// Returns the needs of `spec` that this node does not meet, in the order of the specification.
@@ -283,5 +304,11 @@ mod tests {
         let found = fields(&mount);
         // Without the right to ask the kernel nothing is known of what it can.
         assert!(found.ends_with(&["mount.mkfs".to_owned()]), "{found:?}");
+        let with = |options: &str| {
+            let text = format!("[mount]\npath='/srv/s'\nfstype='ext4'\nmkfs=true\nmkfs_options={options}\n");
+            let lacks = lacks_before(&spec(&text));
+            lacks.iter().any(|lack| lack.field == "mount.mkfs_options")
+        };
+        assert!(with("['-O','bigaloc','-C','16384']") && !with("['-O','bigalloc','-C','16384']"));
     }
 }

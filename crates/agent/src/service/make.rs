@@ -11,12 +11,18 @@
 use super::content::{self, Content};
 use super::mount::MountError;
 use crate::messages::random_u64;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MAKE_POLL: Duration = Duration::from_millis(10);
+/// How long a rehearsal may take.
+const REHEARSAL: Duration = Duration::from_secs(2);
+/// Size of what is rehearsed on, in bytes: large enough for all kinds.
+const REHEARSAL_BYTES: u64 = 16 << 30;
 
 /// Identity of a file system, as its superblock carries it.
 pub type Uuid = [u8; 16];
@@ -115,6 +121,27 @@ fn make(
         message: format!("its last writes failed: {error}"),
     })?;
     volume.finish().map_err(unknown)
+}
+
+/// Why this machine's program does not take these options, as far as it can be asked: a rehearsal on
+/// memory of [`REHEARSAL_BYTES`] bytes, of which it writes nothing. `None` if it takes them, or
+/// cannot be asked.
+pub fn refused(fstype: &str, options: &[String]) -> Option<String> {
+    let rehearse = match fstype {
+        "ext2" | "ext3" | "ext4" => "-n",
+        "xfs" => "-N",
+        _ => return None,
+    };
+    let memory = memfd_create("mainstay-mkfs", MemfdFlags::CLOEXEC).ok()?;
+    ftruncate(&memory, REHEARSAL_BYTES).ok()?;
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
+    let mut words = arguments(fstype, new_uuid(), options);
+    words.push(rehearse.to_owned());
+    let until = Instant::now() + REHEARSAL;
+    match run(&path, fstype, &words, &|| Instant::now() < until) {
+        Err(MountError::Make { message, .. }) => Some(message.replace(&*path.to_string_lossy(), "a device")),
+        _ => None,
+    }
 }
 
 /// Arguments of the program that makes a file system. A new volume is all zeroes already, so it is
@@ -226,6 +253,21 @@ pub(super) mod tests {
             *self.unfinished.borrow_mut() = None;
             Ok(())
         }
+    }
+
+    #[test]
+    fn options_that_the_program_does_not_take_are_found_before_anything_is_made() {
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        for (fstype, good, bad, told) in [
+            ("ext4", "-O bigalloc -C 16384", "-O bigalloc,nosuch -C 16384", "bigalloc,nosuch"),
+            ("ext4", "-E stride=4 -b 4096", "-E nosuch=4", "nosuch"),
+            ("xfs", "-b size=4096 -m rmapbt=0", "-b size=3000", "3000"),
+        ] {
+            assert_eq!(refused(fstype, &words(good)), None, "{fstype} {good}");
+            let why = refused(fstype, &words(bad)).expect(bad);
+            assert!(why.contains(told) && !why.contains("/proc/") && !why.contains("Usage"), "{why}");
+        }
+        assert_eq!(refused("btrfs", &words("-n 3")), None, "it cannot be asked");
     }
 
     fn file(bytes: usize) -> (tempfile::TempDir, PathBuf) {
