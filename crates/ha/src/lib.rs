@@ -32,11 +32,11 @@ mod unit;
 mod vip;
 
 pub use change::Change;
-pub use fields::{distance, nearest};
 pub use foundation::{AtPath, Unmount};
 pub use guard::{Guard, REPEAT_GUARD_MS, Wanted};
 pub use import::{ImportChoices, Imported, import};
 pub use machine::{Effect, Event, Finding, HeldAddresses, Machine, Report, Saved};
+pub use mainstay_types::{distance, nearest};
 pub use mount_watch::{MountNews, MountWatch, Room};
 pub use ocf::{
     Metadata, OCF_DEGRADED, OCF_NOT_RUNNING, OCF_ROOT, OCF_SUCCESS, Ocf, ocf_is_permanent, ocf_words,

@@ -7,7 +7,8 @@
 //! [`Choices::resolve`] makes a policy of two of them.
 
 use crate::{
-    BLOCK_BYTES, Fencing, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, size, size_typed,
+    BLOCK_BYTES, Fencing, LagLimits, Mode, ModePolicy, Policy, ScrubRepair, duration, nearest, size,
+    size_typed,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -415,7 +416,11 @@ impl FromIterator<(Key, u64)> for Choices {
 /// # Errors
 /// Why there is no such setting or value, as a sentence without a full stop.
 pub fn parse_change(name: &str, value: &str) -> Result<(Key, Option<u64>), String> {
-    let setting = Setting::named(name).ok_or_else(|| format!("there is no setting `{name}`"))?;
+    let unknown = || match nearest(name, SETTINGS.iter().map(|setting| setting.name)) {
+        Some(near) => format!("there is no setting `{name}`; did you mean {near}?"),
+        None => format!("there is no setting `{name}`"),
+    };
+    let setting = Setting::named(name).ok_or_else(unknown)?;
     if value == "default" {
         return Ok((setting.key, None));
     }
@@ -456,6 +461,18 @@ mod tests {
             assert_eq!(Setting::named(setting.name).map(|found| found.key), Some(setting.key));
             let name = serde_json::to_string(&setting.key).expect("a key is a text");
             assert_eq!(name, format!("\"{}\"", setting.name));
+        }
+    }
+
+    #[test]
+    fn an_unknown_setting_is_refused_with_the_one_that_was_meant() {
+        for (name, meant) in [
+            ("slow-akc", "did you mean slow-ack?"),
+            ("min_copies", "did you mean min-copies?"),
+            ("zstd", "no setting `zstd`"),
+        ] {
+            let said = parse_change(name, "1").expect_err(name);
+            assert!(said.contains(&format!("`{name}`")) && said.contains(meant), "{said}");
         }
     }
 

@@ -45,7 +45,11 @@ pub fn settings_are_chosen_for_one_resource_and_for_all(cluster: &Cluster) -> Re
     let before = lab.cli(&["resource", "settings", NAME])?;
     for (words, code, said) in [
         (&["resource", "set", NAME, "slow-ack=20"][..], 2, "`20` has no unit: write 20ms or 20s"),
-        (&["resource", "set", NAME, "slow-akc=20ms"], 2, "there is no setting `slow-akc`"),
+        (
+            &["resource", "set", NAME, "slow-akc=20ms"],
+            2,
+            "there is no setting `slow-akc`; did you mean slow-ack?",
+        ),
         (&["resource", "set", NAME, "mode=d"], 2, "`d` is not a, b or c"),
         (&["resource", "set", NAME, "slow-ack=1ms", "slow-ack=2ms"], 2, "slow-ack is given twice"),
         (&["resource", "set", NAME, "lag-time=1s"], 1, "not-for-this-mode"),
