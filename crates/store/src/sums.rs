@@ -25,6 +25,8 @@ const WRITES_MAX: usize = 8;
 pub const ZEROES_BLOCKS_MAX: u64 = 64 * SUMS_PER_PAGE;
 /// Pages that are looked at for one that can be given up.
 const LOOKED_AT_MAX: usize = 64;
+/// Places for the stamps of changes; several pages share one.
+const CHANGES: usize = 1024;
 
 /// A block of a volume does not hold its last written content.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
@@ -69,11 +71,31 @@ pub struct Sums {
     next_out: Option<PageAt>,
     /// Rises whenever a write to a volume begins or ends.
     stamp: u64,
+    /// The stamp at the last change of a page, for all pages that share a place. As many as
+    /// [`CHANGES`], or none before the first change.
+    changes: Vec<u64>,
 }
 
 /// Pages that tell of the blocks `first..end`.
 fn pages_of(first: u64, end: u64) -> std::ops::Range<u64> {
     first / SUMS_PER_PAGE..end.div_ceil(SUMS_PER_PAGE)
+}
+
+/// Place in [`Sums::changes`].
+fn place_of((volume, page): PageAt) -> usize {
+    (page + u64::from(volume.0)) as usize % CHANGES
+}
+
+impl Sums {
+    fn note_change(&mut self, at: PageAt) {
+        self.changes.resize(CHANGES, 0);
+        self.changes[place_of(at)] = self.stamp;
+    }
+
+    /// The stamp at the last change of this page, or at a later one of another page.
+    fn changed_at(&self, at: PageAt) -> u64 {
+        self.changes.get(place_of(at)).copied().unwrap_or(0)
+    }
 }
 
 fn decoded(page: &[u8]) -> Box<[u32]> {
@@ -112,14 +134,12 @@ impl Store {
     }
 
     /// Keeps pages that a read has brought, so that the next one need not; `stamp`: from before
-    /// that read.
+    /// that read. A page that has changed since is not kept: it may be an older one, if the newer
+    /// one was written and left memory meanwhile.
     pub fn keep_sums(&mut self, volume: VolumeId, pages: &[(u64, Bytes)], stamp: u64) {
-        if stamp != self.sums.stamp {
-            return;
-        }
         for (page, bytes) in pages {
             let at = (volume, *page);
-            if !self.sums.reading.contains_key(&at) {
+            if self.sums.changed_at(at) <= stamp && !self.sums.reading.contains_key(&at) {
                 self.sums.pages.entry(at).or_insert_with(|| Page { sums: decoded(bytes), users: 0 });
             }
         }
@@ -252,6 +272,7 @@ impl Store {
         let mut sums = (group.first..group.end).zip(blocks).peekable();
         for page in pages_of(group.first, group.end) {
             let at = (group.volume, page);
+            self.sums.note_change(at);
             // Proof: held since before the group was submitted.
             let held = self.sums.pages.get_mut(&at).expect("a page of sums that a write holds");
             held.users -= 1;
@@ -267,6 +288,7 @@ impl Store {
     /// changed pages were written, and no write to a volume is under way.
     pub(crate) fn sums_restored(&mut self) {
         self.volume_changes();
+        self.sums.changes = vec![self.sums.stamp; CHANGES];
         if !planted(Bug::SumsOutlastRollback) {
             self.sums.pages.clear();
             self.sums.changed.clear();

@@ -197,6 +197,55 @@ fn damage_is_found_though_sums_leave_memory_meanwhile() {
     assert_eq!(lab.store.damaged_blocks((VOLUME, 3), &rotten, &held), [3]);
 }
 
+/// Sums that a read has brought are kept beside writes elsewhere, for a busy database has such all
+/// the time. Sums that have changed since the read began are not, though they have left memory.
+#[test]
+fn sums_that_a_read_has_brought_are_kept_unless_they_have_changed_meanwhile() {
+    let blocks = 40 * SUMS_PER_PAGE;
+    let config = StoreConfig { volumes: vec![blocks * BLOCK_BYTES], ..lab::config() };
+    let tuning = Tuning { sums_bytes_max: 4 * BLOCK_BYTES, ..lab::tuning() };
+    let mut lab = Lab::with(config, tuning);
+    let mut log = Log::default();
+    let mut destage = |lab: &mut Lab, block: u64, fill: u8| {
+        lab.append(&mut log, vec![write(block, 1, fill)]);
+        lab.settle();
+        lab.store.destage_now();
+        lab.settle();
+    };
+    destage(&mut lab, 3, 7);
+    let push_out = |lab: &mut Lab, destage: &mut dyn FnMut(&mut Lab, u64, u8)| {
+        for page in 1..12 {
+            destage(lab, page * SUMS_PER_PAGE, 1);
+        }
+    };
+    push_out(&mut lab, &mut destage);
+    let range = Range { volume: VOLUME, offset: 3 * BLOCK_BYTES, len: BLOCK_BYTES };
+    let missing = |lab: &Lab| lab.store.sums_to_read(range).count();
+    let page = |lab: &Lab| {
+        let bytes = lab.disk.slice(Area::Sums(VOLUME), 0, BLOCK_BYTES).to_vec();
+        vec![(0, Bytes::from(bytes))]
+    };
+    assert_eq!(missing(&lab), 1, "it has left memory");
+    let (stamp, read) = (lab.store.volume_stamp(), page(&lab));
+    destage(&mut lab, 20 * SUMS_PER_PAGE, 2);
+    assert_ne!(lab.store.volume_stamp(), stamp);
+    lab.store.keep_sums(VOLUME, &read, stamp);
+    assert_eq!(missing(&lab), 0, "a write elsewhere is no reason to forget it");
+
+    push_out(&mut lab, &mut destage);
+    assert_eq!(missing(&lab), 1);
+    let (stamp, read) = (lab.store.volume_stamp(), page(&lab));
+    destage(&mut lab, 4, 8);
+    push_out(&mut lab, &mut destage);
+    assert_eq!(missing(&lab), 1, "it has changed, was written, and has left memory");
+    lab.store.keep_sums(VOLUME, &read, stamp);
+    assert_eq!(missing(&lab), 1, "what was read is an older one");
+    assert_eq!(checked(&lab, 3, 2), Checked::Well);
+    let (stamp, read) = (lab.store.volume_stamp(), page(&lab));
+    lab.store.keep_sums(VOLUME, &read, stamp);
+    assert_eq!((missing(&lab), checked(&lab, 3, 2)), (0, Checked::Well));
+}
+
 #[test]
 fn a_replica_without_sums_has_nothing_to_check() {
     let mut lab = Lab::with(StoreConfig { sums: false, ..lab::config() }, lab::tuning());
