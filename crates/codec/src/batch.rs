@@ -6,6 +6,7 @@
 //! the payloads follow in entry order, each a whole number of blocks. `docs/internals/formats.md`
 //! has the layout, which a test compares with the encoded bytes.
 
+use crate::sums::{KeptSums, payload_sums};
 use crate::wire::{DecodeError, Reader};
 use crate::{crc32c, crc64};
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use mainstay_types::{
     VOLUMES_MAX, VolumeId, reach,
 };
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"MSJB");
 pub const BATCH_VERSION: u16 = 1;
@@ -103,6 +105,18 @@ const fn rolled_back(offset: u64) -> (SnapshotId, SnapshotId) {
 }
 
 impl EntryDesc {
+    /// The sums of the blocks of the payload from `first` on. `None` if the payload is not here.
+    #[must_use]
+    pub fn kept_sums(&self, first: u32) -> Option<KeptSums> {
+        KeptSums::of_payload(self.payload.len() as u64, self.payload_crc, self.block_sums.as_ref(), first)
+    }
+
+    /// The entry without the bytes of its payload.
+    #[must_use]
+    pub fn without_payload(&self) -> Self {
+        Self { payload: Bytes::new(), block_sums: None, ..*self }
+    }
+
     /// The snapshot that this entry takes or drops.
     #[must_use]
     pub fn snapshot(&self) -> Option<SnapshotId> {
@@ -132,6 +146,9 @@ pub struct EntryDesc {
     pub payload: Bytes,
     /// CRC-32C of the payload; 0 unless a write.
     pub payload_crc: u32,
+    /// Sums of the blocks of the payload, if it has several and is here. They come from the pass
+    /// over its bytes that made or checked `payload_crc`, and are neither sent nor in the journal.
+    pub block_sums: Option<Arc<[u32]>>,
     pub session: u64,
     pub request: u64,
 }
@@ -242,11 +259,12 @@ impl Batch {
                 return Err(reader.field("payload length", end));
             }
             let slice = payload.slice(at as usize..end as usize);
-            if bytes > 0 && crc32c(&slice) != desc.payload_crc && !planted(Bug::PayloadNotChecked) {
+            let (crc, block_sums) = if bytes > 0 { payload_sums(&slice) } else { (0, None) };
+            if crc != desc.payload_crc && !planted(Bug::PayloadNotChecked) {
                 reach!("codec: the payload of an entry is damaged");
                 return Err(DecodeError::Checksum { what: "entry payload" });
             }
-            entries.push(EntryDesc { payload: slice, ..desc });
+            entries.push(EntryDesc { payload: slice, payload_crc: crc, block_sums, ..desc });
             at = end;
         }
         if at != head.payload_len {
@@ -404,14 +422,14 @@ fn described(entry: NewEntry, payload_at: u64) -> EntryDesc {
     let NewEntry { kind, range, payload, session, request } = entry;
     let broken = violation(kind, range);
     assert!(broken.is_none(), "entry admitted beyond a limit: {broken:?}");
-    let payload_crc = if kind == EntryKind::Write {
+    let (payload_crc, block_sums) = if kind == EntryKind::Write {
         assert!(payload.len() as u64 == range.len, "payload does not fill its range");
-        crc32c(&payload)
+        payload_sums(&payload)
     } else {
         assert!(payload.is_empty(), "payload on an entry that has none");
-        0
+        (0, None)
     };
-    EntryDesc { kind, range, payload_at, payload, payload_crc, session, request }
+    EntryDesc { kind, range, payload_at, payload, payload_crc, block_sums, session, request }
 }
 
 fn desc_bytes(desc: &EntryDesc) -> [u8; DESC_BYTES] {
@@ -451,7 +469,8 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, De
     if let Some((field, value)) = violation(kind, range) {
         return Err(reader.field(field, value));
     }
-    Ok(EntryDesc { kind, range, payload_at, payload: Bytes::new(), payload_crc: crc, session, request })
+    let (payload, block_sums) = (Bytes::new(), None);
+    Ok(EntryDesc { kind, range, payload_at, payload, payload_crc: crc, block_sums, session, request })
 }
 
 /// Whether a snapshot is not the last entry of its batch. Snapshots hold whole batches.

@@ -1,6 +1,7 @@
 //! The words that the store and its caller exchange: configuration, operations, answers, errors.
 
 use bytes::Bytes;
+use mainstay_codec::sums::{KeptSums, payload_sums};
 use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 pub use mainstay_types::Area;
 use mainstay_types::simulation::{Bug, planted};
@@ -219,16 +220,39 @@ impl Payload {
     /// # Errors
     /// [`Damaged`]: the bytes are not the payload.
     pub fn part(&self, bytes: &Bytes, offset: u64, len: u64) -> Result<Bytes, Damaged> {
-        let whole =
-            bytes.len() as u64 == self.len && (crc32c(bytes) == self.crc || planted(Bug::PayloadNotChecked));
-        if !whole {
-            reach!("store: the journal does not give back what was written");
-            return Err(Damaged { index: self.index });
+        self.check(bytes, crc32c(bytes))?;
+        Ok(self.cut(bytes, offset, len))
+    }
+
+    /// The same with the sums of the blocks of the part, from the pass over the bytes that checks
+    /// the payload.
+    pub(crate) fn part_and_sums(
+        &self,
+        bytes: &Bytes,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Bytes, Option<KeptSums>), Damaged> {
+        let (crc, sums) = payload_sums(bytes);
+        self.check(bytes, crc)?;
+        let first = ((offset - self.offset) / BLOCK_BYTES) as u32;
+        let sums = KeptSums::of_payload(self.len, crc, sums.as_ref(), first);
+        Ok((self.cut(bytes, offset, len), sums))
+    }
+
+    /// Whether `bytes`, whose CRC-32C is `crc`, are the payload.
+    fn check(&self, bytes: &Bytes, crc: u32) -> Result<(), Damaged> {
+        if bytes.len() as u64 == self.len && (crc == self.crc || planted(Bug::PayloadNotChecked)) {
+            return Ok(());
         }
+        reach!("store: the journal does not give back what was written");
+        Err(Damaged { index: self.index })
+    }
+
+    fn cut(&self, bytes: &Bytes, offset: u64, len: u64) -> Bytes {
         let start = (offset - self.offset) as usize;
         let part = &bytes[start..start + len as usize];
         // A slice would keep all of the payload in memory for as long as the part is needed.
-        Ok(if part.len() == bytes.len() { bytes.clone() } else { Bytes::copy_from_slice(part) })
+        if part.len() == bytes.len() { bytes.clone() } else { Bytes::copy_from_slice(part) }
     }
 }
 

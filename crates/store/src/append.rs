@@ -380,11 +380,7 @@ impl Store {
 
 /// The batch with its entries but without their bytes.
 pub fn without_payload(batch: &Batch) -> Arc<Batch> {
-    let entries = batch
-        .entries
-        .iter()
-        .map(|entry| EntryDesc { payload: bytes::Bytes::new(), ..entry.clone() })
-        .collect();
+    let entries = batch.entries.iter().map(EntryDesc::without_payload).collect();
     Arc::new(Batch { entries, payload: SmallVec::new(), header: batch.header.clone(), ..*batch })
 }
 

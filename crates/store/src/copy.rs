@@ -108,7 +108,7 @@ fn contents(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) ->
     let mut out = Vec::new();
     let write = |out: &mut Vec<_>, from: u64, to: u64| {
         if from < to {
-            let piece = Piece::Here(data.slice(bytes(from, to)));
+            let piece = Piece::Here { bytes: data.slice(bytes(from, to)), sums: None };
             out.push((from, to - from, Filling::Data(smallvec![piece])));
         }
     };

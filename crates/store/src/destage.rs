@@ -394,7 +394,9 @@ impl Store {
         for run in runs {
             match self.find_content(run) {
                 Found::Zero => return Filling::Zeroes { free: run.content == Content::Hole },
-                Found::Memory(bytes) => pieces.push(Piece::Here(bytes)),
+                Found::Memory(found) => {
+                    pieces.push(Piece::Here { bytes: found.bytes(), sums: found.sums() });
+                }
                 Found::Journal(part) => {
                     reach!("store: the journal is read to destage");
                     pieces.push(Piece::InJournal(part));

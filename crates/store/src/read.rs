@@ -4,14 +4,34 @@ use crate::journal::Held;
 use crate::overlay::{Content, Overlay, Run};
 use crate::{Gone, LogPiece, LogSource, Payload, Segment, Segments, Source, Store};
 use bytes::Bytes;
+use mainstay_codec::EntryDesc;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::sums::KeptSums;
 use mainstay_types::{BLOCK_BYTES, Index, Range, VolumeId, reach};
 
 /// Where the bytes of a run of the overlay are.
-pub enum Found {
+pub enum Found<'a> {
     Zero,
-    Memory(Bytes),
+    Memory(InMemory<'a>),
     Journal(Part),
+}
+
+/// A part of the payload of an entry in memory, in bytes.
+pub struct InMemory<'a> {
+    entry: &'a EntryDesc,
+    skip: usize,
+    len: usize,
+}
+
+impl InMemory<'_> {
+    pub fn bytes(&self) -> Bytes {
+        self.entry.payload.slice(self.skip..self.skip + self.len)
+    }
+
+    /// Sums of the blocks of this part.
+    pub fn sums(&self) -> Option<KeptSums> {
+        self.entry.kept_sums((self.skip / BLOCK_BYTES as usize) as u32)
+    }
 }
 
 /// A part of a payload in the journal.
@@ -24,7 +44,7 @@ pub struct Part {
 }
 
 impl Store {
-    pub(crate) fn find_content(&self, run: &Run) -> Found {
+    pub(crate) fn find_content(&self, run: &Run) -> Found<'_> {
         let Content::Data { at } = run.content else { return Found::Zero };
         let len = run.blocks * BLOCK_BYTES;
         let placed = self.journal.find(run.index);
@@ -37,7 +57,7 @@ impl Store {
         };
         let entry = &batch.entries[(run.index.0 - batch.first.0) as usize];
         let skip = (at - placed.offset - HEADER_BLOCK_BYTES as u64 - entry.payload_at) as usize;
-        Found::Memory(entry.payload.slice(skip..skip + len as usize))
+        Found::Memory(InMemory { entry, skip, len: len as usize })
     }
 
     /// The committed content of a range as consecutive segments that cover it.
@@ -96,7 +116,7 @@ impl Store {
             }
             let source = match self.find_content(&run) {
                 Found::Zero => Source::Zero,
-                Found::Memory(bytes) => Source::Memory(bytes),
+                Found::Memory(found) => Source::Memory(found.bytes()),
                 Found::Journal(Part { payload, offset, .. }) => {
                     reach!("store: a read must look into the journal");
                     Source::Journal { offset, payload }

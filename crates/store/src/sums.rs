@@ -258,10 +258,16 @@ impl Store {
             _ => &[],
         };
         let here = pieces.iter().filter_map(|piece| match piece {
-            Piece::Here(bytes) => Some(bytes),
+            Piece::Here { bytes, sums } => Some((bytes, sums.as_ref())),
             Piece::InJournal(_) => None,
         });
-        let written = here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum);
+        // The bytes of a payload are not read again. If they have changed in memory since the
+        // payload was sealed or checked, its kept sums show the damage to whoever reads the volume.
+        let written = here.flat_map(|(bytes, sums)| {
+            let blocks = bytes.chunks(BLOCK_BYTES as usize).enumerate();
+            blocks
+                .map(move |(n, block)| sums.and_then(|sums| sums.get(n)).unwrap_or_else(|| block_sum(block)))
+        });
         // A block without pieces is zeroes, or lost.
         let rest = match &group.operation {
             Some(Filling::Damaged) if planted(Bug::DamageCopiedAsContent) => block_sum(&DAMAGED_BLOCK),

@@ -7,7 +7,7 @@
 use crate::read::Part;
 use crate::{Op, OpId, Output, PAYLOADS_READ_BYTES_MAX, Store};
 use bytes::Bytes;
-use mainstay_codec::sums::DAMAGED_BLOCK;
+use mainstay_codec::sums::{DAMAGED_BLOCK, KeptSums};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Extent, VolumeId, reach};
 use smallvec::SmallVec;
@@ -25,7 +25,11 @@ pub enum Owner {
 /// A part of a group's bytes.
 #[derive(Clone, Debug)]
 pub enum Piece {
-    Here(Bytes),
+    Here {
+        bytes: Bytes,
+        /// Sums of its blocks, if the payload that it comes from has them.
+        sums: Option<KeptSums>,
+    },
     InJournal(Part),
 }
 
@@ -137,7 +141,7 @@ impl Store {
         while let Some(group) = self.groups.get_mut(&id) {
             let piece = group.next;
             match group.pieces.get(piece) {
-                Some(Piece::Here(_)) => group.next += 1,
+                Some(Piece::Here { .. }) => group.next += 1,
                 Some(Piece::InJournal(Part { payload, .. })) => {
                     let (offset, len) = (payload.offset, payload.len);
                     if group.reading_bytes > 0 && group.reading_bytes + len > PAYLOADS_READ_BYTES_MAX {
@@ -163,9 +167,9 @@ impl Store {
         let Piece::InJournal(Part { payload, offset, len }) = group.pieces[piece] else { return };
         // The ring still holds it for certain: a pass writes only entries that are not behind the
         // checkpoint.
-        match payload.part(&bytes, offset, len) {
-            Ok(part) => {
-                group.pieces[piece] = Piece::Here(part);
+        match payload.part_and_sums(&bytes, offset, len) {
+            Ok((bytes, sums)) => {
+                group.pieces[piece] = Piece::Here { bytes, sums };
                 group.reading_bytes -= payload.len;
                 self.gather_group(id);
             }
@@ -204,7 +208,7 @@ impl Store {
             }
             Some(Filling::Data(pieces)) => {
                 let here = |piece: &Piece| match piece {
-                    Piece::Here(bytes) => Some(bytes.clone()),
+                    Piece::Here { bytes, .. } => Some(bytes.clone()),
                     Piece::InJournal(_) => None,
                 };
                 let mut data: SmallVec<[Bytes; 1]> = pieces.iter().filter_map(here).collect();

@@ -15,6 +15,8 @@ use world::Cluster;
 
 /// Writes that are in flight together where a case says so.
 const DEPTH: u64 = 32;
+/// Blocks of a write where a case says so.
+const LARGE: u64 = 16;
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -25,10 +27,12 @@ fn main() {
         "seal-8" => seal(8, count),
         "decode-1" => decode(1, count),
         "decode-8" => decode(8, count),
-        "write-1-copy" => writes(&mut Cluster::new(1), 1, count),
-        "write-1-copy-deep" => writes(&mut Cluster::new(1), DEPTH, count),
-        "write-2-copies" => writes(&mut Cluster::new(2), 1, count),
-        "write-2-copies-deep" => writes(&mut Cluster::new(2), DEPTH, count),
+        "write-1-copy" => writes(&mut Cluster::new(1), 1, 1, count),
+        "write-1-copy-deep" => writes(&mut Cluster::new(1), 1, DEPTH, count),
+        "write-1-copy-large" => writes(&mut Cluster::new(1), LARGE, 1, count),
+        "write-2-copies" => writes(&mut Cluster::new(2), 1, 1, count),
+        "write-2-copies-deep" => writes(&mut Cluster::new(2), 1, DEPTH, count),
+        "write-2-copies-large" => writes(&mut Cluster::new(2), LARGE, 1, count),
         "read-volume" => reads(count),
         _ => usage(),
     }
@@ -71,14 +75,14 @@ fn decode(number: u64, count: u64) {
     }
 }
 
-/// Blocks are written at random places, appended, sent, committed and destaged.
-fn writes(cluster: &mut Cluster, depth: u64, count: u64) {
+/// Stretches of blocks are written at random places, appended, sent, committed and destaged.
+fn writes(cluster: &mut Cluster, blocks: u64, depth: u64, count: u64) {
     let mut block = world::Blocks::new();
     let mut left = count;
     while left > 0 {
         let now = depth.min(left);
         for _ in 0..now {
-            cluster.write(block.next());
+            cluster.write(block.next(blocks), blocks);
         }
         cluster.settle();
         left -= now;
@@ -91,7 +95,7 @@ fn reads(count: u64) {
     let mut cluster = Cluster::new(1);
     let mut block = world::Blocks::new();
     for _ in 0..count {
-        cluster.read(block.next());
+        cluster.read(block.next(1));
         cluster.settle();
     }
     assert_eq!(cluster.answered(), count, "every read is answered");

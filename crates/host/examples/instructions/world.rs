@@ -27,10 +27,11 @@ impl Blocks {
         Self(1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// The first of `blocks` blocks in the volume.
+    pub fn next(&mut self, blocks: u64) -> u64 {
         // Knuth's MMIX generator.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % VOLUME_BLOCKS
+        (self.0 >> 33) % (VOLUME_BLOCKS - (blocks - 1))
     }
 }
 
@@ -331,14 +332,14 @@ impl Cluster {
         self.nodes[0].host.request(Time(1_000_000), RequestId(self.next), op);
     }
 
-    pub fn write(&mut self, block: u64) {
+    pub fn write(&mut self, block: u64, blocks: u64) {
         // As a frontend does: every write has a payload of its own.
-        let payload = Bytes::from(vec![self.next as u8; BLOCK_BYTES as usize]);
-        self.request(Op::Write { range: range(block), payload });
+        let payload = Bytes::from(vec![self.next as u8; (blocks * BLOCK_BYTES) as usize]);
+        self.request(Op::Write { range: range(block, blocks), payload });
     }
 
     pub fn read(&mut self, block: u64) {
-        self.request(Op::Read { range: range(block) });
+        self.request(Op::Read { range: range(block, 1) });
     }
 
     /// Requests answered since the beginning.
@@ -347,6 +348,6 @@ impl Cluster {
     }
 }
 
-fn range(block: u64) -> Range {
-    Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len: BLOCK_BYTES }
+fn range(block: u64, blocks: u64) -> Range {
+    Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len: blocks * BLOCK_BYTES }
 }

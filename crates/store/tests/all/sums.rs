@@ -2,9 +2,12 @@
 
 use crate::lab::{self, BLOCK, Lab, Log, write, zeroes};
 use bytes::Bytes;
-use mainstay_codec::sums::SUMS_PER_PAGE;
+use mainstay_codec::NewEntry;
+use mainstay_codec::sums::{SUMS_PER_PAGE, block_sum};
 use mainstay_store::{Area, Checked, DamagedBlock, Source, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Extent, Index, Range, VolumeId};
+use proptest::prelude::*;
+use std::sync::Arc;
 
 const VOLUME: VolumeId = VolumeId(0);
 
@@ -244,6 +247,79 @@ fn sums_that_a_read_has_brought_are_kept_unless_they_have_changed_meanwhile() {
     let (stamp, read) = (lab.store.volume_stamp(), page(&lab));
     lab.store.keep_sums(VOLUME, &read, stamp);
     assert_eq!((missing(&lab), checked(&lab, 3, 2)), (0, Checked::Well));
+}
+
+/// `blocks` blocks from `block` on, no two of which are alike, nor like those of another `seed`.
+fn write_unlike(block: u64, blocks: u64, seed: u64) -> NewEntry {
+    let content = |n: u64| (seed << 32 | (n + 1)).to_le_bytes().repeat(BLOCK / 8);
+    let payload = Bytes::from((0..blocks).flat_map(content).collect::<Vec<u8>>());
+    NewEntry { payload, ..write(block, blocks, 0) }
+}
+
+/// The blocks of the volume whose sum in the file of sums is not that of their content there.
+fn unfit(lab: &Lab) -> Vec<usize> {
+    let (sums, _) = lab.disk.areas[&Area::Sums(VOLUME)].as_chunks::<4>();
+    let blocks = lab.disk.areas[&Area::Volume(VOLUME)].chunks(BLOCK).zip(sums);
+    let unfit = blocks.enumerate().filter(|(_, (block, sum))| block_sum(block) != u32::from_le_bytes(**sum));
+    unfit.map(|(n, _)| n).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// The sums that are kept since a payload was sealed, and those of what is read back, are those
+    /// of the content in the volume, whichever part of a payload is left to write.
+    #[test]
+    fn sums_that_were_kept_are_those_of_the_written_blocks(
+        writes in prop::collection::vec((0u64..40, 1u64..9, any::<bool>()), 1..20),
+        memory_blocks in 0u64..30,
+    ) {
+        let tuning = Tuning {
+            memory_bytes_max: memory_blocks * BLOCK_BYTES,
+            destage_start_bytes: u64::MAX,
+            ..lab::tuning()
+        };
+        let volumes = vec![48 * BLOCK_BYTES];
+        let config = StoreConfig { journal_bytes: 1 << 20, volumes, ..lab::config() };
+        let mut lab = Lab::with(config, tuning);
+        let mut log = Log::default();
+        for (n, (block, blocks, destage)) in (1..).zip(writes) {
+            lab.append(&mut log, vec![write_unlike(block, blocks, n)]);
+            lab.settle();
+            if destage {
+                lab.store.destage_now();
+                lab.settle();
+                lab.check(&log);
+            }
+        }
+        lab.store.destage_now();
+        lab.settle();
+        lab.check(&log);
+        prop_assert_eq!(unfit(&lab), []);
+    }
+}
+
+/// The sum of a block is that of the bytes which were sealed or checked. So a change in memory
+/// after that is damage on the volume, and never data.
+#[test]
+fn a_block_that_changes_in_memory_after_it_was_checked_is_damage() {
+    for (blocks, changed) in [(1, 0), (4, 0), (4, 2), (4, 3)] {
+        let mut lab = Lab::new();
+        let mut log = Log::default();
+        let mut batch = (*log.seal(1, log.end().index, vec![write_unlike(8, blocks, 1)])).clone();
+        let mut payload = batch.entries[0].payload.to_vec();
+        payload[changed as usize * BLOCK + 77] ^= 1;
+        batch.entries[0].payload = payload.into();
+        lab.store.append(Arc::new(batch));
+        lab.settle();
+        lab.store.commit(Index(1));
+        lab.store.destage_now();
+        lab.settle();
+        for block in 0..blocks {
+            let expected = if block == changed { damaged(8 + block) } else { Checked::Well };
+            assert_eq!(checked(&lab, 8 + block, 1), expected, "block {changed} of {blocks} changed");
+        }
+    }
 }
 
 #[test]

@@ -388,8 +388,10 @@ pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
             }
             let len = blocks * BLOCK_BYTES;
             let payload = if kind == EntryKind::Write {
-                let tag = random.next().to_le_bytes();
-                Bytes::from(tag.iter().copied().cycle().take(len as usize).collect::<Vec<u8>>())
+                // No two blocks are alike, so that none is taken for another.
+                let tag = random.next();
+                let block = |n| tag.wrapping_add(n).to_le_bytes().repeat(BLOCK / 8);
+                Bytes::from((0..blocks).flat_map(block).collect::<Vec<u8>>())
             } else {
                 Bytes::new()
             };
