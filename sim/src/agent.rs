@@ -202,6 +202,13 @@ pub enum In {
         why: String,
         mendable: bool,
     },
+    /// A process runs with arguments that do not hold any more. This is repeated until the process
+    /// is started again.
+    Outdated {
+        service: String,
+        process: usize,
+        why: String,
+    },
     Tick,
 }
 
@@ -539,6 +546,10 @@ impl Agent {
             }
             In::ProcessExited { service, process, status } => {
                 let event = mainstay_ha::Event::ProcessExited { process, status };
+                self.tell(now, reconciler::Event::Service { name: service, event });
+            }
+            In::Outdated { service, process, why } => {
+                let event = mainstay_ha::Event::Outdated { process, why };
                 self.tell(now, reconciler::Event::Service { name: service, event });
             }
             In::MountLost { service, why, mendable } => {

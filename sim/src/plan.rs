@@ -526,6 +526,10 @@ pub enum ServiceFault {
     FailProbe,
     /// The process answers that it recovers from a crash, until `Well`.
     Recovers,
+    /// A check finds that pages of the files of the service can tear on this node. So does every
+    /// check before a start until `Well`. A process that runs with arguments for whole pages is to
+    /// be started again without them.
+    PagesTear,
     /// Every fault of the service ends. An address or a file system that an operator has put there
     /// by hand is taken away again.
     Well,

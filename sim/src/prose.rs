@@ -479,6 +479,7 @@ fn service_fault(fault: ServiceFault) -> &'static str {
         ServiceFault::StandsStill => "its process stands still",
         ServiceFault::FailProbe => "its next probe fails",
         ServiceFault::Recovers => "its process recovers from a crash",
+        ServiceFault::PagesTear => "pages of its files can tear",
         ServiceFault::Well => "is well again",
     }
 }

@@ -748,6 +748,12 @@ impl Scenario {
         });
     }
 
+    /// Whether a process of the service runs on `node` with arguments that do not hold any more.
+    #[must_use]
+    pub fn is_outdated(&self, node: u32) -> bool {
+        self.world.machines[&NodeId(node)].services.outdated("s0").is_some()
+    }
+
     /// Waits until nothing of the service is left on `node`.
     pub fn expect_service_gone_within_ms(&mut self, node: u32, ms: u64) {
         self.until(&format!("nothing of the service is left on n{node}"), ms, |world| {

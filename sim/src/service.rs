@@ -137,6 +137,11 @@ struct Process {
     hung: bool,
     /// The process answers that it recovers from a crash.
     recovers: bool,
+    /// The process was started with its arguments for whole pages.
+    relies: bool,
+    /// A check has since said that pages can tear. What it said stays until the process is started
+    /// again.
+    outdated: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -178,6 +183,14 @@ impl Service {
         }
     }
 
+    /// A check finds now that pages can tear. Processes with arguments for whole pages are told of.
+    fn pages_tear(&mut self) {
+        self.faults.pages_tear = true;
+        for process in self.processes.values_mut() {
+            process.outdated |= process.started && process.relies;
+        }
+    }
+
     fn is_hung(&self, process: usize) -> bool {
         self.processes.get(&process).is_some_and(|process| process.hung)
     }
@@ -205,6 +218,8 @@ struct Faults {
     late_interface: bool,
     /// The next probe fails, although the process answers.
     fails_probe: bool,
+    /// Pages of its files can tear on this node, as a check before a start finds.
+    pages_tear: bool,
 }
 
 impl Service {
@@ -456,6 +471,8 @@ impl Services {
                 astray: false,
                 hung: false,
                 recovers: false,
+                relies: false,
+                outdated: false,
             };
             entry(&mut self.services, service).processes.insert(*process, began);
             let text = format!("a process of {service} begins on {} after its node was silenced", self.node);
@@ -491,11 +508,21 @@ impl Services {
         Some((at.lost()?, at.is_mendable()))
     }
 
-    /// Whether the service runs on the file system of its volume, as far as it has one, and no
-    /// process of it stands still.
+    /// Returns a process that runs with arguments that do not hold any more, and why they do not.
+    /// `None` if there is none.
+    #[must_use]
+    pub fn outdated(&self, service: &str) -> Option<(usize, String)> {
+        let processes = &self.services.get(service)?.processes;
+        let (number, _) = processes.iter().find(|(_, process)| process.outdated)?;
+        Some((*number, "it is started again without --whole-pages, because pages can tear now".into()))
+    }
+
+    /// Whether the service runs on the file system of its volume, as far as it has one, no process
+    /// of it stands still, and none has arguments that do not hold any more.
     #[must_use]
     pub fn stands(&self, service: &str) -> bool {
-        let bad = |known: &Service| known.processes.values().any(|process| process.astray || process.hung);
+        let is_bad = |process: &Process| process.astray || process.hung || process.outdated;
+        let bad = |known: &Service| known.processes.values().any(is_bad);
         self.lost(service).is_none() && !self.services.get(service).is_some_and(bad)
     }
 
@@ -570,6 +597,7 @@ impl Services {
                 known.processes.values_mut().for_each(|process| process.recovers = process.started);
             }
             ServiceFault::FailProbe => known.faults.fails_probe = true,
+            ServiceFault::PagesTear => known.pages_tear(),
             ServiceFault::Unmounted | ServiceFault::Replaced => {
                 if known.mount.is_some_and(|mount| mount.state != MountState::Unsure) {
                     known.mount = None;
@@ -735,6 +763,8 @@ fn begin_run(
                     astray,
                     hung: false,
                     recovers: false,
+                    relies: !service.faults.pages_tear,
+                    outdated: false,
                 };
                 service.processes.insert(process, begun);
                 service.probes.insert(process, Probes::default());

@@ -108,6 +108,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "scrubs scheduled", runs: 250, gap_ms: (3000, 30_000), add: operators::schedule_scrubs },
     Kind { name: "copies wanted", runs: 300, gap_ms: (2000, 30_000), add: operators::want_copies },
     Kind { name: "service forgotten", runs: 150, gap_ms: (3000, 60_000), add: operators::forget_the_service },
+    Kind { name: "pages tear", runs: 150, gap_ms: (2000, 40_000), add: pages_tear },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 
@@ -587,6 +588,19 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
         ServiceFault::Replaced,
     ][random.below(7) as usize];
     draw.service(at, target, resource, fault);
+    let well = at + spread(random, 100, 16_000);
+    for node in draw.shape.resources[resource].replicas.clone() {
+        draw.service(well, Target::Node(NodeId(node)), resource, ServiceFault::Well);
+    }
+}
+
+/// A check says that pages can tear on the node of the primary, until the files are mended.
+fn pages_tear(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    if !draw.shape.resources[resource].service {
+        return;
+    }
+    draw.service(at, Target::Primary(resource), resource, ServiceFault::PagesTear);
     let well = at + spread(random, 100, 16_000);
     for node in draw.shape.resources[resource].replicas.clone() {
         draw.service(well, Target::Node(NodeId(node)), resource, ServiceFault::Well);

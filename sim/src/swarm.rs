@@ -641,6 +641,7 @@ mod tests {
             "FailStart",
             "KeepAddress",
             "Dies",
+            "PagesTear",
             "Well",
             "Move",
             "Write",

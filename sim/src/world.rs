@@ -154,6 +154,12 @@ pub(crate) enum What {
         boot: u64,
         service: String,
     },
+    /// The agent looks after the arguments of the processes of a service.
+    PagesLooked {
+        node: NodeId,
+        boot: u64,
+        service: String,
+    },
     /// A step of a job of the agent that needs the disk.
     JobStep(JobStep),
     StartEngine {

@@ -242,6 +242,18 @@ const STORIES: &[Story] = &[
         a_process_that_dies_in_maintenance_is_left_alone,
     ),
     (
+        Bug::OutdatedInMaintenance,
+        "H16: ",
+        "a_process_in_maintenance_keeps_its_arguments",
+        a_process_in_maintenance_keeps_its_arguments,
+    ),
+    (
+        Bug::OutdatedGoesOn,
+        "not within 5000 ms: the service runs on n1",
+        "a_process_whose_pages_can_tear_is_started_again",
+        a_process_whose_pages_can_tear_is_started_again,
+    ),
+    (
         Bug::MaintenanceForgotten,
         "H16: ",
         "an_agent_that_is_restarted_in_maintenance_starts_nothing",
@@ -661,6 +673,31 @@ fn a_process_that_dies_in_maintenance_is_left_alone() {
     sim.run_ms(20_000);
     sim.end_maintenance();
     sim.expect_service_on_within_ms(p, 20_000);
+    sim.settle();
+}
+
+/// S726: a check finds that pages can tear while an operator works on the service. The process is
+/// started again when the operator is done.
+fn a_process_in_maintenance_keeps_its_arguments() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.maintain(Rests::Service);
+    sim.run_ms(3_000);
+    sim.service(p, ServiceFault::PagesTear);
+    sim.run_ms(10_000);
+    assert!(sim.is_outdated(p), "the process was started again in maintenance");
+    sim.end_maintenance();
+    sim.expect_service_on_within_ms(p, 15_000);
+    sim.settle();
+}
+
+/// S726: a check finds that pages can tear while the process relies on the opposite.
+fn a_process_whose_pages_can_tear_is_started_again() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::PagesTear);
+    sim.run_ms(50);
+    sim.expect_service_on_within_ms(p, 5_000);
     sim.settle();
 }
 

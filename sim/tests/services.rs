@@ -166,7 +166,7 @@ fn a_service_comes_up_and_goes_down() {
 
 #[test]
 fn a_silent_service_has_left_nothing_whatever_goes_wrong() {
-    const FAULTS: [ServiceFault; 8] = [
+    const FAULTS: [ServiceFault; 9] = [
         ServiceFault::IgnoreStop,
         ServiceFault::Hang,
         ServiceFault::FailStart,
@@ -174,6 +174,7 @@ fn a_silent_service_has_left_nothing_whatever_goes_wrong() {
         ServiceFault::Dies,
         ServiceFault::Unmounted,
         ServiceFault::Replaced,
+        ServiceFault::PagesTear,
         ServiceFault::Well,
     ];
     let mut phases: BTreeMap<ServicePhase, u32> = BTreeMap::new();
@@ -222,6 +223,9 @@ fn a_silent_service_has_left_nothing_whatever_goes_wrong() {
             lab.look();
             if let Some((why, mendable)) = lab.services.lost(NAME).filter(|_| chance.coin()) {
                 lab.handle(Event::Lost { step: Step::Mount, why, mendable });
+            }
+            if let Some((process, why)) = lab.services.outdated(NAME).filter(|_| chance.coin()) {
+                lab.handle(Event::Outdated { process, why });
             }
         }
         lab.services.inject(NAME, ServiceFault::Well);

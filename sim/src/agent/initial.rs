@@ -6,7 +6,7 @@ use mainstay_control::State;
 use mainstay_control::level::LEVEL;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
-use mainstay_ha::{Mount, Placement, Probe, Process, ServiceSpec, Vip};
+use mainstay_ha::{Mount, Pages, Placement, Probe, Process, ServiceSpec, Vip};
 use mainstay_types::settings::Changes;
 use mainstay_types::{BLOCK_BYTES, BackgroundLimits, Choices, JOURNAL_BYTES_MIN, Key, NodeId, Policy};
 
@@ -129,7 +129,14 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             probe_interval_s: 2,
             probe_timeout_s: 3,
             probe_failures: 3,
-            pages: None,
+            pages: Some(Pages {
+                size: 16 << 10,
+                arguments: vec!["--whole-pages".into()],
+                path: None,
+                buffered: false,
+                interval_s: 86_400,
+                timeout_s: 10,
+            }),
         }],
         vips: vec![Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }],
         policy: mainstay_ha::Policy {

@@ -133,6 +133,8 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("StandstillKept", "a_primary_whose_engine_stands_still_hands_over"),
     ("MaintenanceFailsOver", "a_primary_in_maintenance_that_dies_leads_again_where_it_was"),
     ("MaintenanceMends", "a_process_that_dies_in_maintenance_is_left_alone"),
+    ("OutdatedInMaintenance", "a_process_in_maintenance_keeps_its_arguments"),
+    ("OutdatedGoesOn", "a_process_whose_pages_can_tear_is_started_again"),
     ("MaintenanceForgotten", "an_agent_that_is_restarted_in_maintenance_starts_nothing"),
     ("ApartIgnored", "services_that_are_apart_do_not_meet_on_the_last_node"),
     ("StandstillAlone", "a_primary_that_is_alone_keeps_its_lease_while_its_engine_stands_still"),

@@ -329,3 +329,30 @@ fn an_undone_step_answers_that_it_was_called_off() {
     assert!(lab.services.finish(id).unwrap().result.is_err());
     assert!(lab.presence().is_silent());
 }
+
+#[test]
+fn a_process_is_outdated_until_it_is_started_again() {
+    let mut lab = Lab::up(16);
+    assert_eq!(lab.services.outdated("s0"), None);
+    lab.services.inject("s0", ServiceFault::PagesTear);
+    assert!(lab.services.outdated("s0").is_some_and(|(process, _)| process == 0));
+    assert!(!lab.services.stands("s0"));
+    // Files that are mended make no earlier answer undone.
+    lab.services.inject("s0", ServiceFault::Well);
+    lab.done(&run(START)).unwrap();
+    assert!(lab.services.outdated("s0").is_some(), "a process that runs is only adopted");
+    lab.services.inject("s0", ServiceFault::PagesTear);
+    lab.done(&undo(START, false)).unwrap();
+    lab.done(&run(START)).unwrap();
+    // The start found that pages can tear.
+    lab.services.inject("s0", ServiceFault::PagesTear);
+    assert_eq!(lab.services.outdated("s0"), None);
+    assert!(lab.services.stands("s0"));
+    lab.services.inject("s0", ServiceFault::Well);
+    lab.done(&undo(START, false)).unwrap();
+    lab.done(&run(START)).unwrap();
+    lab.services.inject("s0", ServiceFault::PagesTear);
+    assert!(lab.services.outdated("s0").is_some());
+    lab.services.power_cut();
+    assert_eq!(lab.services.outdated("s0"), None);
+}

@@ -58,6 +58,7 @@ impl World {
             What::ProcessExited { node, boot, service } => self.process_exited(node, boot, service),
             What::SilencerWakes { node, boot } => self.silencer_wakes(node, boot),
             What::MountLooked { node, boot, service } => self.mount_looked(node, boot, service),
+            What::PagesLooked { node, boot, service } => self.pages_looked(node, boot, service),
             What::JobStep(step) => self.job_step(step),
             What::StartEngine { node } => self.start_engine(node),
             What::StartAgent { node } => self.start_agent(node),

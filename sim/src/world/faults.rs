@@ -520,6 +520,7 @@ impl World {
             ServiceFault::StandsStill => ("process stands still", "has a process that stands still"),
             ServiceFault::FailProbe => ("probe fails once", "fails its next probe"),
             ServiceFault::Recovers => ("process recovers", "has a process that recovers from a crash"),
+            ServiceFault::PagesTear => ("pages can tear", "has files whose pages can tear"),
             ServiceFault::Well => ("service well again", "is well again"),
         };
         self.trace.count(count);
@@ -532,6 +533,7 @@ impl World {
             ServiceFault::Unmounted | ServiceFault::Replaced => {
                 self.after(WATCH_US, What::MountLooked { node, boot, service: name });
             }
+            ServiceFault::PagesTear => self.pages_looked(node, boot, name),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use crate::disk::Ticket;
 use crate::engine::{EngineIn, EngineOut, is_of_client, is_of_device};
 use crate::oracle::LogOracle;
 use crate::plan::ClientOp;
-use crate::service::{Footing, Silenced};
+use crate::service::{Footing, Silenced, WATCH_US};
 use crate::trace::Part;
 use crate::words;
 use bytes::Bytes;
@@ -548,6 +548,20 @@ impl World {
         let Some((why, mendable)) = self.machines[&node].services.lost(&service) else { return };
         let agent_boot = self.machines[&node].agent_process.boot;
         self.to_agent(node, agent_boot, agent::In::MountLost { service, why, mendable });
+    }
+
+    /// S726: the agent tells the machine of a process whose arguments do not hold any more, until
+    /// the process is started again. A later agent knows of it, because the earlier one noted it.
+    pub(super) fn pages_looked(&mut self, node: NodeId, boot: u64, service: String) {
+        if self.machines[&node].boot != boot {
+            return;
+        }
+        let Some((process, why)) = self.machines[&node].services.outdated(&service) else { return };
+        self.trace.count("S726 a process has arguments that do not hold any more");
+        let agent_boot = self.machines[&node].agent_process.boot;
+        let input = agent::In::Outdated { service: service.clone(), process, why };
+        self.to_agent(node, agent_boot, input);
+        self.after(WATCH_US, What::PagesLooked { node, boot, service });
     }
 
     /// Tells the service on the device that the device is gone.

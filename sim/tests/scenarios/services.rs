@@ -219,6 +219,46 @@ fn a_process_that_recovers_from_a_crash_is_left_alone() {
     sim.settle();
 }
 
+/// S726: the process is started again in place and counts no failure, however often a check says
+/// no. With the arguments it comes back only in a later start.
+#[test]
+fn a_process_whose_pages_can_tear_is_started_again_in_place() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    for _ in 0..5 {
+        sim.service(p, ServiceFault::PagesTear);
+        assert!(sim.is_outdated(p));
+        sim.run_ms(3_000);
+        sim.expect_service_on_within_ms(p, 0);
+        sim.service(p, ServiceFault::PagesTear);
+        assert!(!sim.is_outdated(p), "it runs without the arguments");
+        sim.service(p, ServiceFault::Well);
+        sim.restart_service();
+        sim.run_ms(3_000);
+        sim.expect_service_on_within_ms(p, 0);
+    }
+    sim.expect_seen("because pages can tear now");
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), 1));
+    sim.service(p, ServiceFault::PagesTear);
+    sim.power_cut(p);
+    sim.expect_service_on_within_ms(s, 15_000);
+    sim.power_on(p);
+    sim.settle();
+}
+
+/// S726: the agent was killed after the check had said no. The next one knows of it.
+#[test]
+fn a_later_agent_starts_a_process_again_whose_pages_can_tear() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.kill_agent(p);
+    sim.service(p, ServiceFault::PagesTear);
+    sim.run_ms(5_000);
+    sim.expect_service_on_within_ms(p, 5_000);
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
 #[test]
 fn a_file_system_that_an_operator_unmounts_is_mounted_again() {
     let mut sim = Scenario::with_service();

@@ -3,6 +3,7 @@
 
 use super::{Machine, Mode, Then};
 use crate::steps::Step;
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Time, reach};
 
 /// Reason of the stop, in words for the operator.
@@ -34,7 +35,12 @@ impl Machine {
     /// maintenance: the runtime tells it again.
     pub(super) fn on_outdated(&mut self, process: usize, why: String, now: Time) {
         let started = self.steps.iter().position(|step| *step == Step::StartProcess { process });
-        let Some(floor) = started.filter(|_| self.mode == Mode::Running && !self.rests) else { return };
+        let rests = self.rests && !planted(Bug::OutdatedInMaintenance);
+        let Some(floor) = started.filter(|_| self.mode == Mode::Running && !rests) else { return };
+        if planted(Bug::OutdatedGoesOn) {
+            return;
+        }
+        reach!("ha: a process is started again because its arguments do not hold any more");
         self.reason = why;
         self.backward(self.steps.len().saturating_sub(1), floor, Then::Restart, 0, now);
     }

@@ -370,6 +370,8 @@ bugs! {
     FailoverStartsStopped("R21"),
     /// A loss of a service in maintenance is mended all the same.
     MaintenanceMends("R21"),
+    /// A process in maintenance is started again because its arguments do not hold any more.
+    OutdatedInMaintenance("R21"),
     /// A restarted agent starts what has died in maintenance.
     MaintenanceForgotten("R21"),
     /// The death of a node moves a service that is in maintenance.
@@ -386,6 +388,9 @@ bugs! {
     DestagedInPart("R26"),
     /// The target of a copy leaves the second half of an extent as it was.
     CopiedInPart("R26"),
+    /// A process goes on with arguments for whole pages although a check has found that pages can
+    /// tear.
+    OutdatedGoesOn("R26"),
     /// A mount of others in the place of a service's file system is taken away.
     ForeignMountTaken("R27"),
     /// A process is started although its file system is not mounted.
