@@ -1,7 +1,7 @@
 //! The cases, and the figures of one run of a case.
 
 use crate::error::{Error, Result};
-use crate::{fio, sysbench};
+use crate::{big, fio, sysbench};
 use serde::{Deserialize, Serialize};
 
 /// One load.
@@ -9,7 +9,12 @@ use serde::{Deserialize, Serialize};
 pub enum Case {
     Fio(&'static fio::Load),
     Sysbench(sysbench::Load),
+    /// On data ten times the buffer pool.
+    Big(big::Load),
 }
+
+/// Words that select many cases.
+const FAMILIES: [&str; 3] = ["fio", "sysbench", "big"];
 
 /// Figure that is compared, and which way is better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,6 +24,8 @@ pub enum Measure {
     Iops,
     /// Transactions per second: more is better.
     Tps,
+    /// Inserted rows per second: more is better.
+    RowsPerSecond,
     /// MiB per second: more is better.
     MibPerSecond,
     /// The longest time that one read took, in milliseconds: less is better.
@@ -31,6 +38,7 @@ impl Measure {
         match self {
             Self::Iops => "IOPS",
             Self::Tps => "TPS",
+            Self::RowsPerSecond => "rows/s",
             Self::MibPerSecond => "MiB/s",
             Self::ReadMaxMs => "ms, longest read (less is better)",
         }
@@ -64,7 +72,7 @@ impl Figures {
     #[must_use]
     pub fn value(&self, measure: Measure) -> f64 {
         match measure {
-            Measure::Iops | Measure::Tps => self.rate,
+            Measure::Iops | Measure::Tps | Measure::RowsPerSecond => self.rate,
             Measure::MibPerSecond => self.mib_per_second.unwrap_or_default(),
             Measure::ReadMaxMs => self.latency_us.max / 1000.0,
         }
@@ -74,11 +82,13 @@ impl Figures {
 impl Case {
     /// Every case, in the order of running.
     pub fn all() -> impl Iterator<Item = Self> {
-        fio::LOADS.iter().map(Self::Fio).chain(sysbench::loads().map(Self::Sysbench))
+        let big = big::LOADS.into_iter().map(Self::Big);
+        fio::LOADS.iter().map(Self::Fio).chain(sysbench::loads().map(Self::Sysbench)).chain(big)
     }
 
     /// The cases that a list of words selects: names, beginnings of names that end with `*`, `fio`,
-    /// `sysbench`. All without a word.
+    /// `sysbench`, `big`. Without a word all but the big ones, which take longer than all others
+    /// together.
     ///
     /// # Errors
     /// [`Error::NoCase`] for a word that selects nothing.
@@ -89,12 +99,15 @@ impl Case {
         };
         for word in words {
             if !Self::all().any(|case| fits(&case, word)) {
-                let known = ["fio", "sysbench"].into_iter().map(str::to_owned);
+                let known = FAMILIES.into_iter().map(str::to_owned);
                 let known = known.chain(Self::all().map(|case| case.name())).collect();
                 return Err(Error::NoCase { name: word.clone(), known });
             }
         }
-        let chosen = |case: &Self| words.is_empty() || words.iter().any(|word| fits(case, word));
+        let chosen = |case: &Self| match words {
+            [] => !matches!(case, Self::Big(_)),
+            words => words.iter().any(|word| fits(case, word)),
+        };
         Ok(Self::all().filter(chosen).collect())
     }
 
@@ -103,6 +116,7 @@ impl Case {
         match self {
             Self::Fio(_) => "fio",
             Self::Sysbench(_) => "sysbench",
+            Self::Big(_) => "big",
         }
     }
 
@@ -112,6 +126,7 @@ impl Case {
         match self {
             Self::Fio(load) => load.name.to_owned(),
             Self::Sysbench(load) => load.name(),
+            Self::Big(load) => load.name().to_owned(),
         }
     }
 
@@ -121,6 +136,7 @@ impl Case {
         match self {
             Self::Fio(load) => load.title.to_owned(),
             Self::Sysbench(load) => load.title(),
+            Self::Big(load) => load.title(),
         }
     }
 
@@ -129,6 +145,7 @@ impl Case {
         match self {
             Self::Fio(load) => load.measure,
             Self::Sysbench(_) => Measure::Tps,
+            Self::Big(load) => load.measure(),
         }
     }
 }
@@ -144,7 +161,10 @@ mod tests {
 
     #[test]
     fn cases_are_selected_by_name_family_and_beginning() {
-        assert_eq!(names(&[]).len(), Case::all().count());
+        let big = names(&["big"]);
+        assert_eq!(big, ["big-oltp-rw", "big-oltp-wo", "big-oltp-ui", "big-load", "big-pgbench"]);
+        assert_eq!(names(&["big-*"]), big);
+        assert_eq!(names(&[]).len(), Case::all().count() - big.len());
         assert_eq!(names(&["fio", "sysbench"]), names(&[]));
         assert_eq!(names(&["rw4k-qd1"]), ["rw4k-qd1"]);
         assert_eq!(names(&["rw4k-j8-*"]).len(), 3);
@@ -154,7 +174,7 @@ mod tests {
 
     #[test]
     fn names_of_cases_are_their_own() {
-        let mut all = names(&[]);
+        let mut all = names(&FAMILIES);
         all.sort();
         all.dedup();
         assert_eq!(all.len(), Case::all().count());

@@ -6,6 +6,8 @@
 //! all set-ups, each between two runs of the baseline. The ratio of a set-up is to the mean of the
 //! two runs around it, because machines drift. A **round** is one turn of each case.
 
+pub mod big;
+pub mod bytes;
 pub mod case;
 pub mod command;
 pub mod cpu;

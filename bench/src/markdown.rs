@@ -1,7 +1,7 @@
 //! A report as Markdown.
 
 use crate::case::Case;
-use crate::report::{Report, Row};
+use crate::report::{Report, Row, RowBytes};
 use crate::stats::{Spread, number};
 
 /// The whole document.
@@ -29,6 +29,7 @@ pub fn of(report: &Report) -> String {
             text += &table(&case, &rows);
         }
     }
+    text += &bytes(&report.rows);
     text += &processes(&report.rows);
     if !report.failures.is_empty() {
         text += "\n## Runs without figures\n\n| set-up | case | round | why |\n|---|---|---|---|\n";
@@ -53,29 +54,64 @@ fn maybe(of: Option<Spread>) -> String {
 
 fn table(case: &Case, rows: &[&Row]) -> String {
     let tail = if rows.iter().any(|row| row.latency_p99_us.is_some()) { "p99" } else { "p95" };
+    let counted = rows.iter().any(|row| row.bytes.is_some());
+    let (head, line) = if counted { (" disk KiB | wire KiB |", "---|---|") } else { ("", "") };
     let mut text = format!(
-        "\n## {}\n\n`{}`\n\n| set-up | n | {} | ratio | mean latency µs | its ratio | {tail} µs | max µs | CPU µs | client CPU µs |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "\n## {}\n\n`{}`\n\n| set-up | n | {} | ratio |{head} mean latency µs | its ratio | {tail} µs | max µs | CPU µs | client CPU µs |\n\
+         |---|---|---|---|{line}---|---|---|---|---|---|\n",
         case.title(),
         case.name(),
         case.measure().unit()
     );
     for row in rows {
+        let kib = |of: &dyn Fn(&RowBytes) -> Spread| maybe(row.bytes.as_ref().map(|bytes| in_kib(of(bytes))));
+        let bytes = format!(" {} | {} |", kib(&|bytes| bytes.disk), kib(&|bytes| bytes.wire));
         text += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} |{} {} | {} | {} | {} | {} | {} |\n",
             row.set_up,
             row.value.count,
             spread(row.value),
             maybe(row.ratio),
+            if counted { bytes.as_str() } else { "" },
             spread(row.latency_mean_us),
             maybe(row.latency_ratio),
             maybe(row.latency_p99_us.or(row.latency_p95_us)),
-            number(row.latency_max_us),
+            // Not every program tells its longest.
+            if row.latency_max_us > 0.0 { number(row.latency_max_us) } else { "-".into() },
             spread(row.cpu_us),
             spread(row.client_cpu_us)
         );
     }
     text
+}
+
+fn in_kib(spread: Spread) -> Spread {
+    let kib = |bytes: f64| bytes / 1024.0;
+    Spread { median: kib(spread.median), min: kib(spread.min), max: kib(spread.max), ..spread }
+}
+
+/// Bytes with and without a doublewrite buffer.
+fn bytes(rows: &[Row]) -> String {
+    let mut text = "\n## Bytes to disks and wire\n\nKiB for each operation, all copies together, counted until nothing was written any more. \
+                    *Later* is what was written after the run. The ratios are to the same set-up with a doublewrite buffer in the \
+                    same round. The disk's counter is that of the whole machine's disk: other programs that write make it \
+                    useless.\n\n| case | set-up | disk KiB | later | its ratio | wire KiB | its ratio |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    let front = text.len();
+    for row in rows {
+        let Some(bytes) = &row.bytes else { continue };
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {} | {} |\n",
+            row.case,
+            row.set_up,
+            spread(in_kib(bytes.disk)),
+            spread(in_kib(bytes.disk_later)),
+            maybe(bytes.disk_ratio),
+            spread(in_kib(bytes.wire)),
+            maybe(bytes.wire_ratio)
+        );
+    }
+    if text.len() == front { String::new() } else { text }
 }
 
 /// Where the processor time goes.
@@ -111,5 +147,22 @@ mod tests {
         );
         assert!(text.contains("n1 engine 5.00, kernel kworker 2.00"), "{text}");
         assert!(text.contains("| x | seq1m | 1 | no |"), "{text}");
+        assert!(!text.contains("disk KiB"), "{text}");
+    }
+
+    #[test]
+    fn bytes_stand_beside_the_transactions_and_beside_those_with_a_doublewrite_buffer() {
+        use crate::report::{Report, tests};
+        let counted = ["three", "three-once"].map(|name| {
+            let samples = [tests::counted(name, 1, if name == "three" { 600 } else { 300 }, 100)];
+            samples[0].clone()
+        });
+        let report = tests::report();
+        let rows = crate::report::rows(&counted);
+        let text = super::of(&Report { rows: [report.rows.clone(), rows].concat(), ..report });
+        assert!(text.contains("| TPS | ratio | disk KiB | wire KiB | mean latency µs |"), "{text}");
+        assert!(text.contains("| three-once | 1 | 80.0 | 0.80 | 300 | 100 | "), "{text}");
+        assert!(text.contains("| big-oltp-wo | three-once | 300 | 75.0 | 0.50 | 100 | 1.00 |"), "{text}");
+        assert!(text.contains("| IOPS | ratio | mean latency µs |"), "{text}");
     }
 }

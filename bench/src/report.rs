@@ -1,5 +1,6 @@
 //! Samples put together: one row for each case and set-up.
 
+use crate::bytes::Bytes;
 use crate::case::{Case, Measure};
 use crate::machine::Machine;
 use crate::stats::Spread;
@@ -41,7 +42,31 @@ pub struct Row {
     pub cpu_by_process_us: BTreeMap<String, f64>,
     /// Processor time of other programs meanwhile, for each operation. It makes figures doubtful.
     pub other_cpu_us: Spread,
+    /// Bytes of each operation, of cases that count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<RowBytes>,
 }
+
+/// Bytes of each operation, and their ratio to those of the same set-up with a doublewrite buffer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RowBytes {
+    /// Written to the disk, all copies together.
+    pub disk: Spread,
+    /// The part of it that was written after the run.
+    pub disk_later: Spread,
+    /// Sent from nodes to nodes.
+    pub wire: Spread,
+    /// Ratio of `disk`, round by round. `None` for a set-up with a doublewrite buffer.
+    pub disk_ratio: Option<Spread>,
+    /// Ratio of `wire`, likewise. `None` also where there is no replication.
+    pub wire_ratio: Option<Spread>,
+}
+
+/// End of the name of a set-up whose database has no doublewrite buffer: it writes each page once.
+/// The rest is the name of the same set-up with it.
+pub const ONCE: &str = "-once";
+/// Bytes of each operation below which no ratio is made of them: heartbeats and the like.
+const BYTES_MIN: f64 = 1024.0;
 
 /// Everything about a run of the benchmark.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -83,7 +108,7 @@ impl Report {
 }
 
 /// In the order of the cases, and of the set-ups' first samples.
-fn rows(samples: &[Sample]) -> Vec<Row> {
+pub(crate) fn rows(samples: &[Sample]) -> Vec<Row> {
     let mut set_ups: Vec<&str> = Vec::new();
     for sample in samples {
         if !set_ups.contains(&sample.set_up.as_str()) {
@@ -95,7 +120,11 @@ fn rows(samples: &[Sample]) -> Vec<Row> {
     let of = |case: &Case, set_up: &str| {
         let name = case.name();
         let wanted = samples.iter().filter(|sample| sample.case == name && sample.set_up == set_up);
-        row(case, set_up, &wanted.collect::<Vec<_>>())
+        let twice = set_up.strip_suffix(ONCE).unwrap_or_default();
+        let twice = samples.iter().filter(|sample| sample.case == name && sample.set_up == twice);
+        let wanted = wanted.collect::<Vec<_>>();
+        let bytes = bytes(&wanted, &twice.collect::<Vec<_>>());
+        Some(Row { bytes, ..row(case, set_up, &wanted)? })
     };
     Case::all()
         .flat_map(|case| set_ups.iter().filter_map(|name| of(&case, name)).collect::<Vec<_>>())
@@ -126,6 +155,32 @@ fn row(case: &Case, set_up: &str, samples: &[&Sample]) -> Option<Row> {
         client_cpu_us: spread(&|s| Some(each(s.usage.client_us, s)))?,
         cpu_by_process_us: by_process(samples),
         other_cpu_us: spread(&|s| Some(each(s.usage.other_us, s)))?,
+        bytes: None,
+    })
+}
+
+/// `twice`: samples of the same set-up with a doublewrite buffer. A round may have several of them,
+/// of which the mean counts.
+fn bytes(samples: &[&Sample], twice: &[&Sample]) -> Option<RowBytes> {
+    type Each<'a> = &'a dyn Fn(&Bytes) -> u64;
+    let each = |of: Each<'_>, sample: &Sample| sample.bytes.map(|bytes| bytes.each(of(&bytes)));
+    let spread = |of: Each<'_>| Spread::of(samples.iter().filter_map(|sample| each(of, sample)));
+    let ratio = |of: Each<'_>| {
+        let of_round = |sample: &Sample| {
+            let same = twice.iter().filter(|other| other.round == sample.round);
+            let same: Vec<f64> = same.filter_map(|other| each(of, other)).collect();
+            let mean = same.iter().sum::<f64>() / same.len() as f64;
+            // No number when there is none of them.
+            (mean >= BYTES_MIN).then(|| each(of, sample).map(|own| own / mean)).flatten()
+        };
+        Spread::of(samples.iter().filter_map(|sample| of_round(sample)))
+    };
+    Some(RowBytes {
+        disk: spread(&|bytes| bytes.disk)?,
+        disk_later: spread(&|bytes| bytes.disk_later)?,
+        wire: spread(&|bytes| bytes.wire)?,
+        disk_ratio: ratio(&|bytes| bytes.disk),
+        wire_ratio: ratio(&|bytes| bytes.wire),
     })
 }
 
@@ -173,6 +228,7 @@ pub(crate) mod tests {
             figures: figures(rate),
             usage: Usage { client_us: 1000, processes_us, kernel_us, ..Usage::default() },
             around: baseline.map(|rate| [figures(rate), figures(rate)]),
+            bytes: None,
         }
     }
 
@@ -194,6 +250,38 @@ pub(crate) mod tests {
             failures: vec![Failure { set_up: "x".into(), case: "seq1m".into(), round: 1, why: "no".into() }],
             samples,
         }
+    }
+
+    /// A sample of a big case with so many KiB to disks and to the wire for each operation.
+    pub fn counted(set_up: &str, round: usize, disk: u64, wire: u64) -> Sample {
+        let baseline = (set_up != "plain").then_some(100.0);
+        let each = |kib: u64| kib * 1024 * 10;
+        let bytes = Bytes { disk: each(disk), disk_later: each(disk) / 4, wire: each(wire), operations: 10 };
+        Sample { bytes: Some(bytes), ..sample(set_up, "big-oltp-wo", round, 80.0, baseline) }
+    }
+
+    #[test]
+    fn bytes_without_doublewrite_are_compared_with_those_of_the_same_set_up_and_round() {
+        let samples = [
+            counted("plain-once", 1, 50, 0),
+            counted("plain", 1, 90, 0),
+            counted("three", 1, 600, 200),
+            counted("plain", 1, 110, 0),
+            counted("three-once", 1, 300, 100),
+            counted("three", 2, 600, 100),
+            counted("three-once", 2, 300, 60),
+            // In this round there is nothing to compare with.
+            counted("three-once", 3, 900, 900),
+        ];
+        let rows = rows(&samples);
+        let of = |name: &str| rows.iter().find(|row| row.set_up == name).unwrap().bytes.clone().unwrap();
+        let three = of("three-once");
+        assert_eq!(three.wire_ratio.map(|ratio| (ratio.min, ratio.max, ratio.count)), Some((0.5, 0.6, 2)));
+        assert_eq!(three.disk_ratio.map(|ratio| ratio.median), Some(0.5));
+        assert_eq!((three.disk.median, three.disk_later.median), (300.0 * 1024.0, 75.0 * 1024.0));
+        assert_eq!(of("plain-once").disk_ratio.map(|ratio| ratio.median), Some(0.5));
+        assert_eq!((of("plain-once").wire_ratio, of("three").wire_ratio), (None, None));
+        assert!(rows[0].bytes.is_some() && report().rows.iter().all(|row| row.bytes.is_none()));
     }
 
     #[test]

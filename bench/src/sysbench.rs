@@ -4,8 +4,16 @@ use crate::case::{Figures, Latency};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-pub const TABLES: u32 = 10;
-pub const TABLE_ROWS: u32 = 10_000;
+/// The tables of a load: their database, their number, and the rows of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tables {
+    pub database: &'static str,
+    pub count: u32,
+    pub rows: u64,
+}
+
+/// Tables that fit into the buffer pool.
+pub const SMALL: Tables = Tables { database: "sbtest", count: 10, rows: 10_000 };
 /// Numbers of threads, each with one connection.
 pub const THREADS: [u32; 4] = [1, 10, 32, 64];
 
@@ -13,6 +21,7 @@ pub const THREADS: [u32; 4] = [1, 10, 32, 64];
 pub enum Workload {
     ReadWrite,
     WriteOnly,
+    UpdateIndex,
 }
 
 impl Workload {
@@ -22,6 +31,7 @@ impl Workload {
         match self {
             Self::ReadWrite => "oltp_read_write",
             Self::WriteOnly => "oltp_write_only",
+            Self::UpdateIndex => "oltp_update_index",
         }
     }
 }
@@ -45,6 +55,7 @@ impl Load {
         let short = match self.workload {
             Workload::ReadWrite => "oltp-rw",
             Workload::WriteOnly => "oltp-wo",
+            Workload::UpdateIndex => "oltp-ui",
         };
         format!("{short}-t{}", self.threads)
     }
@@ -87,15 +98,27 @@ impl Server {
         }
     }
 
-    /// A whole command; `verb` is `prepare`, `run` or `cleanup`.
+    /// A whole command on the small tables; `verb` is `prepare`, `run` or `cleanup`.
     #[must_use]
     pub fn command(&self, workload: Workload, more: &[String], verb: &str) -> Vec<String> {
+        self.command_on(&SMALL, workload, more, verb)
+    }
+
+    /// A whole command on these tables.
+    #[must_use]
+    pub fn command_on(
+        &self,
+        tables: &Tables,
+        workload: Workload,
+        more: &[String],
+        verb: &str,
+    ) -> Vec<String> {
         let mut words = vec!["sysbench".to_owned(), workload.script().into(), "--db-driver=mysql".into()];
         words.extend(self.words());
         words.extend([
-            "--mysql-db=sbtest".into(),
-            format!("--tables={TABLES}"),
-            format!("--table-size={TABLE_ROWS}"),
+            format!("--mysql-db={}", tables.database),
+            format!("--tables={}", tables.count),
+            format!("--table-size={}", tables.rows),
             "--percentile=95".into(),
         ]);
         words.extend_from_slice(more);

@@ -4,6 +4,7 @@
 //! Samples are lines of JSON in one file. An interrupted run loses only the turn that it was in,
 //! and the same command goes on from there.
 
+use crate::bytes::{Bytes, Counters};
 use crate::case::{Case, Figures};
 use crate::cpu::{Process, Snapshot, Usage};
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time to start a program and to warm up, for the estimate, in seconds.
 const OVERHEAD_S: f64 = 2.0;
+/// The same of a big case, which also waits until nothing is written any more.
+const BIG_OVERHEAD_S: f64 = 8.0;
 
 /// Something that bears loads.
 pub trait SetUp {
@@ -26,12 +29,25 @@ pub trait SetUp {
 
     fn bears(&self, case: &Case) -> bool;
 
-    /// Load that does not count.
+    /// Load that does not count. Returns the number of its operations, as far as bytes are counted.
     ///
     /// # Errors
     /// When the load fails.
-    fn warm_up(&self, _case: &Case) -> Result<()> {
+    fn warm_up(&self, _case: &Case) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Waits until earlier runs have no consequences any more, for cases whose bytes are counted.
+    ///
+    /// # Errors
+    /// When the set-up cannot be brought to rest.
+    fn settle(&self, _case: &Case) -> Result<()> {
         Ok(())
+    }
+
+    /// Counters of bytes, for cases whose bytes are counted.
+    fn counters(&self, _case: &Case) -> Option<Counters> {
+        None
     }
 
     /// Runs a case for `seconds`; the same seed asks for the same places.
@@ -57,8 +73,9 @@ impl Plan {
     #[must_use]
     pub fn estimate_s(&self, set_ups: usize) -> f64 {
         let runs = if set_ups > 1 { 2 * (set_ups - 1) + 1 } else { 1 };
-        (self.rounds * self.cases.len() * runs) as f64
-            * (self.seconds as f64 + OVERHEAD_S + PAUSE.as_secs_f64())
+        let overhead = |case: &Case| if case.family() == "big" { BIG_OVERHEAD_S } else { OVERHEAD_S };
+        let run = |case| self.seconds as f64 + overhead(case) + PAUSE.as_secs_f64();
+        (self.rounds * runs) as f64 * self.cases.iter().map(run).sum::<f64>()
     }
 }
 
@@ -76,6 +93,9 @@ pub struct Sample {
     pub usage: Usage,
     /// Figures of the baseline just before and just after; `None` for the baseline itself.
     pub around: Option<[Figures; 2]>,
+    /// Bytes to disk and wire, of cases that count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
 }
 
 /// A run that gave no figures.
@@ -247,12 +267,22 @@ fn turn(
 }
 
 fn once(plan: &Plan, set_up: &dyn SetUp, case: &Case, round: usize) -> Result<Sample> {
-    set_up.warm_up(case)?;
+    set_up.settle(case)?;
+    let began = set_up.counters(case);
+    let warmed = set_up.warm_up(case)?;
     std::thread::sleep(PAUSE);
     let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let before = Snapshot::take();
     let figures = set_up.run(case, plan.seconds, round as u64)?;
     let usage = before.until_now(&|process| set_up.role(process));
+    let bytes = match (began, set_up.counters(case)) {
+        (Some(began), Some(ended)) => {
+            set_up.settle(case)?;
+            let operations = warmed + figures.operations;
+            set_up.counters(case).map(|quiet| Bytes::between(began, ended, quiet, operations))
+        }
+        _ => None,
+    };
     Ok(Sample {
         set_up: set_up.name().into(),
         case: case.name(),
@@ -262,20 +292,31 @@ fn once(plan: &Plan, set_up: &dyn SetUp, case: &Case, round: usize) -> Result<Sa
         figures,
         usage,
         around: None,
+        bytes,
     })
 }
 
 fn line(sample: &Sample, case: &Case) -> String {
     let (measure, figures) = (case.measure(), &sample.figures);
     let cpu = sample.usage.set_up_us() as f64 / figures.operations.max(1) as f64;
+    let bytes = sample.bytes.map_or_else(String::new, |bytes| {
+        format!(
+            ", {} KiB to disks and {} KiB to the wire",
+            crate::stats::number(bytes.each(bytes.disk) / 1024.0),
+            crate::stats::number(bytes.each(bytes.wire) / 1024.0)
+        )
+    });
+    let max = match figures.latency_us.max {
+        0.0 => String::new(),
+        max => format!(", max {} µs", crate::stats::number(max)),
+    };
     format!(
-        "{:<16} {:<14} {:>8} {}, mean {} µs, max {} µs; {} µs of processor time an operation",
+        "{:<16} {:<14} {:>8} {}, mean {} µs{max}; {} µs of processor time{bytes} an operation",
         sample.case,
         sample.set_up,
         crate::stats::number(figures.value(measure)),
         measure.unit(),
         crate::stats::number(figures.latency_us.mean),
-        crate::stats::number(figures.latency_us.max),
         crate::stats::number(cpu)
     )
 }
@@ -311,10 +352,43 @@ mod tests {
         fn role(&self, _process: &Process) -> Option<String> {
             None
         }
+
+        fn warm_up(&self, case: &Case) -> Result<u64> {
+            Ok(if case.family() == "big" { 4 } else { 0 })
+        }
+
+        fn settle(&self, case: &Case) -> Result<()> {
+            if case.family() == "big" {
+                self.runs.borrow_mut().push("settle");
+            }
+            Ok(())
+        }
+
+        /// Counters that grow with the number of steps.
+        fn counters(&self, case: &Case) -> Option<Counters> {
+            let steps = self.runs.borrow().len() as u64;
+            (case.family() == "big").then_some(Counters { disk: steps * 100, wire: steps * 10 })
+        }
     }
 
     fn terms() -> Terms {
         Terms { seconds: 0, mib: 1, version: "1".into() }
+    }
+
+    #[test]
+    fn bytes_of_a_big_case_are_counted_from_rest_to_rest_and_divided_by_all_operations() {
+        let runs = RefCell::default();
+        let plain = Fake { name: "plain", rate: 10.0, runs: &runs };
+        let plan = Plan { cases: vec![], rounds: 1, seconds: 0 };
+        let case = |word: &str| Case::select(&[word.to_owned()]).unwrap()[0];
+        let sample = once(&plan, &plain, &case("big-oltp-wo"), 1).unwrap();
+        assert_eq!(*runs.borrow(), ["settle", "plain", "settle"]);
+        assert_eq!(sample.bytes, Some(Bytes { disk: 200, disk_later: 100, wire: 20, operations: 5 }));
+        let sample = once(&plan, &plain, &case("oltp-wo-t1"), 1).unwrap();
+        assert_eq!(sample.bytes, None);
+        let text = serde_json::to_string(&sample).unwrap();
+        assert!(!text.contains("bytes"), "{text}");
+        assert_eq!(serde_json::from_str::<Sample>(&text).unwrap(), sample);
     }
 
     #[test]

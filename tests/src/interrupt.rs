@@ -3,8 +3,9 @@
 use crate::lab::Lab;
 use crate::wait_for;
 use anyhow::{Context, Result};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest patience with a command that is just changing the lab.
@@ -12,6 +13,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether the user has interrupted the program, and the labs are being removed.
 static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Directories that go with the labs.
+static ALSO: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Has a directory removed as well when the program is interrupted.
+pub fn also_remove(dir: PathBuf) {
+    ALSO.lock().unwrap_or_else(PoisonError::into_inner).push(dir);
+}
 
 /// Removes these labs when the program is interrupted, then ends it. `again` is the command that
 /// tries once more. A second interrupt ends at once.
@@ -31,6 +40,10 @@ pub fn remove(labs: Vec<Arc<Lab>>, again: &str) -> Result<()> {
             if let Err(error) = wait_for("removal of the lab", LIMIT, || lab.down()) {
                 eprintln!("{error:#}\n`{again}` tries again");
             }
+        }
+        for dir in ALSO.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // It may be gone already.
+            let _ = std::fs::remove_dir_all(dir);
         }
         std::process::exit(130);
     })

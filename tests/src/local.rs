@@ -62,12 +62,44 @@ impl Drop for Device {
     }
 }
 
+/// The words before a command that make it run as this user.
+#[must_use]
+pub fn setpriv(user: &str) -> [String; 4] {
+    let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+    ["setpriv".into(), uid, gid, "--init-groups".into()]
+}
+
+/// A kind of file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileSystem {
+    Xfs,
+    /// Space comes in clusters of 16 KiB, as large as a page of MariaDB.
+    Ext4InClusters,
+}
+
+impl FileSystem {
+    fn mkfs(self) -> &'static str {
+        match self {
+            Self::Xfs => "mkfs.xfs -q",
+            Self::Ext4InClusters => "mkfs.ext4 -q -O bigalloc -C 16384",
+        }
+    }
+}
+
 /// Makes an XFS on a loop device over an image, both called after `root`, and mounts it there.
 ///
 /// # Errors
 /// When one of the programs fails.
 pub fn file_system(lab: &Lab, node: &str, root: &str, mib: u64) -> Result<()> {
-    let script = format!("{}{}", attach_script(&format!("{root}.img"), mib), mount_script(root));
+    file_system_of(FileSystem::Xfs, lab, node, root, mib)
+}
+
+/// The same with a file system of this kind.
+///
+/// # Errors
+/// When one of the programs fails.
+pub fn file_system_of(kind: FileSystem, lab: &Lab, node: &str, root: &str, mib: u64) -> Result<()> {
+    let script = format!("{}{}", attach_script(&format!("{root}.img"), mib), mount_script(kind, root));
     lab.shell(node, &script).with_context(|| format!("make the file system {root} on {node}")).map(drop)
 }
 
@@ -77,17 +109,18 @@ pub fn file_system(lab: &Lab, node: &str, root: &str, mib: u64) -> Result<()> {
 /// When one of the programs fails.
 pub fn file_system_on(lab: &Lab, node: &str, file: &str, root: &str) -> Result<()> {
     let attach = format!("device=$(losetup --find --show --direct-io=on --sector-size 4096 {file})\n");
-    let script = format!("{attach}{}", mount_script(root));
+    let script = format!("{attach}{}", mount_script(FileSystem::Xfs, root));
     lab.shell(node, &script).with_context(|| format!("make a file system on {file}")).map(drop)
 }
 
 /// A detached device that is mounted goes with the mount.
-fn mount_script(root: &str) -> String {
+fn mount_script(kind: FileSystem, root: &str) -> String {
     format!(
         "mkdir -p {root}
-         mkfs.xfs -q $device
+         {mkfs} $device
          mount -o {options} $device {root}
          losetup --detach $device",
+        mkfs = kind.mkfs(),
         options = mariadb::MOUNT_OPTIONS
     )
 }

@@ -32,7 +32,11 @@ pub fn server(address: &str) -> Result<Server> {
     Ok(Server::Tcp { host: host.into(), port: port.into(), user, password })
 }
 
-fn client(lab: &Lab, words: &[String]) -> Result<String> {
+/// Runs a program in the client's place of the lab's network, and returns its standard output.
+///
+/// # Errors
+/// When it fails.
+pub fn client(lab: &Lab, words: &[String]) -> Result<String> {
     lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -43,11 +47,21 @@ fn client(lab: &Lab, words: &[String]) -> Result<String> {
 pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
     // sysbench ends with 0 even when it could not connect. So another client tries the connection
     // first.
+    sql(lab, address, "SELECT 1")?;
+    client(lab, &server(address)?.prepare()).map(drop)
+}
+
+/// Runs statements on the server at this address and returns their rows.
+///
+/// # Errors
+/// When it refuses or does not answer.
+pub fn sql(lab: &Lab, address: &str, statements: &str) -> Result<String> {
     let (host, port) = address.rsplit_once(':').context("ADDRESS:PORT")?;
     let (host, port) = (format!("--host={host}"), format!("--port={port}"));
     let (user, password) = (format!("--user={}", mariadb::USER), format!("--password={}", mariadb::PASSWORD));
-    lab.exec(CLIENT, &["mariadb", &host, &port, &user, &password, "--execute=SELECT 1"])?;
-    client(lab, &server(address)?.prepare()).map(drop)
+    let login = [&*host, &port, &user, &password];
+    let options = ["mariadb", "--no-defaults", "--local-infile=1", "--batch", "--skip-column-names"];
+    lab.exec(CLIENT, &[&options[..], &login, &["--execute", statements]].concat())
 }
 
 /// Runs a load for `seconds` and returns its summary.

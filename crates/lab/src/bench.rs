@@ -60,6 +60,12 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
     measure(&plan, &targets, 0, &run, output)
 }
 
+/// Whether `mainstay bench` can run a case. The big ones need labs: their set-ups differ in the
+/// file system and in the settings of the database.
+fn borne(case: &Case) -> bool {
+    !matches!(case, Case::Big(_))
+}
+
 fn list(output: Output) -> Outcome<()> {
     #[derive(Serialize)]
     struct Entry {
@@ -68,7 +74,7 @@ fn list(output: Output) -> Outcome<()> {
         measure: &'static str,
     }
     let entry = |case: Case| Entry { name: case.name(), title: case.title(), measure: case.measure().unit() };
-    let list: Vec<Entry> = Case::all().map(entry).collect();
+    let list: Vec<Entry> = Case::all().filter(borne).map(entry).collect();
     output.result(&list, |list| {
         let row = |entry: &Entry| vec![entry.name.clone(), entry.measure.into(), entry.title.clone()];
         table(&["CASE", "MEASURES", "WHAT IT IS"], &list.iter().map(row).collect::<Vec<_>>())
@@ -211,6 +217,7 @@ impl Measured {
                 let text = started(&database.server().run(*load, seconds), limit)?;
                 Ok(sysbench::parse_summary(&text)?.figures())
             }
+            (Case::Big(_), _) => Err(Error::SetUp("big cases run in labs only: make bench-big".into())),
             (Case::Sysbench(_), On::Place { .. }) => {
                 Err(Error::SetUp(format!("{} has no database", self.name)))
             }
@@ -224,11 +231,12 @@ impl SetUp for Measured {
     }
 
     fn bears(&self, case: &Case) -> bool {
-        (case.family() == "fio") == matches!(self.on, On::Place { .. })
+        borne(case) && (case.family() == "fio") == matches!(self.on, On::Place { .. })
     }
 
-    fn warm_up(&self, case: &Case) -> mainstay_bench::Result<()> {
-        if case.family() == "sysbench" { self.once(case, WARM_UP_S, 0).map(drop) } else { Ok(()) }
+    fn warm_up(&self, case: &Case) -> mainstay_bench::Result<u64> {
+        let warms = case.family() == "sysbench";
+        if warms { Ok(self.once(case, WARM_UP_S, 0)?.operations) } else { Ok(0) }
     }
 
     fn run(&self, case: &Case, seconds: u64, seed: u64) -> mainstay_bench::Result<Figures> {
@@ -318,4 +326,17 @@ fn summary(rows: &[Row]) -> String {
     };
     let head = ["CASE", "TARGET", "MEDIAN", "RANGE", "RATIO", "MEAN µs", "MAX µs", "CPU µs/OP"];
     table(&head, &rows.iter().map(line).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_cases_are_for_labs_only() {
+        let args = |word: &str| BenchArgs { only: vec![word.into()], rounds: 1, seconds: 1, out: None };
+        assert!(plan(&args("big"), "sysbench").is_err());
+        assert_eq!(plan(&args("oltp-wo-t1"), "sysbench").unwrap().cases.len(), 1);
+        assert!(Case::all().filter(borne).all(|case| case.family() != "big"));
+    }
 }

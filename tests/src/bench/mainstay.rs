@@ -1,6 +1,7 @@
 //! Mainstay itself, in one lab: one, two or three replicas in mode C, and two or three in modes A
 //! and B. Each set-up has a volume for fio and another one with a database.
 
+use crate::bench::big::{Pages, Services};
 use crate::bench::ready::{DATABASE_MIB, Needs, Ready};
 use crate::bench::{FIRST, NODES};
 use crate::lab::Lab;
@@ -21,16 +22,25 @@ pub struct Copies {
     pub name: &'static str,
     pub count: usize,
     pub mode: Mode,
+    /// Whether the database of the big cases has its doublewrite buffer.
+    pub pages: Pages,
 }
 
-pub const ALL: [Copies; 7] = [
-    Copies { name: "single", count: 1, mode: Mode::C },
-    Copies { name: "two", count: 2, mode: Mode::C },
-    Copies { name: "three", count: 3, mode: Mode::C },
-    Copies { name: "two-a", count: 2, mode: Mode::A },
-    Copies { name: "three-a", count: 3, mode: Mode::A },
-    Copies { name: "two-b", count: 2, mode: Mode::B },
-    Copies { name: "three-b", count: 3, mode: Mode::B },
+const fn copies(name: &'static str, count: usize, mode: Mode, pages: Pages) -> Copies {
+    Copies { name, count, mode, pages }
+}
+
+pub const ALL: [Copies; 10] = [
+    copies("single", 1, Mode::C, Pages::Twice),
+    copies("two", 2, Mode::C, Pages::Twice),
+    copies("three", 3, Mode::C, Pages::Twice),
+    copies("two-a", 2, Mode::A, Pages::Twice),
+    copies("three-a", 3, Mode::A, Pages::Twice),
+    copies("two-b", 2, Mode::B, Pages::Twice),
+    copies("three-b", 3, Mode::B, Pages::Twice),
+    copies("single-once", 1, Mode::C, Pages::Once),
+    copies("two-once", 2, Mode::C, Pages::Once),
+    copies("three-once", 3, Mode::C, Pages::Once),
 ];
 
 impl Copies {
@@ -47,19 +57,28 @@ impl Copies {
             Mode::B => "mode B (a write waits until all have it in memory, a flush for all journals)",
             Mode::C => "mode C (a write waits for all journals)",
         };
-        let text = format!("Mainstay, replicas on {}, {mode}, the node's frontend", nodes.join(", "));
+        let once = match self.pages {
+            Pages::Twice => "",
+            Pages::Once => "; the database without doublewrite, on ext4 with clusters of 16 KiB",
+        };
+        let text = format!("Mainstay, replicas on {}, {mode}, the node's frontend{once}", nodes.join(", "));
         let mut ready = Ready::new(lab, self.name, text, needs);
+        let place = 1 + ALL.iter().position(|copies| copies == self).context("one of all")?;
+        let services = Services { name: self.name, copies: self, place, pages: self.pages };
+        services.start(&mut ready, needs.big)?;
+        if self.pages == Pages::Once {
+            return Ok(ready);
+        }
         if needs.fio {
             let name = format!("raw-{}", self.name);
             let mib = format!("{}MiB", needs.mib);
-            self.create(lab, &name, &mib)?;
+            create(self, lab, &name, &mib)?;
             ready.write_to(Target::Path(device(lab, &name)?.into()))?;
         }
         if needs.database {
-            let place = 1 + ALL.iter().position(|copies| copies == self).context("one of all")?;
             let (name, vip) = (format!("db-{}", self.name), format!("10.213.0.{}", 100 + place));
             let mib = format!("{DATABASE_MIB}MiB");
-            self.create(lab, &name, &mib)?;
+            create(self, lab, &name, &mib)?;
             let port = 3310 + place as u16;
             let service = Service { name: &name, resource: &name, vip: &vip, port };
             service.apply(lab)?;
@@ -71,22 +90,6 @@ impl Copies {
             ready.serve(service.address())?;
         }
         Ok(ready)
-    }
-
-    /// Creates a resource and sets the mode to be measured. Returns when the mode is in force.
-    fn create(&self, lab: &Lab, name: &str, size: &str) -> Result<()> {
-        lab.create_resource(name, size, &NODES[..self.count], &["--preferred", FIRST])?;
-        let letter = match self.mode {
-            Mode::A => "a",
-            Mode::B => "b",
-            Mode::C => return Ok(()),
-        };
-        // The mode is set at once. A device that has refused a flush would take up mode B only when
-        // it is attached anew.
-        lab.cli(&["resource", "set-mode", name, letter])?;
-        crate::wait_for(&format!("mode {} of {name}", letter.to_uppercase()), LIMIT, || {
-            self.in_force(&lab.resource(name)?)
-        })
     }
 
     fn in_force(&self, view: &ResourceView) -> Result<()> {
@@ -106,6 +109,25 @@ impl Copies {
         }
         Ok(())
     }
+}
+
+/// Creates a resource and sets the mode to be measured. Returns when the mode is in force.
+///
+/// # Errors
+/// When the cluster refuses, or the mode is not in force in time.
+pub fn create(copies: &Copies, lab: &Lab, name: &str, size: &str) -> Result<()> {
+    lab.create_resource(name, size, &NODES[..copies.count], &["--preferred", FIRST])?;
+    let letter = match copies.mode {
+        Mode::A => "a",
+        Mode::B => "b",
+        Mode::C => return Ok(()),
+    };
+    // The mode is set at once. A device that has refused a flush would take up mode B only when
+    // it is attached anew.
+    lab.cli(&["resource", "set-mode", name, letter])?;
+    crate::wait_for(&format!("mode {} of {name}", letter.to_uppercase()), LIMIT, || {
+        copies.in_force(&lab.resource(name)?)
+    })
 }
 
 /// The block device of a resource's only volume, on the first node.

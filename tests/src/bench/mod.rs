@@ -1,6 +1,7 @@
 //! The set-ups of `make bench`: Mainstay in a lab of three nodes, and peers in a lab of the same
 //! nodes without Mainstay. The cases and the measuring are in `mainstay_bench`.
 
+pub mod big;
 pub mod mainstay;
 pub mod peers;
 pub mod ready;

@@ -1,11 +1,13 @@
 //! A set-up that stands: somewhere to write to, or a database, or both.
 
+use crate::bench::big::{self, Addresses, Engine, Pages};
 use crate::bench::{ADDRESSES, FIRST};
 use crate::lab::Lab;
 use crate::local::{DISK, Device, Server};
 use crate::plain::Plain;
 use crate::{sysbench, wait_for};
 use anyhow::{Context, Result, ensure};
+use mainstay_bench::bytes::Counters;
 use mainstay_bench::cpu::Process;
 use mainstay_bench::fio::{self, Target};
 use mainstay_bench::turns::SetUp;
@@ -18,6 +20,8 @@ const WARM_UP_S: u64 = 2;
 /// Longest time for a database to answer.
 const LIMIT: Duration = Duration::from_secs(120);
 const PLAIN_PORT: u16 = 3307;
+/// Name of the plain device without a doublewrite buffer.
+pub const PLAIN_ONCE: &str = "plain-once";
 /// Size of a volume with a database on it; tables and redo log take about 300 MiB.
 pub const DATABASE_MIB: u64 = 1024;
 
@@ -26,28 +30,67 @@ pub const DATABASE_MIB: u64 = 1024;
 pub struct Needs {
     pub fio: bool,
     pub database: bool,
+    pub big: BigNeeds,
     /// Size of the region that fio writes to, in MiB.
     pub mib: u64,
+}
+
+/// Demands of the chosen big cases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BigNeeds {
+    pub mariadb: bool,
+    pub postgresql: bool,
+    /// A table is loaded into space that was never used. So all space has to be written before.
+    pub fill: bool,
+}
+
+impl BigNeeds {
+    fn of(cases: &[Case]) -> Self {
+        use mainstay_bench::big::Load;
+        let mut needs = Self::default();
+        for case in cases {
+            match case {
+                Case::Big(Load::Pgbench) => needs.postgresql = true,
+                Case::Big(load) => (needs.mariadb, needs.fill) = (true, needs.fill | (*load == Load::Table)),
+                Case::Fio(_) | Case::Sysbench(_) => {}
+            }
+        }
+        needs
+    }
+
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.mariadb || self.postgresql
+    }
+
+    /// The databases that a set-up needs. PostgreSQL has no doublewrite buffer to do without.
+    pub fn engines(self, pages: Pages) -> impl Iterator<Item = Engine> {
+        let postgresql = self.postgresql && pages == Pages::Twice;
+        let all = [(Engine::MariaDb, self.mariadb), (Engine::PostgreSql, postgresql)];
+        all.into_iter().filter(|(_, wanted)| *wanted).map(|(engine, _)| engine)
+    }
 }
 
 impl Needs {
     #[must_use]
     pub fn of(cases: &[Case], mib: u64) -> Self {
         let any = |family: &str| cases.iter().any(|case| case.family() == family);
-        Self { fio: any("fio"), database: any("sysbench"), mib }
+        Self { fio: any("fio"), database: any("sysbench"), big: BigNeeds::of(cases), mib }
     }
 }
 
 /// See the top of this file.
 pub struct Ready<'a> {
-    lab: &'a Lab,
-    name: String,
+    pub(super) lab: &'a Lab,
+    pub(super) name: String,
     /// Description of the set-up, so that a reader can build it again.
     pub text: String,
     target: Option<Target>,
     mib: u64,
     /// Address of the database, as `address:port`.
     database: Option<String>,
+    /// Databases ten times as large as their buffer pool.
+    pub(super) big: Addresses,
     /// Words before fio's own.
     fio_front: Vec<String>,
     held: Vec<Held<'a>>,
@@ -81,6 +124,7 @@ impl<'a> Ready<'a> {
             target: None,
             mib: needs.mib,
             database: None,
+            big: Addresses::default(),
             fio_front: vec![],
             held: vec![],
         }
@@ -107,6 +151,18 @@ impl<'a> Ready<'a> {
             ready.hold(Held::Plain(plain));
             ready.serve(address)?;
         }
+        big::plain(&mut ready, lab, needs.big, Pages::Twice)?;
+        Ok(ready)
+    }
+
+    /// The same without a doublewrite buffer, for comparison: a power cut may tear a page there.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn plain_once(lab: &'a Lab, needs: Needs) -> Result<Self> {
+        let text = "as plain, but the database without doublewrite and on ext4 with clusters of 16 KiB. UNSAFE, for comparison only";
+        let mut ready = Self::new(lab, PLAIN_ONCE, text, needs);
+        big::plain(&mut ready, lab, needs.big, Pages::Once)?;
         Ok(ready)
     }
 
@@ -173,6 +229,7 @@ impl<'a> Ready<'a> {
                 ensure!(summary.ignored_errors < summary.transactions, "more errors than transactions");
                 Ok(summary.figures())
             }
+            Case::Big(load) => big::run(self.lab, &self.big, *load, seconds),
         }
     }
 }
@@ -190,14 +247,26 @@ impl SetUp for Ready<'_> {
         match case {
             Case::Fio(_) => self.target.is_some(),
             Case::Sysbench(_) => self.database.is_some(),
+            Case::Big(load) => self.big.bears(*load),
         }
     }
 
-    fn warm_up(&self, case: &Case) -> mainstay_bench::Result<()> {
-        if case.family() == "sysbench" {
-            self.measure(case, WARM_UP_S, 0).map_err(set_up_error)?;
-        }
-        Ok(())
+    fn warm_up(&self, case: &Case) -> mainstay_bench::Result<u64> {
+        let warmed = match case {
+            Case::Fio(_) => Ok(0),
+            Case::Sysbench(_) => self.measure(case, WARM_UP_S, 0).map(|figures| figures.operations),
+            Case::Big(load) => big::warm_up(self.lab, &self.big, *load),
+        };
+        warmed.map_err(set_up_error)
+    }
+
+    fn settle(&self, case: &Case) -> mainstay_bench::Result<()> {
+        let Case::Big(load) = case else { return Ok(()) };
+        big::settle(self.lab, &self.big, *load).map_err(set_up_error)
+    }
+
+    fn counters(&self, case: &Case) -> Option<Counters> {
+        if let Case::Big(_) = case { big::counters(self.lab) } else { None }
     }
 
     fn run(&self, case: &Case, seconds: u64, seed: u64) -> mainstay_bench::Result<Figures> {

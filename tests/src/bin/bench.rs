@@ -7,8 +7,10 @@ use mainstay_bench::machine::Machine;
 use mainstay_bench::report::{Description, Report};
 use mainstay_bench::turns::{self, Failure, Log, Plan, SetUp, Terms};
 use mainstay_bench::{Case, command};
+use mainstay_tests::bench::big::{Pages, tables};
 use mainstay_tests::bench::mainstay::{self, Copies};
 use mainstay_tests::bench::peers::{self, Peer};
+use mainstay_tests::bench::ready::PLAIN_ONCE;
 use mainstay_tests::bench::{NODES, Needs, Ready};
 use mainstay_tests::interrupt;
 use mainstay_tests::lab::Lab;
@@ -21,11 +23,14 @@ use std::time::{Duration, Instant};
 #[derive(Parser, Debug)]
 #[command(name = "bench")]
 struct Args {
-    /// Cases: names, beginnings like `rw4k-j8-*`, `fio`, `sysbench`. All if not given.
+    /// Cases: names, beginnings like `rw4k-j8-*`, `fio`, `sysbench`, `big`. All but the big ones if
+    /// not given.
     #[arg(long, value_delimiter = ',', value_name = "CASES")]
     only: Vec<String>,
     /// Set-ups of Mainstay: `single`, `two` and `three` replicas in mode C; `two-a`, `three-a`,
-    /// `two-b`, `three-b` in modes A and B. `plain`, the baseline, is always there.
+    /// `two-b`, `three-b` in modes A and B; for the big cases also `single-once`, `two-once`,
+    /// `three-once` and the unsafe `plain-once`, without doublewrite. `plain`, the baseline, is
+    /// always there.
     #[arg(long, value_delimiter = ',', default_value = "plain,single,three", value_name = "SET-UPS")]
     set_ups: Vec<String>,
     /// Peers: `qemu`, `qemu-fuse`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
 struct Chosen {
     plan: Plan,
     needs: Needs,
+    plain_once: bool,
     copies: Vec<Copies>,
     peers: Vec<&'static Peer>,
 }
@@ -81,7 +87,7 @@ impl Args {
         }
         let (own, others) = (Arc::new(Lab::new(mainstay::LAB)?), Arc::new(Lab::new(peers::LAB)?));
         if self.down {
-            own.down().and(others.down())?;
+            own.down().and(others.down()).and(tables::remove())?;
             return Ok(ExitCode::SUCCESS);
         }
         let chosen = self.chosen()?;
@@ -105,17 +111,23 @@ impl Args {
         ensure!(self.mib >= 64, "fio needs 64 MiB at least");
         let cases = Case::select(&self.only)?;
         for name in &self.set_ups {
-            let known = name == "plain" || mainstay::ALL.iter().any(|copies| copies.name == name);
             let names: Vec<_> = mainstay::ALL.iter().map(|copies| copies.name).collect();
-            ensure!(known, "there is no set-up `{name}`; there are plain, {}", names.join(", "));
+            let names = [&["plain", PLAIN_ONCE], &names[..]].concat();
+            ensure!(names.contains(&&**name), "there is no set-up `{name}`; there are {}", names.join(", "));
         }
-        let wanted = |copies: &Copies| self.set_ups.iter().any(|name| name == copies.name);
+        let needs = Needs::of(&cases, self.mib);
+        // Without doublewrite there is nothing but MariaDB's big cases.
+        let wanted = |copies: &Copies| {
+            let bears = copies.pages == Pages::Twice || needs.big.mariadb;
+            bears && self.set_ups.iter().any(|name| name == copies.name)
+        };
         let peers = match &self.peers[..] {
             [all] if all == "all" => peers::ALL.iter().map(|peer| peer.name).collect(),
             names => names.iter().map(String::as_str).collect::<Vec<_>>(),
         };
         Ok(Chosen {
-            needs: Needs::of(&cases, self.mib),
+            needs,
+            plain_once: self.set_ups.iter().any(|name| name == PLAIN_ONCE) && needs.big.mariadb,
             plan: Plan { cases, rounds: self.rounds, seconds: self.seconds },
             copies: mainstay::ALL.into_iter().filter(wanted).collect(),
             peers: peers.into_iter().map(Peer::named).collect::<Result<_>>()?,
@@ -126,7 +138,8 @@ impl Args {
 impl Chosen {
     fn estimate(&self) -> String {
         let peers = self.peers.len() as f64 * self.plan.estimate_s(2);
-        let own = if self.with_own() { self.plan.estimate_s(1 + self.copies.len()) } else { 0.0 };
+        let set_ups = 1 + usize::from(self.plain_once) + self.copies.len();
+        let own = if self.with_own() { self.plan.estimate_s(set_ups) } else { 0.0 };
         format!(
             "{} cases, {} rounds of {} s each; about {:.0} minutes and what building the set-ups takes",
             self.plan.cases.len(),
@@ -138,7 +151,7 @@ impl Chosen {
 
     /// Without a set-up and without a peer the baseline is measured alone.
     fn with_own(&self) -> bool {
-        !self.copies.is_empty() || self.peers.is_empty()
+        !self.copies.is_empty() || self.plain_once || self.peers.is_empty()
     }
 }
 
@@ -159,6 +172,9 @@ impl Bench {
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let mut programs: Vec<&[&str]> =
             vec![&["fio", "--version"], &["sysbench", "--version"], &["mariadbd", "--version"]];
+        if chosen.needs.big.postgresql {
+            programs.push(&["pgbench", "--version"]);
+        }
         programs.extend(chosen.peers.iter().map(|peer| peer.version));
         let binary = mainstay_tests::lab::built("mainstay")?;
         let version = command::output(Command::new(&binary).arg("--version"), Duration::from_secs(10))?;
@@ -176,6 +192,7 @@ impl Bench {
         let mut log = Log::open(&self.dir.join("samples.jsonl"), self.terms.clone())?;
         let mut texts: Vec<Description> = Vec::new();
         let mut without = Vec::new();
+        let _tables = tables::make(chosen.needs.big)?;
         if chosen.with_own() {
             let result = self.own(own, chosen, &mut log, &mut texts);
             interrupt::give_way();
@@ -206,6 +223,9 @@ impl Bench {
         println!("\n── mainstay");
         lab.up_with(NODES.len() as u8, &["--directories"])?;
         let mut ready = vec![Ready::plain(lab, chosen.needs)?];
+        if chosen.plain_once {
+            ready.push(Ready::plain_once(lab, chosen.needs)?);
+        }
         for copies in &chosen.copies {
             ready.push(copies.start(lab, chosen.needs)?);
         }

@@ -1,6 +1,7 @@
 //! MariaDB Galera: three nodes that certify and apply each other's transactions. sysbench talks to
 //! the first.
 
+use crate::bench::big::{self, Engine, Pages};
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, NODES};
 use crate::lab::Lab;
@@ -21,13 +22,19 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
                 transfer by rsync; sysbench on the first";
     let mut ready = Ready::new(lab, "galera", text, needs);
     ensure!(std::path::Path::new(PROVIDER).exists(), "galera needs the package galera-4: make bench-deps");
-    if !needs.database {
+    // One cluster, with the settings of the cases: those with small tables come first.
+    let big = needs.big.mariadb && !needs.database;
+    if !needs.database && !big {
         return Ok(ready);
     }
+    let mib = if big { big::MIB } else { DATABASE_MIB };
     let root = format!("{DISK}/galera");
     let cluster = format!("--wsrep-cluster-address=gcomm://{}", ADDRESSES.join(","));
     for (number, (node, address)) in NODES.iter().zip(ADDRESSES).enumerate() {
-        local::file_system(lab, node, &root, DATABASE_MIB + CACHE_MIB)?;
+        local::file_system(lab, node, &root, mib + CACHE_MIB)?;
+        if big && number == 0 {
+            big::copy(lab, node, Engine::MariaDb, &root, false)?;
+        }
         let (own, name) = (format!("--wsrep-node-address={address}"), format!("--wsrep-node-name={node}"));
         let provider = format!("--wsrep-provider={PROVIDER}");
         let options = [
@@ -41,7 +48,8 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
             "--binlog-format=ROW",
             "--innodb-autoinc-lock-mode=2",
         ];
-        let mut server = Server::prepare(lab, node, &root, PORT, &options)?;
+        let of_case = if big { big::options(Pages::Twice) } else { vec![] };
+        let mut server = Server::prepare(lab, node, &root, PORT, &[&options[..], &of_case].concat())?;
         // The daemon that receives the copy runs as another user.
         lab.shell(node, &format!("chmod 777 {root} {root}/data"))?;
         server.launch(if number == 0 { &["--wsrep-new-cluster"] } else { &[] })?;
@@ -54,6 +62,11 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
         })?;
         ready.hold(Held::Server(server));
     }
-    ready.serve(format!("{}:{PORT}", ADDRESSES[0]))?;
+    let address = format!("{}:{PORT}", ADDRESSES[0]);
+    if big {
+        big::serve(&mut ready, Engine::MariaDb, address, Pages::Twice)?;
+    } else {
+        ready.serve(address)?;
+    }
     Ok(ready)
 }

@@ -2,6 +2,7 @@
 //! is. It waits for all three on every write and has neither log nor resync.
 
 use super::storage_daemon as daemon;
+use crate::bench::big::{self, Engine, Pages};
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, NODES};
 use crate::lab::Lab;
@@ -11,15 +12,18 @@ use mainstay_bench::fio::Target;
 
 const PORT: u16 = 10_809;
 const DATABASE_PORT: u16 = 3320;
+const BIG_PORT: u16 = 3330;
+const POSTGRESQL_PORT: u16 = 5434;
 
 pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
     let text = "QEMU storage daemon: `quorum` (vote-threshold=2, read-pattern=fifo) over a local file and two NBD servers over TCP, \
                 files with cache.direct=on and io_uring. fio is the NBD client itself; the database is on XFS on a loop \
                 device over nbdfuse";
     let mut ready = Ready::new(lab, "qemu", text, needs);
+    let big: Vec<Engine> = needs.big.engines(Pages::Twice).collect();
     let wanted = [("fio", needs.fio, needs.mib), ("db", needs.database, DATABASE_MIB)];
-    let disks: Vec<(&str, u64)> =
-        wanted.into_iter().filter(|(_, wanted, _)| *wanted).map(|(name, _, mib)| (name, mib)).collect();
+    let disks = wanted.into_iter().filter(|(_, wanted, _)| *wanted).map(|(name, _, mib)| (name, mib));
+    let disks: Vec<_> = disks.chain(big.iter().map(|engine| (engine.name(), big::MIB))).collect();
     let names: Vec<&str> = disks.iter().map(|(name, _)| *name).collect();
     for node in NODES {
         for (name, mib) in &disks {
@@ -41,6 +45,13 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
         let root = format!("{DISK}/qemu");
         daemon::file_system(lab, &mut ready, "db", &root)?;
         ready.serve_from(&root, DATABASE_PORT)?;
+    }
+    for engine in big {
+        let root = format!("{DISK}/qemu-{}", engine.name());
+        daemon::file_system(lab, &mut ready, engine.name(), &root)?;
+        let port = if engine == Engine::MariaDb { BIG_PORT } else { POSTGRESQL_PORT };
+        // Its images were written whole when they were made.
+        big::serve_from(&mut ready, engine, &root, port, Pages::Twice, false)?;
     }
     Ok(ready)
 }

@@ -1,6 +1,7 @@
 //! MariaDB semi-synchronous replication: a primary that waits until one of two replicas has
 //! received a transaction.
 
+use crate::bench::big::{self, Engine, Pages};
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, NODES};
 use crate::lab::Lab;
@@ -20,13 +21,21 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
                 semi-synchronous with AFTER_SYNC: a commit waits for one replica's receipt, not for its disk; sysbench on \
                 the primary";
     let mut ready = Ready::new(lab, "semisync", text, needs);
-    if !needs.database {
+    // One primary, with the settings of the cases: those with small tables come first.
+    let big = needs.big.mariadb && !needs.database;
+    if !needs.database && !big {
         return Ok(ready);
     }
+    let mib = if big { big::MIB } else { DATABASE_MIB };
+    let of_case = if big { big::options(Pages::Twice) } else { vec![] };
     let root = format!("{DISK}/semisync");
     let log_bin = format!("--log-bin={root}/data/bin");
     for (number, node) in NODES.iter().enumerate() {
-        local::file_system(lab, node, &root, DATABASE_MIB + LOGS_MIB)?;
+        local::file_system(lab, node, &root, mib + LOGS_MIB)?;
+        if big {
+            // The replicas begin with the same tables, and with an empty log.
+            big::copy(lab, node, Engine::MariaDb, &root, false)?;
+        }
         let id = format!("--server-id={}", number + 1);
         let common = [&*id, &log_bin, "--sync-binlog=1", "--log-slave-updates", "--binlog-format=ROW"];
         let role: &[&str] = if number == 0 {
@@ -38,7 +47,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
         } else {
             &["--rpl-semi-sync-slave-enabled=ON", "--slave-parallel-threads=4"]
         };
-        let mut server = Server::prepare(lab, node, &root, PORT, &[&common[..], role].concat())?;
+        let mut server = Server::prepare(lab, node, &root, PORT, &[&common[..], role, &of_case].concat())?;
         server.launch(&[])?;
         wait_for(&format!("MariaDB on {node}"), LIMIT, || server.sql("SELECT 1"))?;
         if number > 0 {
@@ -46,7 +55,12 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
         }
         ready.hold(Held::Server(server));
     }
-    ready.serve(format!("{}:{PORT}", ADDRESSES[0]))?;
+    let address = format!("{}:{PORT}", ADDRESSES[0]);
+    if big {
+        big::serve(&mut ready, Engine::MariaDb, address, Pages::Twice)?;
+    } else {
+        ready.serve(address)?;
+    }
     Ok(ready)
 }
 
