@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help ui ui-check ui-test ui-lab-test deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-idle bench-api bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-idle bench-api bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-services bench-big bench-floor bench-polling bench-encryption bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -50,6 +50,7 @@ help:
 	@echo "make bench-snapshots what a snapshot costs who writes, with clones of files and without; ARGS=rounds"
 	@echo "make bench-services how long services are away when something dies or moves, and what addresses and the router cost; ARGS=\"--rounds N CASE\""
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
+	@echo "make bench-big  databases ten times as large as their buffer pool, with and without doublewrite (root); ARGS as of make bench"
 	@echo "make bench-floor fio and a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds sysbench-cases fio-cases\""
 	@echo "make bench-polling engines that poll while processors are idle beside engines that never do; ARGS=\"rounds seconds fio-cases sysbench-cases\""
 	@echo "make bench-encryption engines that encrypt beside engines that do not; ARGS=\"rounds seconds fio-cases sysbench-cases\""
@@ -359,6 +360,11 @@ bench-services: build
 
 bench-deps: deps
 	@scripts/deps.sh bench
+
+# Its own choice of cases and set-ups only if ARGS makes none.
+BIG := --only big --set-ups plain,plain-once,single,single-once,three,three-once --rounds 5 --seconds 10
+bench-big: build
+	@$(BUILT)/bench $(or $(ARGS),$(BIG))
 
 bench-floor: build
 	$(CARGO) build --release --locked -p mainstay-engine --example write_path
