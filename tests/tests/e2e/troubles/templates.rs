@@ -6,6 +6,10 @@ use anyhow::{Context, Result, ensure};
 use mainstay_tests::lab::{CLIENT, Lab, built};
 use mainstay_tests::wait_for;
 use std::fs;
+use std::time::Duration;
+
+/// A repeated check of pages comes a minute after a start, and the database is then started again.
+const TURN_LIMIT: Duration = Duration::from_secs(120);
 
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_postgresql_of_its_template_loses_no_row_with_the_power", postgresql),
@@ -23,10 +27,18 @@ struct Database {
     local: String,
     /// Statements that make a table and a user that may insert from elsewhere.
     made: &'static str,
-    /// A statement that says whether it writes its pages twice, and its value if it does not.
-    pages: Option<(&'static str, &'static str)>,
+    pages: Option<Pages>,
     /// A command of the client that runs the statement that follows, and prints nothing but values.
     remote: String,
+}
+
+/// A command of the node that says whether the database writes its pages twice, and what it prints
+/// if it does not.
+struct Pages {
+    asks: String,
+    once: &'static str,
+    /// A no of a later check is tried as well, which takes more than a minute.
+    turns: bool,
 }
 
 const MADE: &str = "CREATE DATABASE d; CREATE TABLE d.t (i INT PRIMARY KEY); CREATE USER w@'%' IDENTIFIED BY 'w'; GRANT ALL ON d.* TO w@'%'";
@@ -53,10 +65,11 @@ fn mariadb(lab: &Lab) -> Result<()> {
             vip: "10.213.0.82",
             local: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -e".into(),
             made: MADE,
-            pages: Some((
-                "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -BN -e 'SELECT @@innodb_doublewrite'",
-                "0",
-            )),
+            pages: Some(Pages {
+                asks: "mariadb --no-defaults --socket=/srv/mariadb/run/mariadb.sock -BN -e 'SELECT @@innodb_doublewrite'".into(),
+                once: "0",
+                turns: false,
+            }),
             remote: "timeout 20 mariadb --no-defaults --connect-timeout=2 -h 10.213.0.82 -u w -pw -BN d -e"
                 .into(),
         },
@@ -66,14 +79,19 @@ fn mariadb(lab: &Lab) -> Result<()> {
 fn mysql(lab: &Lab) -> Result<()> {
     let programs = std::env::var("MAINSTAY_MYSQL").context("MAINSTAY_MYSQL, as `make mysql-test` sets it")?;
     let client = format!("{programs}/mysql --no-defaults");
+    let local = format!("{client} --socket=/srv/mysql/run/mysql.sock");
     power_cut(
         lab,
         &Database {
             template: "mysql",
             vip: "10.213.0.83",
-            local: format!("{client} --socket=/srv/mysql/run/mysql.sock -e"),
+            local: format!("{local} -e"),
             made: MADE,
-            pages: None,
+            pages: Some(Pages {
+                asks: format!("{local} -BN -e 'SELECT @@innodb_doublewrite'"),
+                once: "OFF",
+                turns: true,
+            }),
             // The server tells its key only to those who ask for it, or speak TLS.
             remote: format!(
                 "timeout 20 {client} --get-server-public-key --connect-timeout=2 -h 10.213.0.83 -u w -pw -BN d -e"
@@ -82,9 +100,10 @@ fn mysql(lab: &Lab) -> Result<()> {
     )
 }
 
-/// The database has its doublewrite buffer if and only if a page can tear where it runs.
-fn pages_as_checked(lab: &Lab, name: &str, node: &str, (asks, off): &(&str, &str)) -> Result<()> {
-    let once = lab.shell(node, asks)?.trim() == *off;
+/// The database has its doublewrite buffer if and only if a page can tear where it runs. Returns
+/// whether it has none.
+fn pages_as_checked(lab: &Lab, name: &str, node: &str, pages: &Pages) -> Result<bool> {
+    let once = lab.shell(node, &pages.asks)?.trim() == pages.once;
     let program = built("mainstay")?;
     let program = program.display();
     let checked = lab.shell(
@@ -95,8 +114,40 @@ fn pages_as_checked(lab: &Lab, name: &str, node: &str, (asks, off): &(&str, &str
     let history = lab.cli(&["service", "history", name])?;
     let words = if once { "with --innodb-doublewrite=OFF" } else { "without --innodb-doublewrite=OFF" };
     ensure!(history.contains(words), "{words} is not in: {history}");
-    println!("{name} on {node}: {}", checked.lines().next().unwrap_or_default());
-    Ok(())
+    println!("{name} on {node}, written once: {once}; {}", checked.lines().next().unwrap_or_default());
+    Ok(once)
+}
+
+/// A data file is written in part while the database runs without its doublewrite buffer. The
+/// database is started again in place with it, and the operator is warned. It has none again when
+/// the file is gone and an operator restarts the service.
+fn pages_turn(lab: &Lab, name: &str, pages: &Pages) -> Result<()> {
+    let node = lab.wait_running(name, LIMIT)?;
+    if !pages_as_checked(lab, name, &node, pages)? {
+        println!("{name} on {node}: no check can turn from yes to no");
+        return Ok(());
+    }
+    let file = format!("/srv/{name}/data/ibdata-half");
+    lab.shell(
+        &node,
+        &format!("fallocate -l 16384 {file} && dd if=/dev/zero of={file} bs=4096 count=1 conv=notrunc,fsync status=none"),
+    )?;
+    let turned = |wanted: bool| {
+        let once = lab.shell(&node, &pages.asks)?.trim() == pages.once;
+        let service = lab.service(name)?;
+        let warned = service.hindrances.iter().any(|line| line.contains("and no longer with it"));
+        ensure!(once != wanted && warned == wanted, "written once: {once}, {:?}", service.hindrances);
+        ensure!(service.node.as_ref() == Some(&node), "it is on {:?}", service.node);
+        ensure!(service.failures.is_empty(), "it counts {:?}", service.failures);
+        Ok(())
+    };
+    wait_for("the doublewrite buffer and a warning", TURN_LIMIT, || turned(true))?;
+    println!("{name} on {node}: {}", lab.service(name)?.hindrances.join("; "));
+    ensure!(!pages_as_checked(lab, name, &node, pages)?, "a page can tear, and it is written once");
+    lab.shell(&node, &format!("rm {file}"))?;
+    lab.cli(&["service", "restart", name])?;
+    wait_for("no doublewrite buffer and no warning", LIMIT, || turned(false))?;
+    pages_as_checked(lab, name, &node, pages).map(drop)
 }
 
 /// Makes a database from its template and cuts the power of its node while a client inserts. Every
@@ -170,6 +221,9 @@ fn power_cut(lab: &Lab, database: &Database) -> Result<()> {
         more_rows(before)?;
         let now = lab.wait_running(name, LIMIT)?;
         ensure!(now != node, "{node} has no power");
+        if let Some(pages) = &database.pages {
+            pages_as_checked(lab, name, &now, pages)?;
+        }
         Ok(())
     })();
     fs::write(&stop, "")?;
@@ -183,6 +237,9 @@ fn power_cut(lab: &Lab, database: &Database) -> Result<()> {
     ensure!(lost.is_empty(), "lost {lost:?} of {} rows", acknowledged.len());
     lab.start(&node)?;
     lab.wait_in_sync(name, LIMIT)?;
+    if let Some(pages) = database.pages.as_ref().filter(|pages| pages.turns) {
+        pages_turn(lab, name, pages)?;
+    }
     let report = lab.scrub(name)?;
     ensure!(report.equal, "replicas differ: {report:?}");
     lab.cli(&["service", "delete", name])?;
