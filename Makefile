@@ -33,7 +33,7 @@ help:
 	@echo "make units-test start, stop, kill and refuse units of systemd as processes of services, under systemd (root)"
 	@echo "make plain-units-test plain units of systemd that follow a resource (root)"
 	@echo "make pacemaker-test the OCF agent under ocf-tester and Debian's Pacemaker, in a lab (root)"
-	@echo "make pages-test power cuts of a MariaDB without doublewrite, each followed by a look at every page, in a lab (root); ARGS=cuts"
+	@echo "make pages-test power cuts of a MariaDB without doublewrite, each followed by a look at every page, in a lab (root); ARGS=\"cuts [mysql]\""
 	@echo "make test-long  the tests that are too long for make test"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
@@ -311,8 +311,8 @@ pacemaker-test: deps
 mysql-test: tests-built
 	@TESTS=$(abspath $(TESTS)) tests/mysql/run.sh
 
-# Power cuts of a database that writes each page once (root). ARGS is the number of cuts; "1 untruth"
-# has to fail.
+# Power cuts of a database that writes each page once (root). ARGS is the number of cuts, and words: "40 mysql" cuts the power of a
+# MySQL that looks for torn pages itself, "1 untruth" and "1 mysql untruth" have to fail.
 pages-test: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/pages/run.sh $(DEV) $(or $(ARGS),100)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches MySQL's server and client, which Debian 12 does not have, with all libraries that they need, and prints a directory with
-# `mysqld`, `mysql` and `mysqladmin`. Nothing is installed. The cache is VM_DIR, target/vm if that is not set.
+# `mysqld`, `mysql`, `mysqladmin` and `innochecksum`. Nothing is installed. The cache is VM_DIR, target/vm if that is not set.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -23,12 +23,16 @@ packages_of() { # PACKAGE...: these and what they need that is not there, from a
 directory=$cache/mysql
 # A program of that suite runs with the loader and the libraries of that suite, wherever it is called.
 program() { # PATH
-    cat >"bin/$(basename "$1")" <<EOF
+    local program
+    program=$directory/bin/$(basename "$1")
+    [ ! -x "$program" ] || return 0
+    cat >"$program.new" <<EOF
 #!/bin/sh
 exec $directory/usr/lib64/ld-linux-x86-64.so.2 --library-path \\
     $directory/usr/lib/x86_64-linux-gnu:$directory/usr/lib/mysql/private $directory/$1 "\$@"
 EOF
-    chmod +x "bin/$(basename "$1")"
+    chmod +x "$program.new"
+    mv "$program.new" "$program"
 }
 
 exec 9>"$cache/mysql.lock"
@@ -46,13 +50,14 @@ if [ ! -e "$directory/version" ]; then
         unpack .. $packages
         cd ..
         rm -r debs
-        for path in usr/sbin/mysqld usr/bin/mysql usr/bin/mysqladmin; do program "$path"; done
         cd ..
         rm -rf "$directory"
         mv "$directory.new" "$directory"
+        program usr/sbin/mysqld
         version=$("$directory/bin/mysqld" --version)
         echo "$version" >"$directory/version"
     ) >&2
 fi
+for path in usr/sbin/mysqld usr/bin/mysql usr/bin/mysqladmin usr/bin/innochecksum; do program "$path"; done
 cat "$directory/version" >&2
 echo "$directory/bin"

@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
 # Power cuts of a MariaDB that writes each page once: no page is torn (S730), and no write of a page begins or ends in one (S731).
 # Three copies, ext4 with clusters of a page, `innodb_doublewrite=OFF`, tables several times as large as the buffer pool, and a load
-# that flushes all the time. Root. Arguments: the directory with the built programs, the number of power cuts, and a mode that has
-# to end with a fault: `untruth` plants a torn page, and `scattered` lays the files out in pieces of 8 KiB, so that power cuts tear
-# pages. SEED=N repeats the moments of the cuts. A run that finds a fault leaves its lab as it is.
+# that flushes all the time. Root. Arguments: the directory with the built programs, the number of power cuts, and words:
+# - `mysql`: the database is a MySQL with `innodb_doublewrite=DETECT_ONLY`. It notes which pages it writes, and looks at these when it
+#   recovers. A torn one ends the server with an error. So does a new page whose first write never came; see `noted.py`.
+# - `untruth` plants a torn page. In MySQL nothing but the server itself looks for it.
+# - `scattered` lays the files out in pieces of 8 KiB, so that power cuts tear pages.
+# The last two have to end with a fault. SEED=N repeats the moments of the cuts. A run that finds a fault leaves its lab as it is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 built=$(realpath "${1:?name the directory with the built programs}")
 rounds=${2:-100}
-mode=${3:-}
+mode='' engine=mariadb programs=''
+for word in "${@:3}"; do
+    case $word in
+    mysql) engine=mysql ;;
+    untruth | scattered) mode=$word ;;
+    *) echo "what is $word? The words are mysql, untruth and scattered" >&2 && exit 2 ;;
+    esac
+done
+[ $engine = mariadb ] || programs=$(scripts/mysql.sh)
 seed=${SEED:-$(($(date +%s) % 30000))}
 lab=${MAINSTAY_LAB:-pages}
 root=/srv/pages
@@ -25,7 +36,7 @@ small=$((16 << 20))
 large=$((256 << 20))
 keep=
 background=()
-cuts=0 all_pages=0 torn=0 bad_tables=0 lost=0 all_writes=0 off_page=0 flushed_pages=0
+cuts=0 all_pages=0 all_noted=0 all_absent=0 torn=0 bad_tables=0 lost=0 all_writes=0 off_page=0 flushed_pages=0
 
 # shellcheck disable=SC2329
 end() {
@@ -42,7 +53,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 summary() {
     echo "$cuts power cuts, $all_pages pages looked at after them ($flushed_pages were flushed before), $torn torn;" \
         "$all_writes writes of data files in the journals, $off_page off a page; $bad_tables tables with errors;" \
-        "$lost acknowledged rows lost; SEED=$seed"
+        "$lost acknowledged rows lost; SEED=$seed$([ $engine = mariadb ] || echo "; MySQL itself looked at $all_noted pages, and $all_absent new ones were never written")"
 }
 # A fault: the lab stays, with all replicas.
 fault() {
@@ -108,10 +119,25 @@ unload() {
 bench=(--db-driver=mysql --mysql-host="$address" --mysql-user=mainstay --mysql-password=mainstay --tables="$tables"
     --table-size="$rows" --rand-type=uniform)
 
+# MySQL has found a torn page itself, or a torn note of its pages.
+told() { # NODES THAT LIVE
+    local node
+    [ $engine = mysql ] || return 0
+    for node in $1; do
+        if on "$node" -- grep -ih corrupt /var/lib/mainstay/services/pages/mysql.log >"$work/told" 2>/dev/null; then
+            torn=$((torn + 1))
+            on "$node" -- cat $root/planted 2>/dev/null | sed 's/^/planted: /' || true
+            cat "$work/told"
+            fault "round $round: MySQL tells of a torn page on $node"
+        fi
+    done
+}
+
 # The database serves again, or a page is torn.
 served() { # NODES THAT LIVE
     local end=$((SECONDS + 90)) node
     until sql 'SELECT 1' >/dev/null 2>&1; do
+        told "$1"
         for node in $1; do
             if on "$node" -- test -s /run/pages/torn 2>/dev/null; then
                 torn=$((torn + $(on "$node" -- cat /run/pages/counted | cut -d' ' -f2)))
@@ -123,6 +149,18 @@ served() { # NODES THAT LIVE
         [ $SECONDS -lt $end ] || fault "round $round: the database does not serve 90 s after the power cut"
         sleep 0.2
     done
+    told "$1"
+}
+
+# CHECK TABLE of every table, each line as a table, a kind and a text.
+check_tables() {
+    if [ $engine = mysql ]; then
+        sql "CHECK TABLE $(seq -f 'sbtest.sbtest%.0f,' "$tables" | tr '\n' ' ') ledger.entries EXTENDED" | python3 -c '
+import json, sys
+print(json.dumps([[said[0], *said[2:]] for said in (line.rstrip("\n").split("\t") for line in sys.stdin)]))'
+    else
+        client ledger check $address:3306
+    fi
 }
 
 # Compares the journal of the node that lost its power with the places of the data files. The node's disk is not changed. It is
@@ -143,14 +181,14 @@ snapshot() { # SECONDARY
     local counted
     mainstay snapshot create pages middle --lab "$lab" >/dev/null
     # shellcheck disable=SC2016
-    counted=$(on "$1" -- bash -ec '
+    counted=$(on "$1" -- env CHECKSUM="${programs:+$programs/}innochecksum" bash -ec '
         clone=/var/lib/mainstay/pools/default/clones/middle
         mainstay snapshot clone pages middle $clone >/dev/null
         mkdir -p /run/clone
         mount -o loop "$(find $clone -type f -size +512M | head -1)" /run/clone
         failed=0 pages=0
         for file in $(find /run/clone/data -name "*.ibd" -o -name "ibdata*" -o -name "undo*"); do
-            innochecksum "$file" >&2 || failed=$((failed + 1))
+            "$CHECKSUM" "$file" >&2 || failed=$((failed + 1))
             pages=$((pages + $(stat -c %s "$file") / 16384))
         done
         umount /run/clone
@@ -163,7 +201,7 @@ snapshot() { # SECONDARY
 }
 
 round() {
-    local victim serving others pause began flushed pages found entries writes off errors verdict noted returned note=
+    local victim serving others pause began flushed pages found looked absent entries writes off zeroes errors verdict noted returned note=
     began=$EPOCHREALTIME
     victim=$(status | field primary)
     others=$(tr ' ' '\n' <<<'n1 n2 n3' | grep -vx "$victim" | tr '\n' ' ')
@@ -186,15 +224,18 @@ round() {
     cut=$(seconds_since "$cut")
     unload
     serving=$(status | field primary)
-    read -r pages found <<<"$(on "$serving" -- cat /run/pages/counted)"
-    all_pages=$((all_pages + pages)) torn=$((torn + found))
+    read -r pages found looked absent <<<"$(on "$serving" -- cat /run/pages/counted)"
+    all_pages=$((all_pages + pages)) torn=$((torn + found)) all_noted=$((all_noted + looked))
+    all_absent=$((all_absent + ${absent:-0}))
+    [ $engine = mariadb ] || note="$note; MySQL itself looked at $looked pages, and $absent new ones were never written"
     [ "$found" = 0 ] || fault "round $round: $found files with a torn page"
-    read -r entries writes off <<<"$(journal "$victim" "$serving" 16384)"
+    read -r entries writes off zeroes <<<"$(journal "$victim" "$serving" 16384)"
+    if [ $engine = mysql ]; then note="$note; $zeroes writes of zeroes off a page"; else off=$((off + zeroes)); fi
     all_writes=$((all_writes + writes)) off_page=$((off_page + off))
     [ "$off" = 0 ] || [ "$mode" = scattered ] ||
         fault "round $round: $off writes of data files begin or end in a page, in $work/entries.json: $(cat "$work/off-page")"
     sql "SET GLOBAL innodb_buffer_pool_size = $large"
-    client ledger check $address:3306 >"$work/check.json" || fault "round $round: CHECK TABLE ends with an error"
+    check_tables >"$work/check.json" || fault "round $round: CHECK TABLE ends with an error"
     errors=$(python3 -c 'import json, sys
 bad = [said for said in json.load(open(sys.argv[1])) if said[1:] != ["status", "OK"]]
 print(len(bad))
@@ -217,7 +258,7 @@ print(*bad, sep="\n", file=sys.stderr)' "$work/check.json")
 
 command -v innochecksum >/dev/null || fail "there is no innochecksum: apt-get install mariadb-server-core"
 RANDOM=$seed
-step "a lab of three nodes, three copies, MariaDB without doublewrite; ${mode:-clusters of 16 KiB}; SEED=$seed"
+step "a lab of three nodes, three copies, $engine without doublewrite; ${mode:-clusters of 16 KiB}; SEED=$seed"
 mainstay lab up --name "$lab" --nodes 3 >/dev/null
 mainstay resource create pages --lab "$lab" --size 1GiB --journal 512MiB --replicas n1,n2,n3 --preferred n1 --wait-s 60 >/dev/null
 device=/run/mainstay/dev/pages/0
@@ -227,6 +268,19 @@ if [ "$mode" = scattered ]; then
 else
     on n1 -- mkfs.ext4 -q -E nodiscard -O bigalloc -C 16384 $device
 fi
+# The options that both databases have, and those of one.
+options=("--no-defaults" "--user=mysql" "--datadir=$root/data" "--tmpdir=$root/tmp" "--socket=$root/data/$engine.sock"
+    "--pid-file=$root/data/$engine.pid" "--port=3306" "--skip-name-resolve" "--skip-log-bin" "--performance-schema=OFF"
+    "--max-connections=200" "--innodb-flush-method=O_DIRECT" "--innodb-page-size=16k" "--innodb-flush-log-at-trx-commit=1"
+    "--innodb-buffer-pool-size=$small" "--innodb-io-capacity=2000" "--innodb-io-capacity-max=4000" "--innodb-flush-neighbors=0")
+if [ $engine = mysql ]; then
+    doublewrite=DETECT_ONLY
+    options=("$programs/mysqld" "${options[@]}" "--innodb-redo-log-capacity=32M" "--mysqlx=OFF" "--secure-file-priv=NULL")
+else
+    doublewrite=OFF
+    options=("/usr/sbin/mariadbd" "${options[@]}" "--innodb-log-file-size=16M" "--innodb-undo-tablespaces=3")
+fi
+options+=("--innodb-doublewrite=$doublewrite")
 cat >"$work/pages.toml" <<TOML
 name = "pages"
 resource = "pages"
@@ -235,21 +289,17 @@ path = "$root"
 fstype = "ext4"
 options = "noatime,lazytime"
 [[process]]
-name = "mariadb"
-prepare = ["$here/prepare.sh", "$root"]
-command = ["/usr/sbin/mariadbd", "--no-defaults", "--user=mysql", "--datadir=$root/data", "--tmpdir=$root/tmp",
-    "--socket=$root/data/mariadb.sock", "--pid-file=$root/data/mariadb.pid", "--port=3306", "--skip-name-resolve", "--skip-log-bin",
-    "--performance-schema=OFF", "--max-connections=200", "--innodb-doublewrite=OFF", "--innodb-flush-method=O_DIRECT",
-    "--innodb-page-size=16k", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=$small",
-    "--innodb-log-file-size=16M", "--innodb-undo-tablespaces=3", "--innodb-io-capacity=2000",
-    "--innodb-io-capacity-max=4000", "--innodb-flush-neighbors=0"]
-probe = { mariadb = { socket = "$root/data/mariadb.sock" } }
+name = "$engine"
+prepare = ["$here/prepare.sh", "$root"${programs:+, "\"$programs\""}]
+command = [$(printf '"%s", ' "${options[@]}")]
+probe = { $engine = { socket = "$root/data/$engine.sock" } }
 [vip]
 address = "$address/24"
 TOML
 mainstay service apply "$work/pages.toml" --lab "$lab" >/dev/null
 until_true 90 "the database does not start" sql 'SELECT 1'
-sql "SHOW GLOBAL VARIABLES LIKE 'innodb_doublewrite'" | grep -qx 'innodb_doublewrite.OFF' || fail "the doublewrite buffer is on"
+sql "SHOW GLOBAL VARIABLES LIKE 'innodb_doublewrite'" | grep -qx "innodb_doublewrite.$doublewrite" ||
+    fail "innodb_doublewrite is not $doublewrite"
 status | grep -q '"atomic_write_max": 1048576' ||
     fail "the device promises no whole writes: $(mainstay resource status pages --lab "$lab")"
 atomic "at the beginning"
@@ -259,8 +309,9 @@ atomic "after the load"
 for round in $(seq "$rounds"); do round; done
 [ -z "$mode" ] || fault "$mode was not found in $rounds rounds"
 [ "$all_writes" -gt 0 ] || fault "no journal has a write of a data file"
+[ $engine = mariadb ] || [ "$all_noted" -gt 0 ] || fault "MySQL has looked at no page"
 # A comparison that finds nothing must be able to find something: no more than every fourth page lies on a multiple of 64 KiB.
-read -r _ _ off <<<"$(python3 "$here/journal.py" "$work/entries.json" "$work/extents" 65536 2>/dev/null)"
+read -r _ _ off _ <<<"$(python3 "$here/journal.py" "$work/entries.json" "$work/extents" 65536 2>/dev/null)"
 [ "$off" -gt 0 ] || fault "the comparison of journal and files does not find writes that are off a page of 64 KiB"
 atomic "at the end"
 summary
