@@ -35,8 +35,8 @@ pub struct Lack {
     pub remedy: String,
 }
 
-/// Returns the needs of a service that is about to be made or changed: as [`lacks`], and the options
-/// of a file system are rehearsed.
+/// Returns the needs of a service that is about to be made or changed: as [`lacks`], and the
+/// options of a file system are rehearsed.
 #[must_use]
 pub fn lacks_before(spec: &ServiceSpec) -> Vec<Lack> {
     let mut found = lacks(spec);

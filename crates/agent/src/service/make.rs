@@ -123,9 +123,9 @@ fn make(
     volume.finish().map_err(unknown)
 }
 
-/// Why this machine's program does not take these options, as far as it can be asked: a rehearsal on
-/// memory of [`REHEARSAL_BYTES`] bytes, of which it writes nothing. `None` if it takes them, or
-/// cannot be asked.
+/// Returns why this machine's program does not take these options; `None` if it takes them, or
+/// cannot be asked. It is asked by a rehearsal on [`REHEARSAL_BYTES`] of memory, of which it writes
+/// nothing.
 pub fn refused(fstype: &str, options: &[String]) -> Option<String> {
     let rehearse = match fstype {
         "ext2" | "ext3" | "ext4" => "-n",

@@ -21,7 +21,7 @@ impl Direction {
     }
 }
 
-/// What to do where, and how much at once, in bytes.
+/// Kind and place of requests, and how much each asks for, in bytes.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub direction: Direction,
