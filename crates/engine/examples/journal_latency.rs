@@ -6,6 +6,7 @@
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[allow(dead_code, reason = "this program reads nothing")]
 #[path = "write_path/writer.rs"]
 mod writer;
 
