@@ -7,7 +7,7 @@
 // A device node is made by a system call that takes a pointer to a string.
 #![allow(unsafe_code)]
 
-use mainstay_types::REQUEST_BYTES_MAX;
+use mainstay_types::{BLOCK_BYTES, DATABASE_PAGE_BYTES, REQUEST_BYTES_MAX};
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -33,16 +33,29 @@ pub fn tune(device: &Path) {
     }
 }
 
-/// Makes no request of the device longer than `bytes`, and reads back what the kernel made of it.
-/// Returns the longest write that reaches the engine as one request, in bytes.
+/// Makes no request of the device longer than `bytes`, nor so long that the kernel may cut it for
+/// its pieces of memory, and reads back what the kernel made of it. Returns the longest write that
+/// reaches the engine as one request, in bytes. A longer write is cut at a multiple of the largest
+/// page of a database, counted from its start.
 ///
 /// # Errors
 /// Why longer requests remain possible, in words. The kernel cuts those where it likes, so that a
 /// page in the middle of one may become a part of two entries of the log.
 pub fn limit_requests(device: &Path, bytes: u64) -> Result<u64, String> {
+    let pieces = setting(device, "max_segments").and_then(|setting| fs::read_to_string(setting).ok());
+    let bytes = uncut_bytes(bytes, pieces.and_then(|pieces| pieces.trim().parse().ok()));
     set(device, SECTORS, &(bytes / 1024).to_string());
     let now = setting(device, SECTORS).and_then(|setting| fs::read_to_string(setting).ok());
     judge_limit(device, now.as_deref(), bytes)
+}
+
+/// Longest request of at most `bytes` bytes that is not cut for its pieces of memory, of which the
+/// kernel takes `pieces` at once. Each page of memory may be a piece of its own, and memory that
+/// begins inside a page has one more.
+pub fn uncut_bytes(bytes: u64, pieces: Option<u64>) -> u64 {
+    let uncut = pieces.map_or(bytes, |pieces| bytes.min(pieces.saturating_sub(1) * BLOCK_BYTES));
+    let whole_pages = uncut / LARGEST_PAGE * LARGEST_PAGE;
+    if whole_pages == 0 { uncut.max(BLOCK_BYTES) } else { whole_pages }
 }
 
 fn judge_limit(device: &Path, now: Option<&str>, bytes: u64) -> Result<u64, String> {
@@ -55,6 +68,9 @@ fn judge_limit(device: &Path, now: Option<&str>, bytes: u64) -> Result<u64, Stri
         None => Err(format!("the kernel may cut long writes: {SECTORS} of {device} cannot be read")),
     }
 }
+
+/// The largest page of a database, in bytes; a multiple of all others.
+const LARGEST_PAGE: u64 = DATABASE_PAGE_BYTES[DATABASE_PAGE_BYTES.len() - 1];
 
 /// Longest request of a device, in KiB.
 const SECTORS: &str = "max_sectors_kb";
@@ -96,7 +112,8 @@ pub fn ensure_node(path: &Path, numbers: libc::dev_t) {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_set, judge_limit};
+    use super::{LARGEST_PAGE, is_set, judge_limit, uncut_bytes};
+    use mainstay_types::{BLOCK_BYTES, DATABASE_PAGE_BYTES};
     use std::path::Path;
 
     /// S712: no write is promised to be whole where the kernel may cut it.
@@ -109,6 +126,28 @@ mod tests {
         assert!(words.contains("/dev/loop3") && words.contains("1280"), "{words}");
         for unknown in [None, Some(""), Some("none")] {
             judge(unknown).expect_err("not known");
+        }
+    }
+
+    /// S752: a request is cut between pages before it is cut for its pieces of memory.
+    #[test]
+    fn a_request_has_fewer_pieces_of_memory_than_the_kernel_takes_at_once() {
+        const MIB: u64 = 1 << 20;
+        for (bytes, pieces, uncut) in [
+            (MIB, Some(128), 448 << 10),
+            (MIB, Some(65535), MIB),
+            (MIB, Some(256), MIB - LARGEST_PAGE),
+            (MIB, None, MIB),
+            (128 << 10, Some(128), 128 << 10),
+            (MIB, Some(9), 32 << 10),
+            (MIB, Some(0), 4096),
+        ] {
+            assert_eq!(uncut_bytes(bytes, pieces), uncut, "{bytes} bytes in {pieces:?}");
+        }
+        assert!(DATABASE_PAGE_BYTES.iter().all(|page| LARGEST_PAGE.is_multiple_of(*page)));
+        for pieces in 2..300u64 {
+            let uncut = uncut_bytes(MIB, Some(pieces));
+            assert!(uncut / BLOCK_BYTES < pieces, "{pieces} pieces hold {uncut} bytes wherever they begin");
         }
     }
 

@@ -105,6 +105,7 @@ impl Mounted {
         }
         facts.device.owner = Owner::Ublk;
         facts.device.limits.request = Some(1 << 20);
+        facts.device.limits.segments = Some(65535);
         judge(&facts)
     }
 

@@ -11,6 +11,7 @@
 //! which is the file system's business, and nothing below may cut that piece.
 
 use super::pages::Pages;
+use crate::block_queue::uncut_bytes;
 use mainstay_types::{DATABASE_PAGE_BYTES, REQUEST_BYTES_MAX};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -374,6 +375,15 @@ impl Judge<'_> {
                 ));
             } else if !bytes.is_multiple_of(page) {
                 bad.push(("max_sectors_kb", Some(bytes / 1024), "it is no multiple of the page"));
+            } else if limits.segments.is_some_and(|pieces| {
+                pieces > page / MEMORY_PAGE_BYTES && bytes / MEMORY_PAGE_BYTES >= pieces
+            }) {
+                bad.push((
+                    "max_sectors_kb",
+                    Some(bytes / 1024),
+                    "a write of several pages may be cut inside of one, because it has more pieces of memory than \
+                     max_segments",
+                ));
             }
         }
         // A page that does not begin at a page of memory needs one piece more.
@@ -410,7 +420,7 @@ impl Judge<'_> {
             let remedy = match name {
                 "max_sectors_kb" => format!(
                     "Run `echo {} >{}`. The engine sets it when it makes the device, unless /sys is read-only.",
-                    REQUEST_BYTES_MAX / 1024,
+                    uncut_bytes(REQUEST_BYTES_MAX, limits.segments) / 1024,
                     file(name)
                 ),
                 _ => "Use a device of Mainstay without another one in between.".to_owned(),
@@ -560,7 +570,7 @@ mod tests {
                 start: 0,
                 limits: Limits {
                     logical_block: Some(4096),
-                    request: Some(1 << 20),
+                    request: Some(448 << 10),
                     segments: Some(128),
                     segment: Some(65536),
                     chunk: Some(0),
@@ -623,11 +633,12 @@ mod tests {
     #[test]
     fn a_limit_that_cuts_a_page_or_is_unknown_means_no() {
         let limit = |change: fn(&mut Limits)| with(|facts| change(&mut facts.device.limits));
-        let cuts: [fn(&mut Limits); 9] = [
+        let cuts: [fn(&mut Limits); 10] = [
             |limits| limits.logical_block = Some(32768),
             |limits| limits.request = Some(8192),
             |limits| limits.request = Some(1280 << 10),
             |limits| limits.request = Some(1000 << 10),
+            |limits| limits.request = Some(512 << 10),
             |limits| limits.segments = Some(4),
             |limits| limits.segment = Some(512),
             |limits| limits.chunk = Some(8192),
@@ -657,7 +668,9 @@ mod tests {
         let remedy = |facts: &Facts| judge(facts).findings[0].remedy.clone();
         let mut facts = facts();
         facts.device.limits.request = Some(1280 << 10);
-        assert!(remedy(&facts).contains("echo 1024 >/sys/block/loop3/queue/max_sectors_kb"));
+        assert!(remedy(&facts).contains("echo 448 >/sys/block/loop3/queue/max_sectors_kb"));
+        facts.device.limits.segments = Some(65535);
+        assert!(remedy(&facts).contains("echo 1024 >"), "there it needs no more pieces than it may have");
     }
 
     #[test]
@@ -714,17 +727,16 @@ mod tests {
     }
 
     fn limits() -> impl Strategy<Value = Limits> {
-        let sizes = &[0, 512, 4096, 8192, 16384, 65536, 1 << 20, 1280 << 10, 0xffff_ffff];
-        (some(sizes), some(sizes), some(&[0, 1, 5, 128]), some(sizes), some(sizes), some(sizes)).prop_map(
-            |(logical_block, request, segments, segment, chunk, gap_mask)| Limits {
+        let sizes = &[0, 512, 4096, 8192, 16384, 65536, 448 << 10, 1 << 20, 1280 << 10, 0xffff_ffff];
+        (some(sizes), some(sizes), some(&[0, 1, 5, 128, 257]), some(sizes), some(sizes), some(sizes))
+            .prop_map(|(logical_block, request, segments, segment, chunk, gap_mask)| Limits {
                 logical_block,
                 request,
                 segments,
                 segment,
                 chunk,
                 gap_mask,
-            },
-        )
+            })
     }
 
     proptest! {
@@ -750,7 +762,8 @@ mod tests {
                 prop_assert_eq!(start % page, 0);
                 let request = limits.request.expect("it is known");
                 prop_assert!(request >= page && request <= REQUEST_BYTES_MAX && request % page == 0);
-                prop_assert!(limits.segments.expect("it is known") * 4096 > page);
+                // Wherever in a page of memory a request begins, its size cuts it first.
+                prop_assert!(limits.segments.expect("it is known") > request / 4096);
                 let chunk = limits.chunk.expect("it is known");
                 prop_assert!(chunk == 0 || chunk % page == 0);
                 prop_assert_eq!(page % limits.logical_block.expect("it is known"), 0);
