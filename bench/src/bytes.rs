@@ -82,7 +82,8 @@ pub fn between_nodes(dev: &str, nodes: &[&str]) -> Option<u64> {
     let ports = dev.lines().filter_map(|line| {
         let (name, counters) = line.split_once(':')?;
         let counters: Vec<u64> = counters.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        // What the switch has received from a port, and what it has sent to it.
+        // A port's first counter is of bytes that the switch has received there, its ninth of bytes
+        // that the switch has sent.
         Some((name.trim(), *counters.first()?, *counters.get(8)?))
     });
     let (mut sent, mut elsewhere, mut found) = (0, 0, 0);

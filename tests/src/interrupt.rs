@@ -42,7 +42,7 @@ pub fn remove(labs: Vec<Arc<Lab>>, again: &str) -> Result<()> {
             }
         }
         for dir in ALSO.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // It may be gone already.
+            // The directory may be gone already.
             let _ = std::fs::remove_dir_all(dir);
         }
         std::process::exit(130);

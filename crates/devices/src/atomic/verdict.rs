@@ -360,6 +360,10 @@ impl Judge<'_> {
         {
             bad.push(("logical_block_size", limits.logical_block, "the page is no multiple of it"));
         }
+        // Fewer than a single page needs are told by themselves, below.
+        let (pages, pieces_min) =
+            (limits.request.unwrap_or(0) / MEMORY_PAGE_BYTES, page / MEMORY_PAGE_BYTES + 1);
+        let cut_by_pieces = limits.segments.is_some_and(|pieces| pieces >= pieces_min && pages >= pieces);
         if let Some(bytes) = get("max_sectors_kb", limits.request) {
             if bytes < page {
                 bad.push((
@@ -375,9 +379,7 @@ impl Judge<'_> {
                 ));
             } else if !bytes.is_multiple_of(page) {
                 bad.push(("max_sectors_kb", Some(bytes / 1024), "it is no multiple of the page"));
-            } else if limits.segments.is_some_and(|pieces| {
-                pieces > page / MEMORY_PAGE_BYTES && bytes / MEMORY_PAGE_BYTES >= pieces
-            }) {
+            } else if cut_by_pieces {
                 bad.push((
                     "max_sectors_kb",
                     Some(bytes / 1024),
@@ -387,7 +389,7 @@ impl Judge<'_> {
             }
         }
         // A page that does not begin at a page of memory needs one piece more.
-        if get("max_segments", limits.segments).is_some_and(|pieces| pieces < page / MEMORY_PAGE_BYTES + 1) {
+        if get("max_segments", limits.segments).is_some_and(|pieces| pieces < pieces_min) {
             bad.push((
                 "max_segments",
                 limits.segments,

@@ -164,7 +164,7 @@ fn fill(device: &Fd) {
         file.write_all_at(&mib, at).expect("written");
     }
     file.sync_data().expect("durable");
-    // What is in memory is destaged while nothing else is to be done.
+    // The engines destage all of it while nothing else is to be done.
     std::thread::sleep(Duration::from_secs(3));
 }
 

@@ -30,8 +30,8 @@ pub const MESSAGE_BYTES_MAX: usize = abi::WRITE_PREFIX_BYTES + REQUEST_BYTES_MAX
 /// behind it. A shorter one is copied out, because a payload that stays in memory keeps everything
 /// that was received into the same [`LANDING_BYTES`].
 pub const COPY_BREAK_BYTES: usize = 64 << 10;
-/// How much memory is taken at once to receive into. Up to six payloads of 512 KiB come one behind
-/// the other there, into which the loop device divides long writes, or three of the largest ones.
+/// How much memory is taken at once to receive into. The loop device divides long writes into
+/// payloads of 448 KiB, of which seven lie there one behind the other.
 pub const LANDING_BYTES: usize = 4 << 20;
 const _: () = assert!(LANDING_BYTES >= 2 * (MESSAGE_AT + MESSAGE_BYTES_MAX));
 
