@@ -262,10 +262,10 @@ impl Disk {
                 Blocks::push(&mut blocks, &data);
                 (op, write_work(Area::Sums(volume), offset, Blocks::Data(blocks), true))
             }
-            Output::VolumeWrite { op, volume, offset, data } => {
+            Output::VolumeWrite { op, volume, offset, data, durable } => {
                 let mut blocks = Vec::new();
                 data.iter().for_each(|piece| Blocks::push(&mut blocks, piece));
-                (op, write_work(Area::Volume(volume), offset, Blocks::Data(blocks), false))
+                (op, write_work(Area::Volume(volume), offset, Blocks::Data(blocks), durable))
             }
             Output::VolumeZero { op, volume, offset, len, .. } => {
                 assert!(len.is_multiple_of(BLOCK_BYTES), "zeroing {len} bytes");

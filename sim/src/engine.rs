@@ -14,7 +14,8 @@ use crate::oracle::Oracle;
 use crate::world::service_resource;
 use bytes::Bytes;
 use devices::{HeldError, unseen};
-use mainstay_codec::{Answered, Envelope, Message, Pieces};
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::{Answered, Envelope, Message, PayloadPlace, Pieces};
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::scrubs::ScrubTask;
@@ -350,7 +351,10 @@ impl Platform for Shop<'_> {
                 }
                 self.placed.push_back(PlacedBatch {
                     offset: at,
-                    len: batch.journal_len(),
+                    len: match local.payload {
+                        PayloadPlace::Volume => HEADER_BLOCK_BYTES as u64,
+                        PayloadPlace::Journal | PayloadPlace::JournalAfterVolume => batch.journal_len(),
+                    },
                     first: batch.first,
                     last: batch.last(),
                     durable_before: local.durable_before,

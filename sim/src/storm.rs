@@ -576,7 +576,7 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
     } else {
         Target::Node(NodeId(*random.pick(&draw.shape.resources[resource].replicas).unwrap_or(&1)))
     };
-    let fault = [
+    let faults = [
         ServiceFault::IgnoreStop,
         ServiceFault::Hang,
         ServiceFault::FailStart,
@@ -586,7 +586,8 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
         ServiceFault::AddressByHand,
         ServiceFault::Unmounted,
         ServiceFault::Replaced,
-    ][random.below(7) as usize];
+    ];
+    let fault = faults[random.below(faults.len() as u64) as usize];
     draw.service(at, target, resource, fault);
     let well = at + spread(random, 100, 16_000);
     for node in draw.shape.resources[resource].replicas.clone() {

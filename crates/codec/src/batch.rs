@@ -287,6 +287,24 @@ impl Batch {
         })
     }
 
+    /// Returns the ranges of the entries with a payload, in the order of the payload area, out of a
+    /// header whose checksum has been verified ([`BatchHead::decode`]).
+    ///
+    /// # Errors
+    /// When the header is not that of a batch.
+    pub fn written_ranges(header: &[u8]) -> Result<SmallVec<[Range; 1]>, DecodeError> {
+        let head = BatchHead::decode(header)?;
+        let mut reader = Reader::new("batch", &header[BATCH_FIXED_BYTES..head.header_len()]);
+        let mut ranges = SmallVec::new();
+        for _ in 0..head.count {
+            let desc = decode_desc(&mut reader, 0)?;
+            if desc.kind == EntryKind::Write {
+                ranges.push(desc.range);
+            }
+        }
+        Ok(ranges)
+    }
+
     /// Index of the last entry.
     #[must_use]
     pub fn last(&self) -> Index {
@@ -540,6 +558,30 @@ pub struct LocalHeader {
     pub generation: u64,
     /// Every entry up to here was durable in this journal when this write was submitted.
     pub durable_before: Index,
+    pub payload: PayloadPlace,
+}
+
+/// Where this replica keeps the payload of a batch in its journal (docs/adr/0057-large-writes.md).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PayloadPlace {
+    /// Behind the header block.
+    #[default]
+    Journal,
+    /// In the volumes, where its entries belong. What is behind the header block means nothing.
+    Volume,
+    /// Behind the header block, after the attempt to put it into the volumes has failed: something
+    /// of it may be there.
+    JournalAfterVolume,
+}
+
+impl PayloadPlace {
+    const ALL: [Self; 3] = [Self::Journal, Self::Volume, Self::JournalAfterVolume];
+
+    /// Whether something of the payload may be in the volumes.
+    #[must_use]
+    pub fn touches_volumes(self) -> bool {
+        self != Self::Journal
+    }
 }
 
 impl LocalHeader {
@@ -551,6 +593,7 @@ impl LocalHeader {
         out[8..16].copy_from_slice(&self.generation.to_le_bytes());
         out[16..24].copy_from_slice(&self.durable_before.0.to_le_bytes());
         out[24..32].copy_from_slice(&chain.0.to_le_bytes());
+        out[32] = self.payload as u8;
         let crc = crc32c(&out[..LOCAL_BYTES - 4]);
         out[LOCAL_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -572,12 +615,15 @@ impl LocalHeader {
         let generation = reader.u64()?;
         let durable_before = Index(reader.u64()?);
         let bound = reader.u64()?;
-        reader.zeroes(LOCAL_BYTES - 36)?;
+        let place = reader.u8()?;
+        let payload = PayloadPlace::ALL.get(usize::from(place)).copied();
+        let payload = payload.ok_or_else(|| reader.field("place of the payload", place.into()))?;
+        reader.zeroes(LOCAL_BYTES - 37)?;
         let mut crc = [0; 4];
         crc.copy_from_slice(&area[LOCAL_BYTES - 4..]);
         if crc32c(&area[..LOCAL_BYTES - 4]) != u32::from_le_bytes(crc) || bound != chain.0 {
             return Err(DecodeError::Checksum { what });
         }
-        Ok(Self { generation, durable_before })
+        Ok(Self { generation, durable_before, payload })
     }
 }

@@ -24,7 +24,7 @@ pub mod vhost_user;
 pub mod virtio_blk;
 mod wire;
 
-pub use batch::{Batch, EntryDesc, LocalHeader, NewEntry, rollback_range, snapshot_range};
+pub use batch::{Batch, EntryDesc, LocalHeader, NewEntry, PayloadPlace, rollback_range, snapshot_range};
 pub use client::{Answered, Ask, ClientAnswer, ClientAsk, Refusal};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub use journal_label::{JOURNAL_LABEL_BYTES, JournalLabel};

@@ -14,6 +14,9 @@ use mainstay_types::{
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
 pub const SUPERBLOCK_VERSION: u16 = 6;
+/// Version of a superblock with [`Superblock::filled`]. Builds that know nothing of such payloads
+/// refuse it, instead of taking their records for torn ones.
+pub const SUPERBLOCK_FILLED_VERSION: u16 = 7;
 /// Flag: blocks have sums.
 const FLAG_SUMS: u16 = 1;
 /// Bound of [`TablePlace::first_page`], in pages (64 GiB).
@@ -90,6 +93,9 @@ pub struct Superblock {
     pub journal_bytes: u64,
     /// Each volume has a file of sums, see [`crate::sums`].
     pub sums: bool,
+    /// Records after the checkpoint may have their payloads in the volumes, see
+    /// [`crate::PayloadPlace`].
+    pub filled: bool,
     /// R1.
     pub promised: Epoch,
     /// Goes into the local area of every journal record; rises with every recovery, cut and
@@ -126,7 +132,7 @@ impl Superblock {
         assert!(self.snapshots.len() <= SNAPSHOTS_MAX);
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.put_u32(SUPERBLOCK_MAGIC);
-        out.put_u16(SUPERBLOCK_VERSION);
+        out.put_u16(if self.filled { SUPERBLOCK_FILLED_VERSION } else { SUPERBLOCK_VERSION });
         out.put_u16(if self.sums { FLAG_SUMS } else { 0 });
         out.put_u64(self.sequence);
         out.put_u64(self.resource.0);
@@ -192,13 +198,14 @@ impl Superblock {
             return Err(DecodeError::Checksum { what });
         }
         let version = r.u16()?;
-        if version != SUPERBLOCK_VERSION {
+        if ![SUPERBLOCK_VERSION, SUPERBLOCK_FILLED_VERSION].contains(&version) {
             return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
         }
         let sums = match r.u16()? {
             flags @ (0 | FLAG_SUMS) => flags == FLAG_SUMS,
             other => return Err(r.field("flags", other.into())),
         };
+        let filled = version == SUPERBLOCK_FILLED_VERSION;
         let sequence = r.u64()?;
         let resource = ResourceId(r.u64()?);
         let incarnation = Incarnation(r.u64()?);
@@ -284,6 +291,7 @@ impl Superblock {
             tables,
             journal_bytes,
             sums,
+            filled,
             promised,
             generation,
             voids,
@@ -320,6 +328,7 @@ mod tests {
             tables: vec![TablePlace { first_page: 0, extents: 1 }, TablePlace { first_page: 6, extents: 1 }],
             journal_bytes: 1 << 24,
             sums: true,
+            filled: false,
             promised: Epoch(5),
             generation: 8,
             voids: vec![Void { generation: 7, end: Index(11) }, Void { generation: 8, end: Index(15) }],

@@ -20,7 +20,7 @@ use mainstay_codec::old_map::{
     OLD_CHUNK_BYTES, OLD_MAP_MAGIC, OLD_MAP_SECTOR_BYTES, OLD_MAP_VERSION, OLD_MAP_WORDS, encode_old_sector,
 };
 use mainstay_codec::superblock::{
-    CLIENT_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace,
+    CLIENT_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_FILLED_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace,
     VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
@@ -235,6 +235,10 @@ fn local_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
     t.u64("generation: rises with every recovery, cut and restart of the log", LOCAL.generation);
     t.u64("index up to which all was durable here when this was written", LOCAL.durable_before.0);
     t.u64("chain after the batch: to which one this belongs", batch.chain.0);
+    t.u8(
+        "place of the payload: 0 behind the header block, 1 in the volumes, 2 behind the header block and something of it in the volumes",
+        LOCAL.payload as u8,
+    );
     t.zeroes_to(LOCAL_BYTES - 4);
     t.checksum();
     t.end(LOCAL_BYTES)
@@ -246,7 +250,12 @@ fn superblock_table() -> (&'static str, String) {
     let copy = sample.unfinished.expect("a sample that shows both fields");
     let mut t = Table::new("superblock", &bytes);
     t.magic(SUPERBLOCK_MAGIC);
-    t.u16(&format!("format version, {SUPERBLOCK_VERSION}"), SUPERBLOCK_VERSION);
+    t.u16(
+        &format!(
+            "format version: {SUPERBLOCK_VERSION}, or {SUPERBLOCK_FILLED_VERSION} if records after the checkpoint may have their payloads in the volumes"
+        ),
+        SUPERBLOCK_VERSION,
+    );
     t.u16("flags: 1 each volume has a file of sums", u16::from(sample.sums));
     t.u64("sequence: rises with every update", sample.sequence);
     t.u64("resource", sample.resource.0);

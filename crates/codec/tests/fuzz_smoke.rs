@@ -16,7 +16,7 @@ use mainstay_codec::old_map::{OLD_MAP_WORDS, OldMapHeader, decode_old_sector, en
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{
-    Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, crc32c, frame,
+    Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, PayloadPlace, crc32c, frame,
 };
 use mainstay_codec::{vhost_user, virtio_blk};
 use mainstay_types::{BLOCK_BYTES, Chain, Incarnation, Index, ResourceId, SnapshotId, VolumeId};
@@ -188,7 +188,12 @@ fn round(seed: u64) -> usize {
     let sealed = sample(&mut random, &batch());
     let payload: Bytes = sealed.payload.concat().into();
     for _ in 0..32 {
-        let local = LocalHeader { generation: random.next(), durable_before: Index(random.next()) };
+        let places = [PayloadPlace::Journal, PayloadPlace::Volume, PayloadPlace::JournalAfterVolume];
+        let local = LocalHeader {
+            generation: random.next(),
+            durable_before: Index(random.next()),
+            payload: places[(random.next() % 3) as usize],
+        };
         let mut block = sealed.header_block(local);
         let reach = sealed.header.len();
         mutate(&mut random, &mut block[..reach]);

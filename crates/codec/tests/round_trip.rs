@@ -5,7 +5,7 @@ mod support;
 
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
-use mainstay_codec::{Batch, EntryKind, LocalHeader, Message, NewEntry};
+use mainstay_codec::{Batch, EntryKind, LocalHeader, Message, NewEntry, PayloadPlace};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, REQUEST_BYTES_MAX, Range,
     ResourceId, VolumeId,
@@ -43,8 +43,16 @@ proptest! {
     }
 
     #[test]
-    fn every_batch_survives_the_journal(sealed in batch(), generation in any::<u64>(), durable in any::<u64>()) {
-        let local = LocalHeader { generation, durable_before: Index(durable) };
+    fn every_batch_survives_the_journal(
+        sealed in batch(),
+        generation in any::<u64>(),
+        durable in any::<u64>(),
+        payload in prop::sample::select(vec![PayloadPlace::Journal, PayloadPlace::Volume, PayloadPlace::JournalAfterVolume]),
+    ) {
+        let written: Vec<_> =
+            sealed.entries.iter().filter(|entry| entry.kind == EntryKind::Write).map(|entry| entry.range).collect();
+        prop_assert_eq!(Batch::written_ranges(&sealed.header).expect("its own header").to_vec(), written);
+        let local = LocalHeader { generation, durable_before: Index(durable), payload };
         let block = sealed.header_block(local);
         let payload = payload_of(&sealed);
         prop_assert_eq!(HEADER_BLOCK_BYTES as u64 + payload.len() as u64, sealed.journal_len());

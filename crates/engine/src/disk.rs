@@ -254,10 +254,10 @@ impl Disk {
             Output::SumsWrite { op, volume, offset, data } => {
                 self.write(ring, DiskTag::Store(op), Area::Sums(volume), offset, [data].into(), true);
             }
-            Output::VolumeWrite { op, volume, offset, data } => {
+            Output::VolumeWrite { op, volume, offset, data, durable } => {
                 let mut pieces = self.lists.pop().unwrap_or_default();
                 pieces.extend(data);
-                self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, pieces, false);
+                self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, pieces, durable);
             }
             Output::VolumeZero { op, volume, offset, len, free } => {
                 let zeroing = if free { self.freeing } else { self.zeroing };

@@ -7,9 +7,11 @@ use mainstay_api::inspect::{
     BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, UnfinishedCopyView, VoidView,
 };
 use mainstay_codec::{EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock};
-use mainstay_pool::{Part, replica_at};
+use mainstay_pool::{Part, Replica, replica_at};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
 use mainstay_types::{DataState, Extent, Index, Position, VolumeId};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -35,20 +37,30 @@ pub enum InspectError {
     },
 }
 
-/// Meta and journal, for reading. Buffered, so that they may lie on any file system.
-struct Files {
+/// Files of a replica, for reading. Buffered, so that they may lie on any file system.
+struct Files<'a> {
+    replica: &'a dyn Replica,
     meta: File,
     journal: File,
+    /// Opened when a payload is in one of them.
+    volumes: BTreeMap<VolumeId, File>,
 }
 
-impl Media for Files {
+impl Media for Files<'_> {
     fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
         let file = match area {
             Area::Meta => &self.meta,
             Area::Journal => &self.journal,
-            Area::Volume(_) | Area::Sums(_) => {
-                return Err(MediaError { detail: "volumes are not looked at".into() });
-            }
+            Area::Volume(volume) => match self.volumes.entry(volume) {
+                Entry::Occupied(open) => open.into_mut(),
+                Entry::Vacant(place) => {
+                    let path = self.replica.part(Part::Area(area));
+                    let file = File::open(&path)
+                        .map_err(|error| MediaError { detail: format!("{}: {error}", path.display()) })?;
+                    place.insert(file)
+                }
+            },
+            Area::Sums(_) => return Err(MediaError { detail: "sums are not looked at".into() }),
         };
         let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, offset).map_err(|error| MediaError {
@@ -78,7 +90,7 @@ pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, 
     let elsewhere = journal.map(Path::to_owned).or_else(|| replica.journal_elsewhere());
     let at = elsewhere.clone().unwrap_or_else(|| replica.part(Part::Area(Area::Journal)));
     let meta = open(replica.part(Part::Area(Area::Meta)))?;
-    let mut files = Files { meta, journal: open(at.clone())? };
+    let mut files = Files { replica: &*replica, meta, journal: open(at.clone())?, volumes: BTreeMap::new() };
     for (file, path) in [(&files.meta, path), (&files.journal, at.as_path())] {
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => return Err(InspectError::InUse { path: path.to_owned() }),
@@ -228,6 +240,7 @@ mod tests {
             unfinished,
             epochs: vec![],
             sums: false,
+            filled: false,
             versions_slot: 1,
             versions_root: 0,
             snapshots: vec![],

@@ -6,7 +6,7 @@ use crate::disk::{Content, DiskError, Layout, NewJournal, NewReplica, ReplicaFil
 use crate::ipc::Client;
 use crate::open_replica::AgentReply;
 use mainstay_api::engine::Reply;
-use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
+use mainstay_store::{Area, MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, Code, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
     is_volume_size, size_words,
@@ -306,8 +306,12 @@ fn open(
     files.prepare(&config, pool)?;
     files.confirm_marks(resource, pool)?;
     let held = expected.map_or(Index(0), |expected| expected.held);
-    let mut store =
-        Store::recover_known(&mut files.media(pool), Tuning::default(), held).map_err(unreadable)?;
+    let mut tuning = Tuning::default();
+    if files.memory(Area::Journal).is_some() {
+        // There a payload costs a copy, and not a write to a disk.
+        tuning.fill_bytes_min = u64::MAX;
+    }
+    let mut store = Store::recover_known(&mut files.media(pool), tuning, held).map_err(unreadable)?;
     let recorded = store.snapshots_on_disk().collect();
     for lost in files.sweep_snapshots(&recorded, config.volumes.len())? {
         tracing::warn!(dir = %dir.display(), snapshot = %lost, "the files of a snapshot are gone");

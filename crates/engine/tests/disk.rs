@@ -23,7 +23,7 @@ fn a_journal_write_of_several_batches_is_contiguous_and_comes_back() {
         batch(1, vec![pattern(4096, 2), crooked.slice(3..3 + 8192)]),
         batch(3, vec![pattern(65536, 3), pattern(4096, 4)]),
     ];
-    let local = LocalHeader { generation: 5, durable_before: Index(0) };
+    let local = LocalHeader { generation: 5, durable_before: Index(0), ..LocalHeader::default() };
     let parts: Vec<_> = batches.iter().map(|batch| (local, Arc::clone(batch))).collect();
     let mut expected = Vec::new();
     for (local, batch) in &parts {
@@ -53,7 +53,7 @@ fn more_pieces_than_the_kernel_takes_at_once_are_all_written() {
     let whole = pattern(1500 * 4096, 9);
     let data: Vec<_> = (0..1500).map(|n| whole.slice(n * 4096..(n + 1) * 4096)).collect();
     let done =
-        bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data: data.into() });
+        bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data: data.into(), durable: false });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(0)), 4096, 1500 * 4096) == whole);
 }
@@ -64,7 +64,7 @@ fn pieces_with_block_borders_inside_are_written_too() {
     let mut bench = Bench::new(&dir);
     let whole = pattern(8192, 9);
     let data = vec![whole.slice(..5000), whole.slice(5000..)];
-    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data: data.into() });
+    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data: data.into(), durable: false });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(1)), 0, 8192) == whole);
 }
@@ -80,7 +80,7 @@ fn zeroed(bench: &mut Bench, free: bool) {
     let volume = VolumeId(0);
     let written = pattern(3 << 20, 5);
     let data = vec![written.clone()];
-    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() }).result.expect("written");
+    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into(), durable: false }).result.expect("written");
     let len = (2 << 20) + 4096;
     let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len, free });
     assert_eq!(done.result, Ok(None));
@@ -152,7 +152,7 @@ fn zeroing_finds_a_way_on_a_file_system_that_knows_less() {
     for round in 0..2 {
         let data = vec![written.clone()];
         bench
-            .run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() })
+            .run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into(), durable: false })
             .result
             .expect("written");
         let done =
@@ -302,7 +302,7 @@ fn a_volume_and_its_metadata_grow_and_stay_grown() {
     let data = vec![written.clone()];
     let last = (4 << 20) - (64 << 10);
     bench
-        .run(|op| Output::VolumeWrite { op, volume, offset: last, data: data.into() })
+        .run(|op| Output::VolumeWrite { op, volume, offset: last, data: data.into(), durable: false })
         .result
         .expect("written");
     let grow = |op| Output::VolumeGrow { op, volume, bytes: 12 << 20, meta_bytes: 128 << 10 };
@@ -312,7 +312,7 @@ fn a_volume_and_its_metadata_grow_and_stay_grown() {
     let data = vec![written.clone()];
     let beyond = (12 << 20) - (64 << 10);
     bench
-        .run(|op| Output::VolumeWrite { op, volume, offset: beyond, data: data.into() })
+        .run(|op| Output::VolumeWrite { op, volume, offset: beyond, data: data.into(), durable: false })
         .result
         .expect("written");
     let meta = pattern(4096, 6);

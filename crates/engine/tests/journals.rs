@@ -208,7 +208,7 @@ fn a_journal_in_memory_is_written_at_once() {
     let crooked = pattern(20_000, 1);
     let batches =
         [batch(1, vec![pattern(4096, 2), crooked.slice(3..3 + 8192)]), batch(3, vec![pattern(65536, 3)])];
-    let local = LocalHeader { generation: 5, durable_before: Index(0) };
+    let local = LocalHeader { generation: 5, durable_before: Index(0), ..LocalHeader::default() };
     let parts: Vec<_> = batches.iter().map(|batch| (local, Arc::clone(batch))).collect();
     let mut expected = Vec::new();
     for (local, batch) in &parts {

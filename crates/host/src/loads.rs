@@ -6,22 +6,28 @@ use mainstay_codec::Batch;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_replica::Event;
 use mainstay_store::{Area, IoFailure, LogSource};
-use mainstay_types::{Chain, Index, NodeId};
+use mainstay_types::{Chain, Index, NodeId, Range};
 use std::sync::Arc;
 
-/// Batches that are being read for one peer, in log order. The token of a piece is the load's
-/// number plus its place.
+/// Batches that are being read for one peer, in log order. The token of a part is the load's number
+/// plus its place.
 pub(crate) struct LogLoad {
     peer: NodeId,
     from: Index,
     max_bytes: u64,
     pieces: Vec<Piece>,
+    /// What is read: of which piece, and its bytes once they are here.
+    parts: Vec<(usize, Option<Bytes>)>,
     outstanding: usize,
 }
 
 struct Piece {
     first: Index,
     chain: Chain,
+    /// The payload is in the volumes.
+    in_volume: bool,
+    /// How many of its parts are not here yet.
+    missing: usize,
     batch: Option<Arc<Batch>>,
 }
 
@@ -36,19 +42,31 @@ impl Host {
         let Ok(plan) = self.store.log_plan(from, max_bytes) else {
             return self.log_loaded(platform, peer, from, None);
         };
-        let number = self.tokens(plan.len());
-        let pieces = Vec::with_capacity(plan.len());
-        let mut load = LogLoad { peer, from, max_bytes, pieces, outstanding: 0 };
-        for (token, piece) in (number..).zip(plan) {
-            let batch = match piece.source {
-                LogSource::Memory(batch) => Some(batch),
+        let mut reads: Vec<(usize, Area, u64, u64)> = Vec::new();
+        let mut pieces = Vec::with_capacity(plan.len());
+        for (n, piece) in plan.into_iter().enumerate() {
+            let before = reads.len();
+            let (batch, in_volume) = match piece.source {
+                LogSource::Memory(batch) => (Some(batch), false),
                 LogSource::Journal { offset } => {
-                    platform.read(token, Area::Journal, offset, piece.len, false);
-                    load.outstanding += 1;
-                    None
+                    reads.push((n, Area::Journal, offset, piece.len));
+                    (None, false)
+                }
+                LogSource::Volume { offset, ranges } => {
+                    reads.push((n, Area::Journal, offset, HEADER_BLOCK_BYTES as u64));
+                    let part = |range: &Range| (n, Area::Volume(range.volume), range.offset, range.len);
+                    reads.extend(ranges.iter().map(part));
+                    (None, true)
                 }
             };
-            load.pieces.push(Piece { first: piece.first, chain: piece.chain, batch });
+            let missing = reads.len() - before;
+            pieces.push(Piece { first: piece.first, chain: piece.chain, in_volume, missing, batch });
+        }
+        let number = self.tokens(reads.len());
+        let parts = reads.iter().map(|(n, ..)| (*n, None)).collect();
+        let load = LogLoad { peer, from, max_bytes, pieces, parts, outstanding: reads.len() };
+        for (token, (_, area, offset, len)) in (number..).zip(reads) {
+            platform.read(token, area, offset, len, false);
         }
         if load.outstanding == 0 {
             let batches = load.pieces.into_iter().filter_map(|piece| piece.batch).collect();
@@ -60,7 +78,7 @@ impl Host {
     /// The number of the load that waits for this token.
     pub(crate) fn load_of(&self, token: u64) -> Option<u64> {
         let (&number, load) = self.log_loads.range(..=token).next_back()?;
-        load.pieces.get((token - number) as usize).filter(|piece| piece.batch.is_none()).map(|_| number)
+        load.parts.get((token - number) as usize).filter(|(_, bytes)| bytes.is_none()).map(|_| number)
     }
 
     pub(crate) fn log_read(
@@ -71,30 +89,40 @@ impl Host {
         result: Result<Bytes, IoFailure>,
     ) {
         let Some(load) = self.log_loads.get_mut(&number) else { return };
-        let piece = &mut load.pieces[(token - number) as usize];
-        // A batch that was overwritten meanwhile does not decode, or is another one. The same goes
-        // for a disk that has lost a write, or that reads what was there before: it may give a
-        // batch with the same first entry that was cut.
-        let decoded = result.map(|bytes| {
-            let split = HEADER_BLOCK_BYTES.min(bytes.len());
-            Batch::decode(&bytes[..split], &bytes.slice(split..))
-                .ok()
-                .filter(|batch| (batch.first, batch.chain) == (piece.first, piece.chain))
-        });
-        let first = piece.first;
+        let (n, place) = &mut load.parts[(token - number) as usize];
+        let n = *n;
         load.outstanding -= 1;
-        match decoded {
-            Ok(Some(batch)) => piece.batch = Some(Arc::new(batch)),
-            Ok(None) if self.store.retains(first) => {
-                self.log_loads.remove(&number);
-                return self.fail(platform, format!("the journal's batch of entry {} is damaged", first.0));
-            }
-            Ok(None) => {}
+        match result {
+            Ok(bytes) => *place = Some(bytes),
             Err(error) => {
                 self.log_loads.remove(&number);
                 return self.fail(platform, format!("reading the journal failed: {error}"));
             }
         }
+        let piece = &mut load.pieces[n];
+        piece.missing -= 1;
+        if piece.missing == 0 {
+            let parts = load.parts.iter_mut().filter(|(of, _)| *of == n);
+            // What is left is no bytes, and still something that has come.
+            let parts: Vec<_> =
+                parts.filter_map(|(_, bytes)| bytes.as_mut().map(std::mem::take)).collect();
+            let bytes = if parts.len() == 1 { parts[0].clone() } else { Bytes::from(parts.concat()) };
+            let (first, chain, in_volume) = (piece.first, piece.chain, piece.in_volume);
+            // A batch that was overwritten meanwhile does not decode, or is another one. The same
+            // goes for a disk that has lost a write, or that reads what was there before: it may
+            // give a batch with the same first entry that was cut.
+            let split = HEADER_BLOCK_BYTES.min(bytes.len());
+            let batch = Batch::decode(&bytes[..split], &bytes.slice(split..));
+            piece.batch =
+                batch.ok().filter(|batch| (batch.first, batch.chain) == (first, chain)).map(Arc::new);
+            let damaged = piece.batch.is_none()
+                && if in_volume { self.store.filled_gone(first) } else { self.store.retains(first) };
+            if damaged {
+                self.log_loads.remove(&number);
+                return self.fail(platform, format!("the journal's batch of entry {} is damaged", first.0));
+            }
+        }
+        let Some(load) = self.log_loads.get(&number) else { return };
         if load.outstanding > 0 {
             return;
         }

@@ -13,9 +13,10 @@ use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
 use mainstay_codec::{Envelope, Message, Pieces};
 use mainstay_replica::{Effect, Op, RequestError};
-use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
+use mainstay_store::{Area, LogSource, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, ClientMark, DataState, EXTENT_BYTES, Epoch, Extent, Index, REQUEST_BYTES_MAX, Range, Role,
+    VolumeId,
 };
 
 #[test]
@@ -325,6 +326,71 @@ fn an_entry_overwritten_while_it_is_read_for_a_peer_is_no_damage() {
     assert!(!lab.appended().contains(&Index(1)), "the journal does not reach back any more");
     let copy = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyBegin { .. });
     assert!(lab.world.sent.iter().any(copy), "{:?}", lab.world.sent);
+}
+
+/// Writes two blocks where nothing is, so that they go straight to the volume.
+fn write_two(lab: &mut Lab, block: u64, fills: &[u8; 2]) {
+    lab.request(Op::Write { range: range(block, 2), payload: filled(fills).into() });
+    lab.settle();
+    lab.answer_reads();
+    lab.settle();
+}
+
+/// A primary that has filled blocks 4 and 5 with its last entry, which left memory.
+fn filling(destage_start_bytes: u64) -> (Lab, Index) {
+    let tuning = Tuning { fill_bytes_min: 2 * BLOCK_BYTES, destage_start_bytes, ..lazy() };
+    let mut lab = Lab::summed(tuning);
+    for block in [0, 2, 4] {
+        write_two(&mut lab, block, &[7, 8]);
+    }
+    let end = lab.host.store().log_state().end.index;
+    let plan = lab.host.store().log_plan(end, 1).expect("it is in the journal");
+    assert!(matches!(plan[0].source, LogSource::Volume { .. }), "{plan:?}");
+    (lab, end)
+}
+
+#[test]
+fn a_peer_is_fed_with_what_was_filled() {
+    let (mut lab, end) = filling(u64::MAX);
+    lab.attach_empty_peer();
+    lab.answer_reads();
+    let sent = lab.world.sent.iter().find_map(|(_, _, envelope)| match &envelope.message {
+        Message::Append(batch) if batch.first == end => Some(batch.payload.concat()),
+        _ => None,
+    });
+    assert!(sent == Some(filled(&[7, 8])));
+    assert_eq!(lab.failures(), 0);
+}
+
+#[test]
+fn what_was_filled_and_has_changed_is_copied_to_a_peer_instead() {
+    // More than the fill and less than what is written then.
+    let (mut lab, end) = filling(6 * BLOCK_BYTES);
+    for fill in 9..20 {
+        lab.write(5, fill);
+        lab.write(u64::from(fill), fill);
+        lab.settle();
+        lab.answer_reads();
+        lab.settle();
+    }
+    assert!(lab.host.store().checkpoint() > end);
+    lab.attach_empty_peer();
+    lab.answer_reads();
+    lab.settle();
+    assert_eq!(lab.failures(), 0);
+    assert!(!lab.appended().contains(&end));
+    let copy = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyBegin { .. });
+    assert!(lab.world.sent.iter().any(copy), "{:?}", lab.world.sent);
+}
+
+#[test]
+fn damage_to_what_was_filled_last_is_not_sent() {
+    let (mut lab, end) = filling(u64::MAX);
+    lab.world.blocks.put(Area::Volume(VolumeId(0)), 5 * BLOCK_BYTES, &filled(&[9]));
+    lab.attach_empty_peer();
+    lab.answer_reads();
+    assert!(!lab.appended().contains(&end));
+    assert!(lab.host.failed().is_some_and(|reason| reason.contains("damaged")));
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub struct Tuning {
     /// Sums of blocks that are kept in memory, unless more are needed by writes under way: four
     /// bytes for each block.
     pub sums_bytes_max: u64,
+    /// Smallest write that goes straight to its place in a volume if nothing is there, in bytes.
+    /// `u64::MAX`: none does.
+    pub fill_bytes_min: u64,
     /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for
     /// one, so the journal must be at least twice this and the reserve.
     pub batch_bytes_max: u64,
@@ -97,6 +100,7 @@ impl Default for Tuning {
             hole_bytes_min: 64 << 10,
             reserve_bytes: JOURNAL_RESERVE_BYTES,
             sums_bytes_max: 16 << 20,
+            fill_bytes_min: 128 << 10,
             batch_bytes_max: BATCH_BYTES_MAX + BLOCK_BYTES,
         }
     }
@@ -118,6 +122,11 @@ pub trait Media {
     /// Returns when everything that was ever written to the area, by whomever, would survive a
     /// power cut.
     fn flush(&mut self, area: Area) -> Result<(), MediaError>;
+    /// Makes blocks of a volume zeroes, durably after the next flush of it. One that can gives their
+    /// space back.
+    fn zero(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.write_durable(Area::Volume(volume), offset, &vec![0; len as usize])
+    }
 }
 
 /// Why a replica could not be recovered. None of these changes anything on the media.
@@ -296,6 +305,13 @@ pub enum LogSource {
     Journal {
         offset: u64,
     },
+    /// The header block at this offset of the journal, the payloads one after the other in these
+    /// ranges of the volumes. The reader decodes what it got and checks index and chain. If they do
+    /// not fit, [`crate::Store::filled_gone`] tells why.
+    Volume {
+        offset: u64,
+        ranges: Box<[Range]>,
+    },
 }
 
 /// The journal does not hold the asked index any more.
@@ -319,12 +335,13 @@ pub enum Output {
         offset: u64,
         len: u64,
     },
-    /// Completion does not mean durable.
+    /// Completion means durable only if that is asked for.
     VolumeWrite {
         op: OpId,
         volume: VolumeId,
         offset: u64,
         data: SmallVec<[Bytes; 1]>,
+        durable: bool,
     },
     /// Read from [`Area::Sums`].
     SumsRead {

@@ -6,7 +6,7 @@ use crate::superblock::Job;
 use crate::{Op, OpId, Output, Store};
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::frame::EPOCHS_MAX;
-use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
+use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader, PayloadPlace};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, ClientMark, Epoch, Index, reach};
 use smallvec::SmallVec;
@@ -140,7 +140,7 @@ impl Store {
         let limits = self.jobs.iter().chain(writing).filter_map(|job| match job {
             Job::Cut { to } => Some(*to),
             Job::Restart { .. } => Some(Index(0)),
-            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept => None,
+            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept | Job::AllowFills => None,
         });
         limits.min().unwrap_or(Index(u64::MAX))
     }
@@ -211,13 +211,20 @@ impl Store {
             Some(newest) if planted(Bug::InFlightCalledDurable) => newest.last,
             _ => self.durable,
         };
-        let local = LocalHeader { generation: self.superblock.generation, durable_before };
+        let generation = self.superblock.generation;
+        let mut local = LocalHeader { generation, durable_before, payload: PayloadPlace::Journal };
+        let mut filled = None;
         let mut parts: SmallVec<[(_, Arc<Batch>); 1]> = SmallVec::new();
         let mut start = 0;
         let mut bytes = 0;
-        while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
+        while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit).cloned() {
             let len = batch.journal_len();
-            let Some(offset) = self.place_for(batch) else { break };
+            let Some(offset) = self.place_for(&batch) else { break };
+            let fill = self.may_fill(&batch);
+            if fill && !parts.is_empty() {
+                // Its header block is a write of its own.
+                break;
+            }
             if parts.is_empty() {
                 if len > bytes_max && !self.journal_writes.is_empty() {
                     reach!("store: a batch waits because too much is being written");
@@ -228,7 +235,7 @@ impl Store {
                 reach!("store: a journal write ends before the queue does");
                 break;
             }
-            let Some(batch) = self.queue.pop_front() else { break };
+            self.queue.pop_front();
             if !parts.is_empty() {
                 reach!("store: several batches in one journal write");
             }
@@ -238,6 +245,12 @@ impl Store {
             self.queue_bytes -= len;
             bytes += len;
             self.journal.place(offset, batch.clone());
+            if fill {
+                local.payload = PayloadPlace::Volume;
+                parts.push((local, without_payload(&batch)));
+                filled = Some(batch);
+                break;
+            }
             parts.push((local, batch));
         }
         let Some((_, last)) = parts.last() else {
@@ -250,11 +263,30 @@ impl Store {
         }
         let op = self.start(Op::JournalWrite);
         self.journal_writes.push_back(JournalInFlight { op, last, bytes, ended: false });
+        if let Some(batch) = filled {
+            self.fill(op, &batch);
+        }
         self.outputs.push_back(Output::JournalWrite { op, offset: start, parts });
         true
     }
 
+    /// The record whose write began as `record` is written once more, as `op`. Returns what is
+    /// durable now.
+    pub(crate) fn rewrite(&mut self, record: OpId, op: OpId) -> Index {
+        if let Some(write) = self.journal_writes.iter_mut().find(|write| write.op == record) {
+            write.op = op;
+        }
+        self.durable
+    }
+
     pub(crate) fn journal_written(&mut self, op: OpId) {
+        if !self.header_written(op) {
+            self.record_written(op);
+        }
+    }
+
+    /// All of a record is written.
+    pub(crate) fn record_written(&mut self, op: OpId) {
         if let Some(write) = self.journal_writes.iter_mut().find(|write| write.op == op) {
             write.ended = true;
         }
@@ -300,7 +332,8 @@ impl Store {
                 // were before.
                 return self.fail(format!("entry {} is durable and not in the journal", batch.first));
             };
-            for (n, entry) in batch.entries.iter().enumerate() {
+            let filled = self.apply_filled(&batch);
+            for (n, entry) in batch.entries.iter().enumerate().filter(|_| !filled) {
                 let index = Index(batch.first.0 + n as u64);
                 self.apply_entry(index, entry, offset + HEADER_BLOCK_BYTES as u64 + entry.payload_at);
             }
@@ -349,6 +382,7 @@ impl Store {
             }
         };
         let range = entry.range;
+        self.fills.changed(index, range);
         let run = Run { blocks: range.len / BLOCK_BYTES, index, content };
         self.overlay.insert(range.volume, range.first_block(), run);
         match content {

@@ -164,7 +164,7 @@ impl Store {
         let due = self.destage_forced
             || restart_waits
             || layer.is_some()
-            || self.overlay.data_bytes() > self.tuning.destage_start_bytes
+            || self.overlay.data_bytes() + self.fills.laid_bytes() > self.tuning.destage_start_bytes
             // Discarded space goes back to the pool without waiting for a client to write.
             || self.overlay.hole_bytes() > self.tuning.destage_start_bytes
             || self.runs() > self.tuning.runs_max / 2
@@ -183,9 +183,13 @@ impl Store {
         // of a later resize. That resize is applied again after a crash, and then changes nothing.
         // No snapshot lies between them, because passes end at snapshots.
         let volumes = layer.map_or(&self.config.volumes, |layer| &layer.volumes).clone();
+        let wanted = layer.map_or_else(|| self.end_of_part(whole), |layer| layer.to);
+        let limit = self.pass_limit(wanted);
+        // Another pass follows, which goes further.
+        let (snapshot, finish) = (snapshot.filter(|_| limit == wanted), finish && limit == wanted);
         let (to, chain) = self
             .journal
-            .end_at(layer.map_or_else(|| self.end_of_part(whole), |layer| layer.to))
+            .end_at(limit)
             .filter(|(to, _)| to.index > checkpoint.at.index)
             .unwrap_or((checkpoint.at, checkpoint.chain));
         let progress = to.index > checkpoint.at.index;
@@ -196,7 +200,7 @@ impl Store {
             return None;
         }
         // A checkpoint of everything is wanted, not one that ends at a snapshot.
-        self.destage_forced &= snapshot.is_some();
+        self.destage_forced &= snapshot.is_some() || limit < wanted;
         let announced = self.superblock_write.is_none() && self.superblock.commit >= to.index;
         reach!("store: a pass begins");
         if finish {
@@ -320,7 +324,7 @@ impl Store {
                 break;
             }
             // Of a pass no two overlap.
-            let others = self.groups.len() > in_flight;
+            let others = self.groups.len() > in_flight || !self.fills.is_empty();
             let conflicts =
                 others && self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
             if conflicts {
@@ -535,6 +539,7 @@ impl Store {
         if finish {
             self.superblock.unfinished = None;
         }
+        self.superblock.filled &= self.fills_go_on(to.index);
         // The mark is the one of the applied entries, which may be more: they are in the journal,
         // and are never cut.
         self.superblock.client = self.client;
@@ -548,6 +553,7 @@ impl Store {
         let Some(pass) = self.pass.take() else { return };
         reach!("store: a checkpoint is durable");
         self.journal.trim(pass.to.index);
+        self.fills.covered(pass.to.index);
         if let Some(id) = pass.snapshot {
             self.layer_done(id);
         }

@@ -3,7 +3,7 @@
 
 use crate::recovery::{Window, follow, known_durable, read_versions, superblock_copies};
 use crate::{Media, RecoverError};
-use mainstay_codec::{EntryKind, Superblock};
+use mainstay_codec::{EntryKind, PayloadPlace, Superblock};
 use mainstay_types::{Chain, Epoch, Extent, Index, Position, Range, VolumeId};
 
 /// See the top of this file.
@@ -48,6 +48,8 @@ pub struct FoundBatch {
     pub first: Index,
     /// Chain after it.
     pub chain: Chain,
+    /// The payload is in the volumes and not in the journal.
+    pub in_volume: bool,
     pub entries: Vec<FoundEntry>,
 }
 
@@ -56,7 +58,7 @@ pub struct FoundBatch {
 pub struct FoundEntry {
     pub kind: EntryKind,
     pub range: Range,
-    /// Offset of its payload in the journal, in bytes; meaningful for a write.
+    /// Offset of its payload in the journal, in bytes; meaningful for a write whose payload is there.
     pub offset: u64,
     /// CRC-32C of its payload; 0 unless a write.
     pub crc: u32,
@@ -83,7 +85,7 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, RecoverError> {
     };
     let mut batches = Vec::new();
     let mut window = Window::new(media, superblock.journal_bytes);
-    let log = follow(&mut window, &superblock, &mut |offset, local, batch| {
+    let mut log = follow(&mut window, &superblock, &mut |offset, local, batch| {
         let payload = offset + batch.journal_len() - batch.payload_len;
         let entries = batch.entries.iter().map(|entry| FoundEntry {
             kind: entry.kind,
@@ -100,10 +102,11 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, RecoverError> {
             epoch: batch.epoch,
             first: batch.first,
             chain: batch.chain,
+            in_volume: local.payload == PayloadPlace::Volume,
             entries: entries.collect(),
         });
     })?;
-    let known_durable = known_durable(&mut window, &superblock, log.end.index)?;
+    let known_durable = known_durable(&mut window, &superblock, log.end.index, &mut log.unfinished)?;
     Ok(Inspection {
         copies: sequences,
         batches,

@@ -7,7 +7,7 @@
 use crate::Payload;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryDesc, EntryKind};
-use mainstay_types::{Chain, Epoch, Index, Position, reach};
+use mainstay_types::{Chain, Epoch, Index, Position, Range, reach};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub enum Held {
     Memory(Arc<Batch>),
     /// Only in the ring. Content that is read back is checked against these sums, in order.
     Ring(Sums),
+    /// The header block in the ring, the payloads in these ranges of the volumes.
+    Volume(Box<[Range]>),
 }
 
 /// A batch with one write needs no list.
@@ -60,8 +62,11 @@ pub struct Sum {
 
 impl Held {
     /// Describes a batch that is not kept in memory: the place and the checksum of each payload.
-    pub fn without_memory(batch: &Batch) -> Self {
+    pub fn without_memory(batch: &Batch, in_volume: bool) -> Self {
         let writes = batch.entries.iter().filter(|entry| entry.kind == EntryKind::Write);
+        if in_volume {
+            return Self::Volume(writes.map(|entry| entry.range).collect());
+        }
         // Proof: BATCH_BYTES_MAX is far below 4 GiB, and both were checked when the batch was made.
         let sum = |entry: &EntryDesc| Sum {
             at: entry.payload_at as u32,
@@ -81,8 +86,10 @@ pub struct Placed {
     /// Chain after this batch.
     pub chain: Chain,
     pub offset: u64,
-    /// Header block and payload, in bytes.
+    /// Header block and payload, in bytes; also if the payload is in the volumes.
     pub len: u64,
+    /// The payload is in the volumes, see `fill.rs`.
+    pub in_volume: bool,
     pub held: Held,
 }
 
@@ -90,7 +97,7 @@ impl Placed {
     fn memory_bytes(&self) -> u64 {
         match &self.held {
             Held::Memory(batch) => batch.payload_len,
-            Held::Ring(_) => 0,
+            Held::Ring(_) | Held::Volume(_) => 0,
         }
     }
 }
@@ -181,8 +188,32 @@ impl Journal {
             chain: batch.chain,
             offset,
             len,
+            in_volume: false,
             held: Held::Memory(batch),
         });
+    }
+
+    /// Notes where the payload of the batch with this first entry goes.
+    pub fn in_volume(&mut self, first: Index, in_volume: bool) {
+        let at = self.position(first);
+        if let Some(placed) = self.placed.get_mut(at).filter(|placed| placed.first == first) {
+            placed.in_volume = in_volume;
+        }
+    }
+
+    /// The batch with this first entry, if it is in memory.
+    pub fn in_memory(&self, first: Index) -> Option<Arc<Batch>> {
+        match &self.find(first)?.held {
+            Held::Memory(batch) if batch.first == first => Some(batch.clone()),
+            _ => None,
+        }
+    }
+
+    /// Forgets a batch behind the checkpoint, and so all before it.
+    pub fn forget(&mut self, index: Index) {
+        while self.placed.front().is_some_and(|front| front.first <= index && front.last <= self.checkpoint) {
+            self.forget_front();
+        }
     }
 
     /// Adds a batch that recovery found.
@@ -334,7 +365,7 @@ impl Journal {
             self.memory_from = placed.last.next();
             if let Held::Memory(batch) = &placed.held {
                 self.memory_bytes -= batch.payload_len;
-                placed.held = Held::without_memory(batch);
+                placed.held = Held::without_memory(batch, placed.in_volume);
                 return Some(placed.first);
             }
         }
@@ -412,6 +443,7 @@ mod tests {
                     chain: Chain(next),
                     offset: 0,
                     len: 0,
+                    in_volume: false,
                     held: Held::Ring(Sums::More(Box::default())),
                 });
                 next += len;

@@ -31,10 +31,11 @@
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`)
 //! applied: in the overlay, readable → destaged → flushed → behind the checkpoint, its space
-//! reusable.
+//! reusable. A large write to where nothing was written before takes a shorter way (`fill`).
 //!
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage`
-//! (a *pass* up to one position: writes, flushes, version table, superblock), `superblock`
+//! (a *pass* up to one position: writes, flushes, version table, superblock), `fill` (large writes
+//! straight to their place), `superblock`
 //! (promise, cut, restart: everything that waits for a superblock), `copy` (the target of an extent
 //! copy), `grow` (volumes that get larger), `before_copy` (the last whole content of a target),
 //! `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
@@ -45,6 +46,7 @@ mod append;
 mod before_copy;
 mod copy;
 mod destage;
+mod fill;
 mod grow;
 mod inspect;
 mod journal;
@@ -74,6 +76,7 @@ use append::JournalInFlight;
 use before_copy::Kept;
 use copy::Install;
 use destage::Pass;
+use fill::Fills;
 use journal::Journal;
 use mainstay_codec::{Batch, Superblock, UnfinishedCopy};
 use mainstay_types::simulation::{Bug, planted};
@@ -141,6 +144,8 @@ pub struct Store {
     pending: VecDeque<Arc<Batch>>,
 
     overlay: Overlay,
+    /// Large writes whose payload is in the volumes already.
+    fills: Fills,
     /// Content under the overlay that is not in the volumes yet, up to one snapshot each, oldest
     /// first.
     layers: VecDeque<Layer>,
@@ -211,6 +216,9 @@ enum Op {
         len: u64,
     },
     Volume(GroupId),
+    /// Payload of the batch with this first entry, written to its place.
+    Fill(Index),
+    UndoFlush,
     SumsRead(PageAt),
     SumsWrite {
         volume: VolumeId,
@@ -279,6 +287,9 @@ impl Store {
         if let (Some(Op::Volume(group)), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
             return self.group_stalled(group);
         }
+        if let (Some(Op::Fill(first)), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
+            return self.filled(first, false);
+        }
         if let (Some(Op::SumsWrite { volume, first, end }), Err(IoFailure { no_space: true, .. })) =
             (kind, &result)
         {
@@ -304,6 +315,8 @@ impl Store {
                 _ => self.fail("journal read returned the wrong number of bytes".to_owned()),
             },
             Op::Volume(group) => self.group_written(group),
+            Op::Fill(first) => self.filled(first, true),
+            Op::UndoFlush => self.undo_flushed(),
             Op::SumsRead(at) => match bytes {
                 Some(bytes) if bytes.len() as u64 == BLOCK_BYTES => self.sums_read(at, bytes),
                 _ => self.fail("a read of sums returned the wrong number of bytes".to_owned()),
@@ -319,6 +332,7 @@ impl Store {
             self.issue_journal_writes();
             self.tell_promises();
             self.issue_grows();
+            self.undo_fills();
             self.issue_superblock();
             self.write_sums_early();
             self.destage();
@@ -352,13 +366,13 @@ impl Op {
             Self::JournalWrite => "journal write",
             Self::Superblock => "superblock write",
             Self::VersionTable => "version table write",
-            Self::Flush => "volume flush",
+            Self::Flush | Self::UndoFlush => "volume flush",
             Self::Grow { .. } => "growing a volume",
             Self::SnapshotTake(_) => "taking a snapshot",
             Self::SnapshotRestore(_) => "rolling back to a snapshot",
             Self::SnapshotDrop(_) => "removing a snapshot",
             Self::Piece { .. } => "journal read",
-            Self::Volume(_) => "volume write",
+            Self::Volume(_) | Self::Fill(_) => "volume write",
             Self::SumsRead(_) => "reading sums",
             Self::SumsWrite { .. } => "writing sums",
         }

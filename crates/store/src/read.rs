@@ -103,8 +103,11 @@ impl Store {
                     self.look(&self.layers[next].overlay, seen + 1, (volume, file), (first, end), segments);
                 }
                 None => {
-                    push(segments, first, end.min(file), Source::Volume);
-                    push(segments, first.max(file), end, Source::Zero);
+                    for (first, end, filled) in self.fills.split(volume, first, end) {
+                        let source = if filled { Source::Zero } else { Source::Volume };
+                        push(segments, first, end.min(file), source);
+                        push(segments, first.max(file), end, Source::Zero);
+                    }
                 }
             };
         let mut at = first;
@@ -150,6 +153,10 @@ impl Store {
                     reach!("store: a peer is fed with what left memory");
                     LogSource::Journal { offset: placed.offset }
                 }
+                Held::Volume(ranges) => {
+                    reach!("store: a peer is fed with what was filled");
+                    LogSource::Volume { offset: placed.offset, ranges: ranges.clone() }
+                }
             },
         });
         let queued = self.queue.iter().filter(|batch| batch.last() >= from).map(|batch| LogPiece {
@@ -178,6 +185,27 @@ impl Store {
     #[must_use]
     pub fn holds(&self, payload: &Payload) -> bool {
         self.journal.payload(payload.index, payload.offset) == Some(*payload)
+    }
+
+    /// The last entry that a checkpoint covers: what it and those before it changed is in the volumes.
+    #[must_use]
+    pub fn checkpoint(&self) -> Index {
+        self.superblock.checkpoint.at.index
+    }
+
+    /// The payload of the batch with this first entry was read where [`LogSource::Volume`] said, and
+    /// is not there. Returns whether that is damage: behind the checkpoint it may have changed, and
+    /// then the journal holds neither it nor what came before any more.
+    pub fn filled_gone(&mut self, first: Index) -> bool {
+        if self.journal.find(first).is_none() {
+            return false;
+        }
+        self.journal.forget(first);
+        let damage = self.journal.find(first).is_some();
+        if !damage {
+            reach!("store: what a filled batch held has changed behind the checkpoint");
+        }
+        damage
     }
 
     /// Whether the ring still holds the batch with this entry, so that a read of it was valid.

@@ -21,21 +21,26 @@ use crate::Store;
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
 use crate::before_copy::Kept;
+use crate::fill::{Fill, Fills};
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
 use crate::snapshots::on_record;
-use crate::sums::Sums;
+use crate::sums::{Sums, pages_of, sum_in};
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
 use crate::versions::{PageId, Versions, first_page, pages, pages_end, placed};
 use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
+use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_codec::{
-    Batch, Checkpoint, DecodeError, LocalHeader, SnapshotRecord, Superblock, TablePlace, Void,
+    Batch, Checkpoint, DecodeError, LocalHeader, PayloadPlace, SnapshotRecord, Superblock, TablePlace, Void,
 };
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, Range, SnapshotId, VolumeId, reach,
+};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -114,6 +119,7 @@ impl Store {
             tables,
             journal_bytes: config.journal_bytes,
             sums: config.sums,
+            filled: false,
             promised: Epoch(0),
             generation: 1,
             voids: Vec::new(),
@@ -165,8 +171,9 @@ impl Store {
             return Err(RecoverError::Older { end: log.end.index, known });
         }
         // Records that a process that died left in the device's cache were found as well. They
-        // count as durable from now on.
+        // count as durable from now on. So does what they have filled.
         media.flush(Area::Journal)?;
+        let pages = zero_unfinished(media, &superblock, &log)?;
         reach!("store: a replica is recovered");
         if superblock.unfinished.is_some() {
             reach!("store: an inconsistent replica is recovered");
@@ -205,6 +212,7 @@ impl Store {
             applied: superblock.checkpoint.at.index,
             pending: log.pending,
             overlay: Overlay::default(),
+            fills: Fills::default(),
             layers: VecDeque::new(),
             snapshots: superblock.snapshots.iter().map(on_record).collect(),
             last_snapshot: superblock.snapshots.iter().map(|record| record.id).max().unwrap_or_default(),
@@ -233,10 +241,72 @@ impl Store {
             superblock,
         };
         store.end_volumes = store.volumes_at_end();
+        store.take_fills(log.fills, pages, log.end.index);
         store.apply();
         store.forget_scrubs();
         Ok(store)
     }
+}
+
+/// Makes the blocks zeroes again which batches that are not in the log may have filled, or for which
+/// there was no space (`fill.rs`). Only those whose sums say that they are zeroes, because where
+/// anything else is the log or the volume has its content. Returns the pages of sums of all batches
+/// that are in the log and filled.
+fn zero_unfinished(
+    media: &mut dyn Media,
+    superblock: &Superblock,
+    log: &Log,
+) -> Result<BTreeMap<(VolumeId, u64), Bytes>, MediaError> {
+    let mut pages: BTreeMap<(VolumeId, u64), Bytes> = BTreeMap::new();
+    let mut page_of = |media: &mut dyn Media, volume: VolumeId, page: u64| -> Result<Bytes, MediaError> {
+        match pages.entry((volume, page)) {
+            Entry::Occupied(here) => Ok(here.get().clone()),
+            Entry::Vacant(place) => {
+                let bytes = media.read(Area::Sums(volume), page * BLOCK_BYTES, BLOCK_BYTES as usize)?;
+                Ok(place.insert(bytes).clone())
+            }
+        }
+    };
+    let filled = Fills::found(log.fills.iter().cloned().collect());
+    let filled_volumes = log.fills.iter().flat_map(Fill::ranges).map(|range| range.volume);
+    let mut touched: BTreeSet<_> = filled_volumes.filter(|_| !planted(Bug::FoundFillsNotFlushed)).collect();
+    for range in log.unfinished.iter().filter(|range| is_within(superblock, range)) {
+        if planted(Bug::RecoveryLeavesFilled) {
+            break;
+        }
+        let volume = range.volume;
+        for (first, end, in_log) in filled.split(volume, range.first_block(), range.end_block()) {
+            if in_log {
+                continue;
+            }
+            let (offset, len) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
+            let content = media.read(Area::Volume(volume), offset, len as usize)?;
+            for (block, bytes) in (first..end).zip(content.chunks(BLOCK_BYTES as usize)) {
+                let sums = page_of(media, volume, block / SUMS_PER_PAGE)?;
+                if sum_in(&sums, block) == 0 && bytes.iter().any(|&byte| byte != 0) {
+                    reach!("store: recovery zeroes what an unfinished write has left");
+                    media.zero(volume, block * BLOCK_BYTES, BLOCK_BYTES)?;
+                    touched.insert(volume);
+                }
+            }
+        }
+    }
+    for volume in touched {
+        media.flush(Area::Volume(volume))?;
+    }
+    for range in log.fills.iter().flat_map(Fill::ranges) {
+        for page in pages_of(range.first_block(), range.end_block()) {
+            page_of(media, range.volume, page)?;
+        }
+    }
+    Ok(pages)
+}
+
+/// Whether a range of a record lies in the volumes as the superblock has them: nothing is filled
+/// beyond.
+fn is_within(superblock: &Superblock, range: &Range) -> bool {
+    let bytes = superblock.volumes.get(usize::from(range.volume.0)).copied().unwrap_or(0);
+    superblock.sums && range.end() <= bytes
 }
 
 fn config_of(superblock: &Superblock) -> StoreConfig {
@@ -337,12 +407,16 @@ pub(crate) struct Log {
     pub commit: Index,
     /// Where it ends.
     pub offset: u64,
+    /// Batches whose payload is in the volumes.
+    fills: VecDeque<Fill>,
+    /// Ranges in which batches that are not whole, or that were given up, may have left something.
+    pub unfinished: Vec<Range>,
 }
 
 fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverError> {
     let mut window = Window::new(media, superblock.journal_bytes);
     let mut log = follow(&mut window, superblock, &mut |_, _, _| {})?;
-    let known_durable = known_durable(&mut window, superblock, log.end.index)?;
+    let known_durable = known_durable(&mut window, superblock, log.end.index, &mut log.unfinished)?;
     if known_durable > log.end.index && !planted(Bug::CorruptionTruncated) {
         reach!("store: a journal record is found damaged");
         return Err(RecoverError::Corrupt { index: log.end.index.next(), offset: log.offset, known_durable });
@@ -367,6 +441,8 @@ pub(crate) fn follow(
         epochs: superblock.epochs.clone(),
         commit: superblock.commit,
         offset: checkpoint.offset,
+        fills: VecDeque::new(),
+        unfinished: Vec::new(),
     };
     loop {
         let mut next = None;
@@ -391,6 +467,13 @@ pub(crate) fn follow(
         log.commit = log.commit.max(batch.commit);
         note_epoch(&mut log.epochs, batch.epoch, batch.last());
         log.offset = at + batch.journal_len();
+        let in_volume = local.payload == PayloadPlace::Volume;
+        if in_volume {
+            reach!("store: recovery finds a filled batch");
+            log.fills.push_back(Fill::found(&batch));
+        } else if local.payload.touches_volumes() {
+            log.unfinished.extend(batch.entries.iter().map(|entry| entry.range));
+        }
         log.journal.push(Placed {
             first: batch.first,
             last: batch.last(),
@@ -398,7 +481,8 @@ pub(crate) fn follow(
             chain: batch.chain,
             offset: at,
             len: batch.journal_len(),
-            held: Held::without_memory(&batch),
+            in_volume,
+            held: Held::without_memory(&batch, in_volume),
         });
         log.pending.push_back(without_payload(&batch));
     }
@@ -418,15 +502,20 @@ fn read_batch(
         && head.prev_chain == log.chain
         && head.epoch >= log.end.epoch;
     let Ok(local) = LocalHeader::decode(&block, head.chain) else { return Ok(None) };
+    // One that no superblock speaks of is from before the checkpoint.
+    let continues = continues && (superblock.filled || !local.payload.touches_volumes());
     if !continues || is_void(&superblock.voids, local.generation, head.first) {
         if continues {
             reach!("store: a void record would have continued the log");
         }
         return Ok(None);
     }
-    let Some(payload) = window.get(at + HEADER_BLOCK_BYTES as u64, head.payload_len)? else {
-        return Ok(None);
+    let place = at + HEADER_BLOCK_BYTES as u64;
+    let payload = match local.payload {
+        PayloadPlace::Volume => window.filled(superblock, &block)?,
+        PayloadPlace::Journal | PayloadPlace::JournalAfterVolume => window.get(place, head.payload_len)?,
     };
+    let Some(payload) = payload else { return Ok(None) };
     let batch = Batch::decode(&block, &payload).ok();
     if batch.is_none() {
         reach!("store: a record with a good header is torn");
@@ -435,11 +524,12 @@ fn read_batch(
 }
 
 /// The highest index that anything on the media says was durable in this journal, `end` or less if
-/// nothing does.
+/// nothing does. `unfinished`: gets the ranges that records beyond the end may have filled.
 pub(crate) fn known_durable(
     window: &mut Window<'_>,
     superblock: &Superblock,
     end: Index,
+    unfinished: &mut Vec<Range>,
 ) -> Result<Index, MediaError> {
     let mut known = superblock.commit.max(superblock.checkpoint.at.index);
     // The last cut or recovery recorded where the log ended durably. It was not cut below that
@@ -459,6 +549,9 @@ pub(crate) fn known_durable(
             reach!("store: a record beyond the end of the log");
             let torn = planted(Bug::TornTakenForDamaged);
             known = known.max(if torn { head.last() } else { local.durable_before });
+            if superblock.filled && local.payload.touches_volumes() {
+                unfinished.extend(Batch::written_ranges(&block).unwrap_or_default());
+            }
         }
     }
     Ok(known)
@@ -476,6 +569,24 @@ impl<'a> Window<'a> {
     /// Begins to read a journal of `size` bytes.
     pub fn new(media: &'a mut dyn Media, size: u64) -> Self {
         Self { media, size, start: 0, bytes: Bytes::new() }
+    }
+
+    /// The payload of a filled batch with this header block, out of the volumes. `None` if it is not
+    /// one that could be there.
+    fn filled(&mut self, superblock: &Superblock, block: &[u8]) -> Result<Option<Bytes>, MediaError> {
+        let ranges = Batch::written_ranges(block).unwrap_or_default();
+        if ranges.is_empty() || !ranges.iter().all(|range| is_within(superblock, range)) {
+            return Ok(None);
+        }
+        let mut payload = Vec::new();
+        for range in ranges {
+            payload.extend_from_slice(&self.media.read(
+                Area::Volume(range.volume),
+                range.offset,
+                range.len as usize,
+            )?);
+        }
+        Ok(Some(Bytes::from(payload)))
     }
 
     /// `None` if the range reaches beyond the ring.

@@ -95,6 +95,7 @@ impl Store {
         }
         reach!("store: a rollback begins");
         self.last_snapshot = mark.max(self.last_snapshot);
+        self.fills.all_changed(at);
         if !planted(Bug::RollbackNotInVersions) {
             for (n, len) in self.config.volumes.clone().into_iter().enumerate() {
                 self.versions.raise_range(Range { volume: VolumeId(n as u16), offset: 0, len }, at);

@@ -77,7 +77,7 @@ pub struct Sums {
 }
 
 /// Pages that tell of the blocks `first..end`.
-fn pages_of(first: u64, end: u64) -> std::ops::Range<u64> {
+pub(crate) fn pages_of(first: u64, end: u64) -> std::ops::Range<u64> {
     first / SUMS_PER_PAGE..end.div_ceil(SUMS_PER_PAGE)
 }
 
@@ -103,7 +103,7 @@ fn decoded(page: &[u8]) -> Box<[u32]> {
     sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
 }
 
-fn sum_in(page: &[u8], block: u64) -> u32 {
+pub(crate) fn sum_in(page: &[u8], block: u64) -> u32 {
     let at = (block % SUMS_PER_PAGE) as usize;
     // Proof: a page has as many sums as blocks that it tells of, and pages are read whole.
     u32::from_le_bytes(page[4 * at..4 * at + 4].try_into().expect("four bytes"))
@@ -274,12 +274,24 @@ impl Store {
             Some(Filling::Damaged) => DAMAGED_SUM,
             _ => 0,
         };
-        let blocks = written.chain(std::iter::repeat(rest));
-        let mut sums = (group.first..group.end).zip(blocks).peekable();
-        for page in pages_of(group.first, group.end) {
-            let at = (group.volume, page);
+        self.set_sums(group.volume, group.first, group.end, written.chain(std::iter::repeat(rest)));
+        self.give_up_pages();
+    }
+
+    /// The blocks `first..end` have these sums from now on, of which there are enough. Lets go of
+    /// their pages.
+    pub(crate) fn set_sums(
+        &mut self,
+        volume: VolumeId,
+        first: u64,
+        end: u64,
+        sums: impl Iterator<Item = u32>,
+    ) {
+        let mut sums = (first..end).zip(sums).peekable();
+        for page in pages_of(first, end) {
+            let at = (volume, page);
             self.sums.note_change(at);
-            // Proof: held since before the group was submitted.
+            // Proof: held since before the blocks were written.
             let held = self.sums.pages.get_mut(&at).expect("a page of sums that a write holds");
             held.users -= 1;
             self.sums.changed.insert(at);
@@ -287,7 +299,55 @@ impl Store {
                 held.sums[(block % SUMS_PER_PAGE) as usize] = sum;
             }
         }
-        self.give_up_pages();
+    }
+
+    /// Takes hold of the pages of a range, all of which are in memory.
+    pub(crate) fn hold_pages(&mut self, range: Range) {
+        for page in pages_of(range.first_block(), range.end_block()) {
+            if let Some(page) = self.sums.pages.get_mut(&(range.volume, page)) {
+                page.users += 1;
+            }
+        }
+    }
+
+    /// Lets go of the pages of a range whose sums did not change.
+    pub(crate) fn release_pages(&mut self, range: Range) {
+        for page in pages_of(range.first_block(), range.end_block()) {
+            if let Some(page) = self.sums.pages.get_mut(&(range.volume, page)) {
+                page.users -= 1;
+            }
+        }
+    }
+
+    /// Whether the pages of these blocks are in memory and say that all of them are zeroes.
+    pub(crate) fn all_blank(&self, volume: VolumeId, first: u64, end: u64) -> bool {
+        pages_of(first, end).all(|page| {
+            let from = first.max(page * SUMS_PER_PAGE) - page * SUMS_PER_PAGE;
+            let to = end.min((page + 1) * SUMS_PER_PAGE) - page * SUMS_PER_PAGE;
+            let here = self.sums.pages.get(&(volume, page));
+            here.is_some_and(|page| page.sums[from as usize..to as usize].iter().all(|&sum| sum == 0))
+        })
+    }
+
+    /// Reads pages that are not in memory, if there is room for them.
+    pub(crate) fn read_sums_ahead(&mut self, volume: VolumeId, pages: std::ops::Range<u64>) {
+        for page in pages {
+            let at = (volume, page);
+            let known = self.sums.pages.contains_key(&at) || self.sums.reading.contains_key(&at);
+            if known || self.sums.pages.len() + self.sums.reading.len() >= self.sums_pages_max() {
+                continue;
+            }
+            reach!("store: sums are read ahead of a large write");
+            self.sums.reading.insert(at, Vec::new());
+            let op = self.start(Op::SumsRead(at));
+            let offset = page * BLOCK_BYTES;
+            self.outputs.push_back(Output::SumsRead { op, volume, offset, len: BLOCK_BYTES });
+        }
+    }
+
+    /// Takes a page that recovery has read.
+    pub(crate) fn insert_page(&mut self, at: PageAt, bytes: &[u8]) {
+        self.sums.pages.entry(at).or_insert_with(|| Page { sums: decoded(bytes), users: 0 });
     }
 
     /// The files of sums hold the sums of a snapshot, and the pages in memory are from before. All
@@ -306,7 +366,7 @@ impl Store {
     }
 
     /// Forgets pages that are on disk and not in use, when there are too many.
-    fn give_up_pages(&mut self) {
+    pub(crate) fn give_up_pages(&mut self) {
         let mut looked = 0;
         while self.sums.pages.len() > self.sums_pages_max() && looked < LOOKED_AT_MAX {
             looked += 1;

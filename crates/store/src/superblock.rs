@@ -36,6 +36,8 @@ pub enum Job {
     },
     /// The kept state is given up, see `before_copy.rs`.
     GiveUpKept,
+    /// Large writes may be filled from now on, see `fill.rs`.
+    AllowFills,
     /// The present pass is about to write up to here.
     Commit,
     /// The present pass has nothing left to do but this.
@@ -111,6 +113,7 @@ impl Store {
     /// Takes everything after `end` out of ring, epochs and commit index.
     pub(crate) fn truncate(&mut self, end: Index) {
         self.journal.truncate(end);
+        self.fills.truncate(end);
         for write in &mut self.journal_writes {
             write.last = write.last.min(end);
         }
@@ -184,6 +187,7 @@ impl Store {
                     copy.kept = false;
                 }
             }
+            Job::AllowFills => self.superblock.filled = true,
             Job::Commit => self.fill_commit(),
             Job::Checkpoint => self.fill_checkpoint(),
         }
@@ -204,9 +208,11 @@ impl Store {
             return Some(Job::GiveUpKept);
         }
         let ready = match self.jobs.front()? {
-            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept => true,
-            Job::Cut { .. } => self.journal_at_rest(),
-            Job::Restart { .. } => self.restart_ready() && self.kept_before_restart(),
+            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept | Job::AllowFills => true,
+            Job::Cut { .. } => self.journal_at_rest() && !self.fills.any_cut(),
+            Job::Restart { .. } => {
+                self.restart_ready() && self.fills.is_empty() && self.kept_before_restart()
+            }
         };
         if !ready {
             reach!("store: a superblock waits for the journal");
@@ -242,6 +248,7 @@ impl Store {
             }
             Job::Restart { at, chain, .. } => self.restarted(at, chain),
             Job::GiveUpKept => self.drop_kept(),
+            Job::AllowFills => self.fills_allowed(),
             Job::Commit => self.commit_announced(),
             Job::Checkpoint => self.checkpointed(),
         }

@@ -15,11 +15,15 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId(pub u64);
 
-/// Origin of a group: a pass, or the installation of an extent.
+/// Origin of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Pass,
-    Install { extent: Extent },
+    Install {
+        extent: Extent,
+    },
+    /// What was filled and cut becomes zeroes again.
+    Undo,
 }
 
 /// A part of a group's bytes.
@@ -82,6 +86,7 @@ impl Store {
     /// Whether blocks of the range are being written.
     pub(crate) fn conflicts(&self, volume: VolumeId, first: u64, end: u64) -> bool {
         self.groups.values().any(|g| g.volume == volume && g.first < end && first < g.end)
+            || self.fills.touches(volume, first, end)
     }
 
     /// A long stretch of zeroes counts as one large write.
@@ -204,7 +209,8 @@ impl Store {
             }
             Some(Filling::Damaged) => {
                 let lost = Bytes::from_static(&DAMAGED_BLOCK);
-                Output::VolumeWrite { op, volume, offset, data: (0..blocks).map(|_| lost.clone()).collect() }
+                let data = (0..blocks).map(|_| lost.clone()).collect();
+                Output::VolumeWrite { op, volume, offset, data, durable: false }
             }
             Some(Filling::Data(pieces)) => {
                 let here = |piece: &Piece| match piece {
@@ -215,7 +221,7 @@ impl Store {
                 if planted(Bug::DestagedInPart) && group.owner == Owner::Pass && blocks > 1 {
                     keep_first(&mut data, blocks / 2 * BLOCK_BYTES);
                 }
-                Output::VolumeWrite { op, volume, offset, data }
+                Output::VolumeWrite { op, volume, offset, data, durable: false }
             }
             None => unreachable!("what is not gathered is not submitted"),
         });
@@ -232,6 +238,7 @@ impl Store {
         match group.owner {
             Owner::Pass => self.destaged(&group),
             Owner::Install { extent } => self.install_part_written(group.volume, extent),
+            Owner::Undo => self.part_undone(),
         }
     }
 

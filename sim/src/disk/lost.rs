@@ -87,7 +87,10 @@ impl Disk {
     pub(super) fn lose_block(&mut self, pick: u64) -> bool {
         let volume = |region: usize| region > JOURNAL && region.is_multiple_of(2);
         let mut blocks: Vec<(usize, u64)> = self.remembered.iter().map(|(of, at, _)| (*of, *at)).collect();
-        blocks.retain(|&(of, at)| volume(of) && self.before(of, at).is_some());
+        let filled = self.filled();
+        blocks.retain(|&(of, at)| {
+            volume(of) && self.before(of, at).is_some() && !filled.contains(&(of, at))
+        });
         let Some(&(region, block)) = Random::new(pick).pick(&blocks) else { return false };
         self.put_back(region, block);
         true

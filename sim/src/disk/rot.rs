@@ -4,9 +4,10 @@ use super::region::Block;
 use super::{Disk, region_of};
 use crate::random::Random;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES, LOCAL_BYTES, LOCAL_OFFSET};
-use mainstay_codec::{LocalHeader, Superblock};
+use mainstay_codec::{Batch, LocalHeader, PayloadPlace, Superblock};
 use mainstay_store::{Area, SUPERBLOCK_COPIES, table_blocks};
 use mainstay_types::{BLOCK_BYTES, Index, VolumeId};
+use std::collections::BTreeSet;
 
 /// A batch that lies in the journal, as far as its header block says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,15 +79,43 @@ impl Disk {
         needed: impl Fn(VolumeId, u64) -> bool,
     ) -> Option<(VolumeId, u64)> {
         let mut candidates = Vec::new();
+        let filled = self.filled();
         for (n, region) in self.regions[2..].iter().step_by(2).enumerate() {
             let volume = VolumeId(n as u16);
             let blocks = region.now.iter().enumerate().filter(|(_, content)| !content.is_zero());
             let blocks = blocks.map(|(block, _)| block as u64).filter(|&block| needed(volume, block));
+            let blocks = blocks.filter(|&block| !filled.contains(&(region_of(Area::Volume(volume)), block)));
             candidates.extend(blocks.map(|block| (volume, block)));
         }
         let mut random = Random::new(pick);
         let &(volume, block) = random.pick(&candidates)?;
         self.rot(Area::Volume(volume), block, random.next()).then_some((volume, block))
+    }
+
+    /// The blocks of volumes, as region and block, that are the payload of a record of the journal
+    /// and that no checkpoint covers. Damage there is damage to the journal's newest records, which
+    /// nothing need notice if no later record says that they were durable.
+    pub(super) fn filled(&self) -> BTreeSet<(usize, u64)> {
+        let checkpoint = self.newest_superblock().map_or(Index(0), |superblock| superblock.checkpoint.at.index);
+        let ranges = self.regions[1].now.iter().filter_map(|content| {
+            let block = content.bytes.as_deref()?;
+            let head = BatchHead::decode(block).ok().filter(|head| head.last() > checkpoint)?;
+            let local = LocalHeader::decode(block, head.chain).ok()?;
+            let in_volume = local.payload == PayloadPlace::Volume;
+            Batch::written_ranges(block).ok().filter(|_| in_volume)
+        });
+        let blocks = ranges.flatten().flat_map(|range| {
+            let region = region_of(Area::Volume(range.volume));
+            (range.first_block()..range.end_block()).map(move |block| (region, block))
+        });
+        blocks.collect()
+    }
+
+    fn newest_superblock(&self) -> Option<Superblock> {
+        let copies = self.regions[0].now[..SUPERBLOCK_COPIES].iter();
+        copies
+            .filter_map(|copy| Superblock::decode(copy.slice()).ok())
+            .max_by_key(|superblock| superblock.sequence)
     }
 
     /// F5: changes a byte of the slot of the version table that the superblock names.
@@ -98,11 +127,7 @@ impl Disk {
 
     /// The blocks of the version table that the newest superblock names.
     pub(super) fn table_pages(&self) -> Vec<u64> {
-        let copies = self.regions[0].now[..SUPERBLOCK_COPIES].iter();
-        let newest = copies
-            .filter_map(|copy| Superblock::decode(copy.slice()).ok())
-            .max_by_key(|superblock| superblock.sequence);
-        newest.as_ref().map(table_blocks).unwrap_or_default()
+        self.newest_superblock().as_ref().map(table_blocks).unwrap_or_default()
     }
 }
 
@@ -113,6 +138,7 @@ fn record(offset: u64, content: &Block) -> Option<Record> {
     }
     let head = BatchHead::decode(block).ok()?;
     let local = LocalHeader::decode(block, head.chain).ok()?;
-    let len = HEADER_BLOCK_BYTES as u64 + head.payload_len;
+    let payload_len = if local.payload == PayloadPlace::Volume { 0 } else { head.payload_len };
+    let len = HEADER_BLOCK_BYTES as u64 + payload_len;
     Some(Record { first: head.first, last: head.last(), offset, len, generation: local.generation })
 }

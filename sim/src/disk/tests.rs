@@ -27,7 +27,13 @@ fn block(fill: u8) -> Bytes {
 
 fn write(volume: u16, at: u64, fill: u8) -> Operation {
     let (op, volume, offset) = (OpId(1), VolumeId(volume), at * BLOCK_BYTES);
-    Operation::Store(Output::VolumeWrite { op, volume, offset, data: vec![block(fill)].into() })
+    Operation::Store(Output::VolumeWrite {
+        op,
+        volume,
+        offset,
+        data: vec![block(fill)].into(),
+        durable: false,
+    })
 }
 
 fn flush() -> Operation {
@@ -358,7 +364,7 @@ fn replica(seed: u64) -> Disk {
     for fill in 1..4 {
         let batch = batch(&log, fill);
         let offset = log.len() as u64 * 2 * BLOCK_BYTES;
-        let local = LocalHeader { generation: 1, durable_before: Index(log.len() as u64) };
+        let local = LocalHeader { generation: 1, durable_before: Index(log.len() as u64), ..LocalHeader::default() };
         let parts = vec![(local, batch.clone())];
         carry_out(
             &mut disk,

@@ -70,7 +70,7 @@ fn drive(store: &mut Store, image: &mut Image) -> Result<Option<Index>, String> 
                 (op, Area::Journal, offset, Bytes::from(bytes))
             }
             Output::MetaWrite { op, offset, data } => (op, Area::Meta, offset, data),
-            Output::VolumeWrite { op, volume, offset, data } => {
+            Output::VolumeWrite { op, volume, offset, data, .. } => {
                 (op, Area::Volume(volume), offset, data.concat().into())
             }
             Output::VolumeZero { op, volume, offset, len, .. } => {

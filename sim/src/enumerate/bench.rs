@@ -388,8 +388,8 @@ impl Bench {
                     }
                     (op, self.write(Area::Meta, offset, &data, true))
                 }
-                Output::VolumeWrite { op, volume, offset, data } => {
-                    (op, self.write(Area::Volume(volume), offset, &data.concat().into(), false))
+                Output::VolumeWrite { op, volume, offset, data, durable } => {
+                    (op, self.write(Area::Volume(volume), offset, &data.concat().into(), durable))
                 }
                 Output::VolumeZero { op, volume, offset, len, .. } => {
                     let zeroes = Bytes::from(vec![0; len as usize]);

@@ -273,6 +273,8 @@ impl World {
             runs_max: 64,
             hole_bytes_min: 2 * BLOCK_BYTES,
             reserve_bytes: RESERVE_BYTES,
+            // Two blocks, but for one resource in four.
+            fill_bytes_min: if shape.journal_blocks % 4 == 2 { u64::MAX } else { 2 * BLOCK_BYTES },
             batch_bytes_max: (request_blocks(&shape) + 1) * BLOCK_BYTES,
         };
         let machine = self.machines.get_mut(&node).expect("known node");

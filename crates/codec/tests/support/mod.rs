@@ -291,6 +291,7 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
                 volumes,
                 journal_bytes: 1024 * BLOCK_BYTES,
                 sums: numbers.0 % 2 == 1,
+                filled: numbers.0 % 3 == 1,
                 promised: Epoch(numbers.3),
                 generation: numbers.4,
                 voids: voids

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use mainstay_codec::old_map::OldMapHeader;
 use mainstay_codec::superblock::{Checkpoint, SnapshotRecord, Superblock, TablePlace, UnfinishedCopy, Void};
 use mainstay_codec::{
-    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader,
+    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader, PayloadPlace,
     LogState, Message, NewEntry, Refusal, Reject,
 };
 use mainstay_types::{
@@ -15,7 +15,8 @@ use mainstay_types::{
 };
 use std::sync::Arc;
 
-pub const LOCAL: LocalHeader = LocalHeader { generation: 17, durable_before: Index(38) };
+pub const LOCAL: LocalHeader = 
+    LocalHeader { generation: 17, durable_before: Index(38), payload: PayloadPlace::Journal };
 pub const VERSIONS_PAGE: u32 = 2;
 pub const VERSIONS: [Index; 3] = [Index(3), Index(0), Index(36)];
 
@@ -171,6 +172,7 @@ pub fn superblock() -> Superblock {
         ],
         journal_bytes: 1 << 26,
         sums: true,
+        filled: false,
         promised: Epoch(4),
         generation: 17,
         voids: vec![Void { generation: 16, end: Index(30) }],

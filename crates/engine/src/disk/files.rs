@@ -10,7 +10,7 @@
 // statx has no safe form in the standard library.
 #![allow(unsafe_code)]
 
-use super::cow::Standing;
+use super::cow::{Standing, punch};
 use super::error::{DiskError, failed};
 use super::memory::Memory;
 use crate::buffer::{BUFFER_BYTES_MAX, BufferPool};
@@ -197,7 +197,7 @@ impl ReplicaFiles {
     }
 
     /// An area that is persistent memory, as [`prepare`](Self::prepare) found it.
-    pub(super) fn memory(&mut self, area: Area) -> Option<&mut Memory> {
+    pub(crate) fn memory(&mut self, area: Area) -> Option<&mut Memory> {
         self.area_mut(area)?.memory.as_mut()
     }
 
@@ -385,6 +385,16 @@ impl Media for FileMedia<'_> {
         let failed =
             |error: std::io::Error| MediaError { detail: format!("flushing {}: {error}", Part::Area(area)) };
         self.file(area, 0, 0)?.sync_data().map_err(failed)
+    }
+
+    fn zero(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<(), MediaError> {
+        let area = Area::Volume(volume);
+        let file = self.file(area, offset, len as usize)?;
+        match punch(&file, offset, len) {
+            Ok(()) => Ok(()),
+            // Some file systems cannot make holes.
+            Err(_) => self.write_durable(area, offset, &vec![0; len as usize]),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! the numbers is a copy of them.
 
 use mainstay_api::metrics::{PeerCounts, PromotionStep, ReplicaCounts, RequestKind, VolumeCounts};
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message};
 use mainstay_host::{CoreMessage, Host};
 use mainstay_replica::Effect;
@@ -126,7 +127,10 @@ impl Counts {
         match output {
             Output::JournalWrite { op, parts, .. } => {
                 self.journal.push((*op, now));
-                disk.journal_written += parts.iter().map(|(_, batch)| batch.journal_len()).sum::<u64>();
+                // Of a large write that goes straight to its place it is the header block alone.
+                let payloads = parts.iter().flat_map(|(_, batch)| &batch.payload);
+                let payload = payloads.map(|piece| piece.len() as u64).sum::<u64>();
+                disk.journal_written += (parts.len() * HEADER_BLOCK_BYTES) as u64 + payload;
             }
             Output::JournalRead { len, .. } => disk.journal_read += len,
             Output::VolumeWrite { data, .. } => {
@@ -296,7 +300,7 @@ mod tests {
             op: OpId(op),
             offset: 0,
             parts: [(
-                mainstay_codec::LocalHeader { generation: 1, durable_before: Index(0) },
+                mainstay_codec::LocalHeader { generation: 1, durable_before: Index(0), ..mainstay_codec::LocalHeader::default() },
                 batch(at, EntryKind::Write, 1),
             )]
             .into_iter()

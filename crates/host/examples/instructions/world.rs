@@ -85,7 +85,7 @@ impl Disk {
                 self.put(Area::Sums(volume), offset, &data);
                 (op, None)
             }
-            Output::VolumeWrite { op, volume, offset, data } => {
+            Output::VolumeWrite { op, volume, offset, data, .. } => {
                 let mut at = offset;
                 for piece in &data {
                     self.put(Area::Volume(volume), at, piece);

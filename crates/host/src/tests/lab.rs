@@ -167,7 +167,7 @@ impl LabPlatform {
                 self.blocks.put(Area::Sums(volume), offset, &data);
                 (op, None)
             }
-            Output::VolumeWrite { op, volume, offset, data } => {
+            Output::VolumeWrite { op, volume, offset, data, .. } => {
                 self.blocks.put(Area::Volume(volume), offset, &data.concat());
                 (op, None)
             }

@@ -37,9 +37,9 @@ fn fills(lab: &mut Lab) -> Vec<u8> {
 fn tear(lab: &mut Lab, parts: usize) {
     let Some(output) = lab.world.operations.pop_front() else { return };
     let half = match output {
-        Output::VolumeWrite { op, volume, offset, data } => {
+        Output::VolumeWrite { op, volume, offset, data, durable } => {
             let data = data.into_iter().map(|piece| piece.slice(..piece.len() / parts)).collect();
-            Output::VolumeWrite { op, volume, offset, data }
+            Output::VolumeWrite { op, volume, offset, data, durable }
         }
         Output::JournalWrite { op, offset, parts: batches } => {
             let torn = |(local, batch): (_, std::sync::Arc<mainstay_codec::Batch>)| {

@@ -4,6 +4,7 @@ mod before_copy;
 mod clients;
 mod copy;
 mod decay;
+mod fill;
 mod grow;
 mod holes;
 mod in_flight;

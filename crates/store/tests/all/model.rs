@@ -28,7 +28,10 @@ impl Life {
         Self {
             lab: Lab::with(
                 lab::config(),
-                Tuning { pass_parts: [1, 4, 40][(seed % 3) as usize], ..lab::tuning() },
+                Tuning {
+                    pass_parts: [1, 4, 40][(seed % 3) as usize],
+                    ..if seed % 4 < 3 { lab::filling() } else { lab::tuning() }
+                },
             ),
             log: Log::default(),
             before_cut: None,

@@ -224,7 +224,7 @@ fn a_record_that_was_written_at_the_start_of_the_ring_by_mistake_is_damage() {
 
 /// Puts the record of a batch without payload into a block of the journal. No void covers it.
 fn put_record(disk: &mut Disk, block: usize, batch: &Batch, durable_before: Index) {
-    let header = batch.header_block(LocalHeader { generation: 99, durable_before });
+    let header = batch.header_block(LocalHeader { generation: 99, durable_before, ..LocalHeader::default() });
     let journal = disk.areas.get_mut(&Area::Journal).expect("exists");
     journal[block * BLOCK..(block + 1) * BLOCK].copy_from_slice(&header);
 }

@@ -2,7 +2,7 @@
 //! the log: each write fills pages with a number of its own, and no page ever shows two numbers,
 //! whatever is in flight, after any crash, in volumes and in snapshots.
 
-use crate::lab::{BLOCK, Lab, Log, Random, drop_snapshot, rollback, snapshot};
+use crate::lab::{self, BLOCK, Lab, Log, Random, drop_snapshot, filling, rollback, snapshot, tuning};
 use bytes::Bytes;
 use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_types::{BLOCK_BYTES, DataState, Range, SnapshotState, VolumeId};
@@ -66,9 +66,10 @@ fn check(lab: &Lab, seed: u64) {
 #[test]
 fn no_page_is_torn_whatever_is_in_flight_and_after_any_crash() {
     let (mut crashes, mut entries) = (0, 0);
-    for seed in 0..40 {
+    for seed in 0..60 {
         let mut random = Random(seed);
-        let mut lab = Lab::new();
+        let tuning = if seed % 2 == 0 { filling() } else { tuning() };
+        let mut lab = Lab::with(lab::config(), tuning);
         let mut log = Log::default();
         let volumes = lab.config.volumes.clone();
         for number in 1..120 {

@@ -130,6 +130,18 @@ bugs! {
     UncommittedApplied("R7"),
     /// A peer that refused is never asked again, so it stays behind for ever.
     AskOnce("R7"),
+    /// A large write that is cut leaves in the volume what it had filled there.
+    CutLeavesFilled("R7"),
+    /// Recovery leaves in the volume what a write that was not finished had filled.
+    RecoveryLeavesFilled("R7"),
+    /// What a large write fills is read before its entry is committed.
+    FilledReadEarly("R7"),
+    /// The payload of a large write goes to the volume before the journal says so.
+    FilledBeforeHeader("R7"),
+    /// An older entry that recovery applies once more stays over what a large write has filled.
+    FilledUnderOlder("R7"),
+    /// A large write fills blocks that an entry before it is about to change.
+    FilledOverUnapplied("R7"),
     /// A node without data is named primary when no member can be.
     WitnessPromoted("R8"),
     /// An operator is told that the primary's replica is being removed, which is refused.
@@ -202,6 +214,14 @@ bugs! {
     DamageCopiedAsContent("R12"),
     /// A copied extent is taken from the network without looking at its checksum.
     ExtentNotChecked("R12"),
+    /// A large write is filled although no superblock says that such records are in the journal.
+    FilledUnannounced("R12"),
+    /// A large write counts as durable before its payload in the volume is.
+    FilledNotFlushed("R12"),
+    /// Recovery counts on what it finds filled although it may be in the cache of the device alone.
+    FoundFillsNotFlushed("R12"),
+    /// Destaging overwrites what a large write has filled before a checkpoint covers it.
+    FilledOverwritten("R12"),
     /// A write that failed counts as done.
     FailedWriteIgnored("R13"),
     /// A flush that failed counts as done.
@@ -303,6 +323,8 @@ bugs! {
     ScrubsTogether("R17"),
     /// A scrub of the schedule is taken to go on when its primary is another.
     ScrubOutlivesPrimary("R17"),
+    /// A large write is filled beside a snapshot that is to hold what came before.
+    FilledBesideSnapshot("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

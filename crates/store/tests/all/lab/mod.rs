@@ -74,8 +74,14 @@ pub fn tuning() -> Tuning {
         hole_bytes_min: 2 * BLOCK_BYTES,
         reserve_bytes: 2 * BLOCK_BYTES,
         sums_bytes_max: BLOCK_BYTES,
+        fill_bytes_min: u64::MAX,
         batch_bytes_max: 8 * BLOCK_BYTES,
     }
+}
+
+/// Writes of two blocks and more go straight to their place where nothing is.
+pub fn filling() -> Tuning {
+    Tuning { fill_bytes_min: 2 * BLOCK_BYTES, sums_bytes_max: 3 * BLOCK_BYTES, ..tuning() }
 }
 
 /// Content of the media.
@@ -491,8 +497,14 @@ impl Lab {
                 Output::SumsWrite { op, volume, offset, data } => {
                     (op, Doing::Durable { area: Area::Sums(volume), offset, data: data.to_vec() })
                 }
-                Output::VolumeWrite { op, volume, offset, data } => {
-                    (op, Doing::Volatile { area: Area::Volume(volume), offset, data: data.concat() })
+                Output::VolumeWrite { op, volume, offset, data, durable } => {
+                    let (area, data) = (Area::Volume(volume), data.concat());
+                    let doing = if durable {
+                        Doing::Durable { area, offset, data }
+                    } else {
+                        Doing::Volatile { area, offset, data }
+                    };
+                    (op, doing)
                 }
                 Output::VolumeZero { op, volume, offset, len, free } => {
                     self.zeroed.push((offset / BLOCK_BYTES, len / BLOCK_BYTES, free));
@@ -823,6 +835,15 @@ impl Lab {
                     let found =
                         Batch::decode(&bytes[..HEADER_BLOCK_BYTES], &bytes.slice(HEADER_BLOCK_BYTES..));
                     assert_eq!(found.expect("a whole batch").chain, batch.chain);
+                }
+                LogSource::Volume { offset, ranges } => {
+                    assert!(batch.last() <= durable);
+                    let header = self.disk.slice(Area::Journal, *offset, BLOCK_BYTES);
+                    let part = |range: &Range| self.disk.slice(Area::Volume(range.volume), range.offset, range.len);
+                    let payload = ranges.iter().map(part).collect::<Vec<_>>().concat();
+                    let found = Batch::decode(header, &payload.into());
+                    let covered = batch.last() <= self.store.checkpoint();
+                    assert!(covered || found.is_ok_and(|found| found.chain == batch.chain));
                 }
             }
         }
