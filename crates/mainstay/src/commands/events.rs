@@ -32,7 +32,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
             let text = if output.json {
                 serde_json::to_string(event).or_fail(Code::Output, || "write an event as JSON".into())?
             } else {
-                words(event)
+                output::for_people(&words(event), output::columns())
             };
             output::line(&text);
         }
