@@ -102,6 +102,20 @@ impl Output {
         Ok(())
     }
 
+    /// Prints the newest entries of a list, of which the user wants `lines`. For 0 of them it
+    /// prints nothing, because words about an empty list would not be true.
+    ///
+    /// # Errors
+    /// When the answer cannot be written as JSON.
+    pub fn newest<T: Serialize>(
+        self,
+        lines: usize,
+        value: &T,
+        words: impl FnOnce(&T) -> String,
+    ) -> Outcome<()> {
+        if lines == 0 && !self.json { Ok(()) } else { self.result(value, words) }
+    }
+
     /// Prints a list in the form that the user wants.
     ///
     /// # Errors
