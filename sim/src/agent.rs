@@ -549,7 +549,7 @@ impl Agent {
                 self.tell(now, reconciler::Event::Service { name: service, event });
             }
             In::Outdated { service, process, why } => {
-                let event = mainstay_ha::Event::Outdated { process, why };
+                let event = mainstay_ha::Event::Outdated { process, why, remedy: String::new() };
                 self.tell(now, reconciler::Event::Service { name: service, event });
             }
             In::MountLost { service, why, mendable } => {

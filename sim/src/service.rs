@@ -514,7 +514,7 @@ impl Services {
     pub fn outdated(&self, service: &str) -> Option<(usize, String)> {
         let processes = &self.services.get(service)?.processes;
         let (number, _) = processes.iter().find(|(_, process)| process.outdated)?;
-        Some((*number, "it is started again without --whole-pages, because pages can tear now".into()))
+        Some((*number, "without --whole-pages, because pages can tear now".into()))
     }
 
     /// Whether the service runs on the file system of its volume, as far as it has one, no process

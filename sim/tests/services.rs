@@ -225,7 +225,7 @@ fn a_silent_service_has_left_nothing_whatever_goes_wrong() {
                 lab.handle(Event::Lost { step: Step::Mount, why, mendable });
             }
             if let Some((process, why)) = lab.services.outdated(NAME).filter(|_| chance.coin()) {
-                lab.handle(Event::Outdated { process, why });
+                lab.handle(Event::Outdated { process, why, remedy: String::new() });
             }
         }
         lab.services.inject(NAME, ServiceFault::Well);

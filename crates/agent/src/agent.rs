@@ -7,6 +7,7 @@ mod membership;
 mod questions;
 pub mod removed;
 mod successor;
+mod twins;
 
 use crate::AgentOptions;
 use crate::access::Callers;

@@ -1,6 +1,7 @@
 //! Ctrl-C while a command waits: the command says what goes on without it, how to look at that, and
 //! how to undo it.
 
+use crate::pasted::for_this_user;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -90,7 +91,7 @@ fn watch() {
         // The terminal has shown ^C behind a line of progress.
         let mut out = std::io::stderr().lock();
         let _ = match text {
-            Some(text) => writeln!(out, "\ninterrupted: {text}"),
+            Some(text) => writeln!(out, "\ninterrupted: {}", for_this_user(&text)),
             None => writeln!(out),
         };
         std::process::exit(EXIT);

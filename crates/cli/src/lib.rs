@@ -7,4 +7,5 @@ pub mod interrupt;
 pub mod list;
 pub mod members;
 pub mod output;
+pub mod pasted;
 pub mod screen;

@@ -7,6 +7,7 @@ use crate::output::table_within;
 use clap::builder::EnumValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, ValueEnum};
+use mainstay_api::rest::size_words;
 
 /// Id of the option.
 const FORM: &str = "form";
@@ -21,7 +22,8 @@ pub enum Form {
     Wide,
     /// The answer of the API, as --json prints it.
     Json,
-    /// All columns of `wide` with commas between them, and their names in the first line.
+    /// All columns of `wide` with commas between them, and their names in the first line. Sizes are
+    /// numbers of bytes.
     Csv,
     /// One name a line, for scripts.
     Name,
@@ -57,13 +59,49 @@ pub fn named_form(matches: &ArgMatches) -> Option<Form> {
     (matches.value_source(FORM) == Some(ValueSource::CommandLine)).then_some(form)
 }
 
+/// A cell of a list: words for people, and what programs get in their place if that is not the
+/// same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cell {
+    words: String,
+    for_programs: Option<String>,
+}
+
+impl Cell {
+    /// A cell whose value has one form for people and another one for programs.
+    #[must_use]
+    pub fn new(words: impl Into<String>, for_programs: impl Into<String>) -> Self {
+        Self { words: words.into(), for_programs: Some(for_programs.into()) }
+    }
+
+    /// Byte counts: with a unit for people, and as whole numbers with spaces between them for
+    /// programs.
+    #[must_use]
+    pub fn bytes(counts: &[u64]) -> Self {
+        let joined = |text: fn(u64) -> String, between: &str| {
+            counts.iter().map(|&bytes| text(bytes)).collect::<Vec<_>>().join(between)
+        };
+        Self::new(joined(size_words, " + "), joined(|bytes| bytes.to_string(), " "))
+    }
+
+    fn for_programs(&self) -> &str {
+        self.for_programs.as_deref().unwrap_or(&self.words)
+    }
+}
+
+impl From<String> for Cell {
+    fn from(words: String) -> Self {
+        Self { words, for_programs: None }
+    }
+}
+
 /// Rows with the same columns. The first column is the name of what a row is about.
 #[derive(Clone, Debug)]
 pub struct List {
     head: &'static [&'static str],
     /// Columns that only the forms `wide` and `csv` have, after the others.
     wide: &'static [&'static str],
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<Cell>>,
     /// Lines above and below a table.
     above: Vec<String>,
     below: Vec<String>,
@@ -77,9 +115,9 @@ impl List {
     pub fn new(
         head: &'static [&'static str],
         wide: &'static [&'static str],
-        rows: impl IntoIterator<Item = Vec<String>>,
+        rows: impl IntoIterator<Item = Vec<impl Into<Cell>>>,
     ) -> Self {
-        let rows = rows.into_iter().collect();
+        let rows = rows.into_iter().map(|row| row.into_iter().map(Into::into).collect()).collect();
         Self { head, wide, rows, above: Vec::new(), below: Vec::new(), none: None }
     }
 
@@ -121,12 +159,15 @@ impl List {
     #[must_use]
     pub fn text(&self, form: Form, columns: Option<usize>) -> String {
         match form {
-            Form::Name => lines(self.rows.iter().filter_map(|row| row.first().cloned())),
+            Form::Name => {
+                lines(self.rows.iter().filter_map(|row| Some(row.first()?.for_programs().to_owned())))
+            }
             Form::Csv => {
                 let head =
                     self.head.iter().chain(self.wide).map(|name| name.to_lowercase().replace(' ', "_"));
-                let head = head.collect();
-                lines([&head].into_iter().chain(&self.rows).map(|row| csv(row)))
+                let head = csv(head);
+                let rows = self.rows.iter().map(|row| csv(row.iter().map(Cell::for_programs)));
+                lines([head].into_iter().chain(rows))
             }
             Form::Wide => self.table(&[self.head, self.wide].concat(), columns),
             Form::Table | Form::Json => self.table(self.head, columns),
@@ -134,7 +175,7 @@ impl List {
     }
 
     fn table(&self, head: &[&str], columns: Option<usize>) -> String {
-        let cells = |row: &Vec<String>| row.iter().take(head.len()).cloned().collect();
+        let cells = |row: &Vec<Cell>| row.iter().take(head.len()).map(|cell| cell.words.clone()).collect();
         let rows: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
         let table = match &self.none {
             Some(none) if rows.is_empty() => none.clone(),
@@ -149,12 +190,12 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
 }
 
 /// A line of values (RFC 4180).
-fn csv(row: &[String]) -> String {
-    let value = |cell: &String| match cell.contains([',', '"', '\n', '\r']) {
+fn csv(row: impl Iterator<Item = impl AsRef<str>>) -> String {
+    let value = |cell: &str| match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.clone(),
+        false => cell.to_owned(),
     };
-    row.iter().map(value).collect::<Vec<_>>().join(",")
+    row.map(|cell| value(cell.as_ref())).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -177,6 +218,16 @@ mod tests {
         assert_eq!(of(Form::Name), "n1\nn2");
         // Programs get whole lines, however narrow the terminal is.
         assert_eq!(list.text(Form::Csv, Some(4)), of(Form::Csv));
+    }
+
+    #[test]
+    fn sizes_have_units_for_people_and_are_numbers_of_bytes_for_programs() {
+        let sizes = [Cell::bytes(&[3 << 29]), Cell::bytes(&[1 << 40, 4096]), Cell::new("?", "")];
+        let row: Vec<Cell> = [Cell::from("db".to_owned())].into_iter().chain(sizes).collect();
+        let list = List::new(&["NAME", "FREE", "VOLUMES", "LEFT"], &[], [row]);
+        let of = |form| list.text(form, None);
+        assert_eq!(of(Form::Table), "NAME  FREE     VOLUMES        LEFT\ndb    1.5 GiB  1 TiB + 4 KiB  ?");
+        assert_eq!(of(Form::Csv), "name,free,volumes,left\ndb,1610612736,1099511627776 4096,");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::failure::{Code, Context, Failure, Outcome};
 use crate::list::{Form, List};
+use crate::pasted::for_this_user;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -95,10 +96,24 @@ impl Output {
         let text = if self.json {
             serde_json::to_string_pretty(value).or_fail(Code::Output, || "write the answer as JSON".into())?
         } else {
-            fold(&words(value), columns())
+            for_people(&words(value), columns())
         };
         line(&text);
         Ok(())
+    }
+
+    /// Prints the newest entries of a list, of which the user wants `lines`. For 0 of them it
+    /// prints nothing, because words about an empty list would not be true.
+    ///
+    /// # Errors
+    /// When the answer cannot be written as JSON.
+    pub fn newest<T: Serialize>(
+        self,
+        lines: usize,
+        value: &T,
+        words: impl FnOnce(&T) -> String,
+    ) -> Outcome<()> {
+        if lines == 0 && !self.json { Ok(()) } else { self.result(value, words) }
     }
 
     /// Prints a list in the form that the user wants.
@@ -135,7 +150,7 @@ impl Output {
 
 /// Prints sentences to standard error, folded to the width of its terminal.
 pub fn say(text: &str) {
-    eprintln!("{}", fold(text, columns_of(&std::io::stderr())));
+    eprintln!("{}", for_people(text, columns_of(&std::io::stderr())));
 }
 
 /// Columns that a line on standard output may have; `None` if it goes to no terminal.
@@ -171,6 +186,11 @@ fn columns_from(
 
 fn width(text: &str) -> usize {
     text.chars().count()
+}
+
+/// A text whose commands can be pasted, folded to this number of columns.
+pub fn for_people(text: &str, columns: Option<usize>) -> String {
+    fold(&for_this_user(text), columns)
 }
 
 /// Breaks lines that are longer than `columns` between words. Text between backticks stays whole,

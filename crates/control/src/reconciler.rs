@@ -36,7 +36,7 @@ use crate::attachments::ClientSeen;
 use crate::maintenance::COUNT_MS;
 use crate::state::{Command, Links, State};
 use job::{Ended, Order};
-use mainstay_ha::{Effect, Event as ServiceEvent, Report, ServiceSpec};
+use mainstay_ha::{Effect, Event as ServiceEvent, Machine, Report, ServiceSpec};
 use mainstay_silence::guard_acts_at;
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, Instance, NodeId, Position, Proposal, ProposedChange,
@@ -427,7 +427,12 @@ impl Reconciler {
                 }
             },
             Event::JobEnded { resource, result } => self.replicas.ended(now, resource, result),
-            Event::Service { name, event } => self.services.handle(now, &name, event),
+            Event::Service { name, event } => {
+                let told = self.services.restarts_process(state, self.node, &name, &event);
+                self.services.handle(now, &name, event);
+                let begun = self.services.machine(&name).map(Machine::phase) == Some(ServicePhase::Stopping);
+                self.tasks.extend(told.filter(|_| begun).map(ReconcilerTask::Submit));
+            }
             Event::Swept { name } => self.services.swept(&name),
         }
     }

@@ -78,11 +78,13 @@ pub enum Event {
         number: u64,
         process: Option<usize>,
     },
-    /// A process was started with arguments that do not hold any more, for the reason `why`. The
-    /// runtime repeats this until the process is started again.
+    /// A process was started with arguments that do not hold any more. `why` goes on with "it is
+    /// started again", and `remedy` is for the operator. The runtime repeats this until the process
+    /// is started again.
     Outdated {
         process: usize,
         why: String,
+        remedy: String,
     },
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
@@ -483,7 +485,7 @@ impl Machine {
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
             Event::Restart { number, process } => self.on_restart(number, process, now),
-            Event::Outdated { process, why } => self.on_outdated(process, why, now),
+            Event::Outdated { process, why, .. } => self.on_outdated(process, &why, now),
             Event::LeaseLost => self.on_lease_lost("the node's lease ended", now),
             Event::Continued { epoch } => self.on_continued(epoch),
             Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {

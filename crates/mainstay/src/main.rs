@@ -24,7 +24,7 @@ use connect::idle;
 use failure::Outcome;
 use front::Front;
 use list::Form;
-use mainstay_cli::{connect, failure, interrupt, list, output};
+use mainstay_cli::{connect, failure, interrupt, list, output, pasted};
 use output::Output;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         Err(failure) => return Output::new(false).end(Err(failure)),
     };
     let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    pasted::asks(&cli.target);
     let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
     // The command line wins over the environment.
     if named("socket") && !named("server") {

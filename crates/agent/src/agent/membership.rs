@@ -6,30 +6,26 @@
 //! - A node is let in only after a member has found it at each address that it states. It votes
 //!   only after it has received the state of the cluster there.
 //! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
-//! - An agent does not start as a node if another machine is heard as that node. Nor does it start
-//!   as a node that is recorded at an address where the agent does not find itself.
 
 use super::address_proof::{Looked, Proof, prove};
 use super::certificates::{Founded, first_number, found, problem_of, proofs_of};
-use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT, removed};
+use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
 use crate::error::{AgentError, OTHER_RELEASE, settle};
-use crate::identity::{Identity, LogMark, number_of, write_durable};
+use crate::identity::{Identity, LogMark, write_durable};
 use crate::level;
 use crate::member::{Member, has_joined, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Secret, random_u64};
-use crate::own_state::recorded;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
-use crate::service::vip::own_addresses;
 use crate::threads::{lock, read, write};
-use crate::transport::{Listening, Proofs, TransportError, local_address, silence_of};
+use crate::transport::{Listening, Proofs, TransportError, local_address};
 use crate::trust::Membership;
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView};
 use mainstay_control::State;
 use mainstay_control::identities::Admission;
-use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical, is_recorded_here};
+use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical};
 use mainstay_control::state::{Command, Entry, Outcome, Settings};
 use mainstay_trust::peer::authority_in;
 use mainstay_trust::{CertificateDer, Expect, Peer, PublicKey, SealKey, Token, Trust, Zeroizing};
@@ -60,9 +56,6 @@ const _: () = assert!(
 const WITHDRAWN_MAX: usize = 256;
 /// How long a member may take to see that a joiner is where it says.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
-/// How long an agent waits for another process with its identity to end, beyond the silence after
-/// which one whose power was cut does not count as living.
-const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
 /// Remedy when a node is told to become a member while it joins a cluster.
 const JOINING_REMEDY: &str =
     "Wait for the end of that join, which `mainstay status` shows, or run the same command to join again.";
@@ -72,10 +65,6 @@ const JOINER_REMEDY: &str =
 /// Remedy when the first node of a cluster is not found at its address.
 const FIRST_REMEDY: &str = "Give an address that an interface of this node has, with the port on which its agent listens; `ip address` lists the \
      addresses.";
-/// How long a machine that has not the recorded address of its node is waited for: its network may
-/// come up late.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
-const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 /// Named file of the number by which a repeated request to join is known.
 const JOIN_NONCE: &str = "join-nonce";
 
@@ -508,77 +497,6 @@ impl Agent {
         })
     }
 
-    /// Refuses to start as a node if another machine is heard as that node: one of the two is a
-    /// copy of the other.
-    pub(super) fn refuse_twins(&self, identity: &Identity) -> Result<(), AgentError> {
-        let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
-        let agents = others(identity, &known);
-        let number = number_in(identity, &known);
-        let deadline = Instant::now() + silence_of(known.settings.heartbeat_ms) + TWIN_PATIENCE;
-        loop {
-            let words = self.transport.ask_about((number, identity.node), &agents);
-            if let Some(problem) = words.gone {
-                return Err(removed::note(&self.options.state_dir, identity, &problem));
-            }
-            if let Some(problem) = words.too_old {
-                return Err(AgentError::TooOld(problem));
-            }
-            let Some(other) = words.twin else { return Ok(()) };
-            if Instant::now() >= deadline {
-                return Err(AgentError::Twin {
-                    name: identity.name.clone(),
-                    own: self.listens.clone(),
-                    other,
-                });
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    }
-
-    /// Refuses to start as a node whose recorded address this machine does not have, and where it
-    /// does not reach itself. The machine may be a copy of the node, which is off just now.
-    pub(super) fn refuse_elsewhere(&self, identity: &Identity) -> Result<(), AgentError> {
-        let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
-        let Some(recorded) = known.nodes.get(&identity.node).map(|node| node.agent_addr.as_str()) else {
-            return Ok(());
-        };
-        let (agents, number) = (others(identity, &known), number_in(identity, &known));
-        let nonce = random_u64();
-        let _proof = Proof::begin(self, nonce);
-        let deadline = Instant::now() + ADDRESS_PATIENCE;
-        let mut is_told = false;
-        loop {
-            // If the kernel does not tell, nothing is known against this machine.
-            let is_here = own_addresses().map_or(true, |own| is_recorded_here(recorded, &own, &self.listens));
-            let ask = || self.transport.call_as(None, recorded, Expect::Member, &Call::WhoJoins, ASK_TIMEOUT);
-            let reply = (!is_here).then(|| ask().map(|answer| answer.reply));
-            // The cluster may have recorded another address while this node was off.
-            if reply.is_some() {
-                let words = self.transport.ask_about((number, identity.node), &agents);
-                let own = own_addresses().unwrap_or_default();
-                if words.recorded.iter().any(|recorded| is_recorded_here(recorded, &own, &self.listens)) {
-                    return Ok(());
-                }
-            }
-            if reply
-                .is_none_or(|reply| matches!(reply, Ok(CallReply::Joins { nonce: found }) if found == nonce))
-            {
-                return Ok(());
-            }
-            if !std::mem::replace(&mut is_told, true) {
-                tracing::warn!(
-                    recorded,
-                    "this machine has not the address at which its node is recorded; waiting for its network, and ending if it stays so"
-                );
-            }
-            if Instant::now() >= deadline {
-                let (name, recorded) = (identity.name.clone(), recorded.to_owned());
-                return Err(AgentError::Elsewhere { name, recorded });
-            }
-            std::thread::sleep(ADDRESS_PAUSE);
-        }
-    }
-
     fn refuse_members(&self) -> Result<(), Problem> {
         match read(&self.member).as_ref() {
             None => Ok(()),
@@ -695,19 +613,6 @@ impl Agent {
         withdrawn.note(nonce);
         settle(member.log.propose(Command::WithdrawNode { nonce }, PROPOSE_TIMEOUT)).map(drop)
     }
-}
-
-/// Agents of all other nodes, as far as this one knows.
-fn others(identity: &Identity, known: &State) -> Vec<String> {
-    let mut agents: BTreeMap<NodeId, String> = identity.first_members.clone();
-    agents.extend(known.nodes.values().map(|node| (node.id, node.agent_addr.clone())));
-    agents.remove(&identity.node);
-    agents.into_values().collect()
-}
-
-/// Number by which other agents know the cluster of this node.
-fn number_in(identity: &Identity, known: &State) -> u64 {
-    number_of(identity.cluster, known.cluster.as_ref().map_or(identity.era, |cluster| cluster.era))
 }
 
 /// Requests to join that were taken back here, the last one at the end.

@@ -1,7 +1,7 @@
 //! Certificates of the cluster, and tokens to join it.
 
 use super::extract::{JsonRequest, Path, Query};
-use super::nodes::propose;
+use super::nodes::propose_as;
 use super::pages::{self, Paged, Paging};
 use super::{ApiResult, App, Refused, blocking, find_node};
 use crate::agent::{Agent, READ_PATIENCE};
@@ -15,7 +15,7 @@ use mainstay_api::rest::{
 };
 use mainstay_control::State;
 use mainstay_control::identities::{JoinToken, Phase, TokenState};
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Code, Problem};
 
 pub(super) async fn certificates(AppState(agent): App) -> ApiResult<CertificatesView> {
@@ -169,7 +169,17 @@ pub(super) async fn revoke_token(AppState(agent): App, Path(id): Path<String>) -
             let message = format!("there is no token {id}");
             Problem::new(Code::UnknownToken, message, "See `mainstay cluster token list`.")
         })?;
-        propose(&agent, &Command::RevokeToken { id: number }, format!("token {id} is revoked"))
+        let known = || {
+            let view = agent.member().ok()?.log.view();
+            Some(view.state.identities.tokens.get(&number)?.state)
+        };
+        propose_as(&agent, &Command::RevokeToken { id: number }, |outcome| match (outcome, known()) {
+            (Outcome::Unchanged, Some(TokenState::Superseded)) => {
+                format!("nothing is changed: token {id} is of an earlier authority, and no node joins by it")
+            }
+            (Outcome::Unchanged, _) => format!("nothing is changed: token {id} was revoked already"),
+            _ => format!("token {id} is revoked"),
+        })
     })
     .await
 }

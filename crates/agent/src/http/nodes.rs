@@ -14,7 +14,7 @@ use mainstay_api::rest::{
     NodeReplace, ProgramsView,
 };
 use mainstay_control::members::Addresses;
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, Outcome};
 use mainstay_trust::Expect;
 use mainstay_types::{Code, NodeId, Problem, ResourceId};
 use std::collections::BTreeSet;
@@ -31,6 +31,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Proposes a change of members, and again while the last one settles.
 pub(super) fn propose(agent: &Arc<Agent>, command: &Command, message: String) -> Result<Accepted, Problem> {
+    propose_as(agent, command, |_| message)
+}
+
+/// The same, with a message that depends on what came of it.
+pub(super) fn propose_as(
+    agent: &Arc<Agent>,
+    command: &Command,
+    message: impl FnOnce(&Outcome) -> String,
+) -> Result<Accepted, Problem> {
     let member = agent.member()?;
     let deadline = Instant::now() + SETTLE_WITHIN;
     loop {
@@ -39,7 +48,10 @@ pub(super) fn propose(agent: &Arc<Agent>, command: &Command, message: String) ->
                 std::thread::sleep(SETTLE_PAUSE);
             }
             Err(error) => return Err(error),
-            Ok(_) => return Ok(Accepted { revision: member.log.view().state.revision, message }),
+            Ok(outcome) => {
+                let message = message(&outcome);
+                return Ok(Accepted { revision: member.log.view().state.revision, message });
+            }
         }
     }
 }

@@ -7,6 +7,8 @@
 //! - An operation goes on when its sender goes away. What it is about goes on when the agent ends:
 //!   only the operation is forgotten then, because operations are in memory.
 //! - Work that goes on after the answer to its sender is an operation too, and the answer names it.
+//! - A request for work that is under way on this node makes no second operation: its answer names
+//!   the first one.
 //! - At most [`RUNNING_MAX`] operations run, and the last [`KEPT_MAX`] are kept. Half of the places
 //!   are left to senders that ask for an operation.
 
@@ -155,6 +157,14 @@ impl Operations {
         false
     }
 
+    /// The first operation before this one that runs and does the same work.
+    fn same_before(&self, number: u32, work: &Work) -> Option<u32> {
+        let known = lock(&self.known);
+        let runs = |one: &Operation| one.view.state == OperationState::Running;
+        let same = |one: &Operation| one.work.as_ref().is_some_and(|other| work.is_same_as(other));
+        known.all.range(..number).find(|(_, one)| runs(one) && same(one)).map(|(first, _)| *first)
+    }
+
     fn fail(&self, number: u32, problem: &Problem) -> bool {
         self.note(number, |operation| {
             operation.view.state = OperationState::Failed;
@@ -213,7 +223,7 @@ pub(super) async fn made(agent: Arc<Agent>, by: (Caller, Access), request: Reque
         Err(problem) => return Refused::from(problem).into_response(),
     };
     let request = Request::from_parts(parts, Body::from(body));
-    let (refusal, refused) = oneshot::channel();
+    let (early, answered) = oneshot::channel();
     let maker = agent.clone();
     tokio::spawn(async move {
         // A task of its own: an operation also ends if its change panics.
@@ -224,22 +234,36 @@ pub(super) async fn made(agent: Arc<Agent>, by: (Caller, Access), request: Reque
         });
         if let Some(problem) = response.extensions().get::<Problem>().cloned() {
             maker.operations.fail(number, &problem);
-            drop(refusal.send(Some(response)));
+            drop(early.send(Early::Refused(response)));
             return;
         }
         let answer = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.unwrap_or_default();
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-        if let Some(work) = work_of(&maker, (&method, &path), (&asked, &answer)) {
-            recorded(&maker, number, work, &answer);
-        }
-        drop(refusal.send(None));
+        let work = work_of(&maker, (&method, &path), (&asked, &answer));
+        let first = work.and_then(|work| recorded(&maker, number, work, &answer));
+        drop(early.send(first.map_or(Early::Recorded, Early::UnderWay)));
         watch(&maker, number).await;
     });
-    if let Ok(Ok(Some(response))) = tokio::time::timeout(REFUSED_WITHIN, refused).await {
-        agent.operations.forget(number);
-        return response;
+    match tokio::time::timeout(REFUSED_WITHIN, answered).await {
+        Ok(Ok(Early::Refused(response))) => {
+            agent.operations.forget(number);
+            response
+        }
+        Ok(Ok(Early::UnderWay(first))) => {
+            agent.operations.forget(number);
+            begun(&agent, first)
+        }
+        // A sender that has waited long enough gets its own operation, whatever comes of it.
+        Ok(Ok(Early::Recorded) | Err(_)) | Err(_) => begun(&agent, number),
     }
-    begun(&agent, number)
+}
+
+/// Outcome of a change that its sender hears of in the first answer.
+enum Early {
+    Refused(Response),
+    Recorded,
+    /// The operation with this number does the same work already.
+    UnderWay(u32),
 }
 
 /// Makes a change whose sender waits until it is recorded. The answer names the operation of the
@@ -269,15 +293,21 @@ async fn answered(agent: Arc<Agent>, by: (Caller, Access), request: Request, nex
     };
     let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
     let work = work_of(&agent, (&method, &path), (&asked, &answer)).filter(|work| *work != Work::Answered);
-    if let Some(work) = work
-        && let Some(number) =
-            agent.operations.begin_below(NAMED_MAX, &who, format!("{method} {path}"), came_ms)
+    let Some(work) = work else { return Response::from_parts(head, Body::from(body)) };
+    let begun = agent.operations.begin_below(NAMED_MAX, &who, format!("{method} {path}"), came_ms);
+    let first = match begun {
+        Some(number) => recorded(&agent, number, work, &answer),
+        None => agent.operations.same_before(u32::MAX, &work),
+    };
+    if let Some(number) = first.or(begun)
+        && let Ok(id) = HeaderValue::from_str(&agent.operations.id(number))
     {
-        recorded(&agent, number, work, &answer);
-        if let Ok(id) = HeaderValue::from_str(&agent.operations.id(number)) {
-            head.headers.insert(OPERATION_HEADER, id);
-        }
-        tokio::spawn(async move { watch(&agent, number).await });
+        head.headers.insert(OPERATION_HEADER, id);
+    }
+    match (begun, first) {
+        (Some(number), Some(_)) => agent.operations.forget(number),
+        (Some(number), None) => drop(tokio::spawn(async move { watch(&agent, number).await })),
+        (None, _) => {}
     }
     Response::from_parts(head, Body::from(body))
 }
@@ -303,15 +333,18 @@ fn work_of(agent: &Agent, (method, path): (&str, &str), (asked, answer): (&Value
     Some(Work::of(method, path, asked, answer, &member.log.view().state))
 }
 
-/// Notes that a change was recorded, and what the nodes do now.
-fn recorded(agent: &Agent, number: u32, work: Work, answer: &Value) {
+/// Notes that a change was recorded, and what the nodes do now. Returns the first operation that
+/// does the same work, if there is one before this.
+fn recorded(agent: &Agent, number: u32, work: Work, answer: &Value) -> Option<u32> {
+    let noted = work.clone();
     agent.operations.note(number, |operation| {
         if let Some(message) = answer["message"].as_str() {
             message.clone_into(&mut operation.view.message);
         }
-        operation.view.cancel_needs = work.cancel_needs();
-        operation.work = Some(work);
+        operation.view.cancel_needs = noted.cancel_needs();
+        operation.work = Some(noted);
     });
+    agent.operations.same_before(number, &work)
 }
 
 /// Looks at the work of an operation until it ends.
@@ -516,6 +549,30 @@ mod tests {
         for id in [other.id(first).as_str(), "", "x", &id[1..], &format!("{id}0"), &id.to_uppercase()] {
             let same = *id == operations.id(first);
             assert!(same || operations.find(id).unwrap_err().code == Code::UnknownOperation, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_second_request_for_the_same_work_joins_the_first_operation_that_runs() {
+        let operations = Operations::default();
+        let begin = |work: &Work| {
+            let number = operations.begin("root", "POST /v1/resources/db/replicas".into()).unwrap();
+            operations.note(number, |one| one.work = Some(work.clone()));
+            number
+        };
+        let on = |node: &str| Work::AddReplica { resource: "db".into(), node: node.into() };
+        let first = begin(&on("n2"));
+        assert_eq!(operations.same_before(first, &on("n2")), None, "it is the first one");
+        let other = begin(&on("n3"));
+        assert_eq!(operations.same_before(other, &on("n3")), None, "that is other work");
+        let second = begin(&on("n2"));
+        assert_eq!(operations.same_before(second, &on("n2")), Some(first));
+        operations.note(first, |one| one.view.state = OperationState::Failed);
+        assert_eq!(operations.same_before(second, &on("n2")), None, "the first one has ended");
+        // Two sizes of a volume are not the same wish, and a change that is done is no work.
+        for work in [Work::Resize { resource: "db".into(), volume: 0 }, Work::Answered] {
+            begin(&work);
+            assert_eq!(operations.same_before(begin(&work), &work), None, "{work:?}");
         }
     }
 

@@ -273,8 +273,10 @@ pub(super) async fn add_replica(
         let (id, node) = (resource.id, place_for(&agent, &view, resource, &request.node)?);
         // The client may have made the same request before, and may have been interrupted while the
         // replica was filled.
-        let message = if resource.spec.replicas.contains(&node) {
+        let message = if resource.record.iss_member(node).is_some() {
             format!("resource {name} has a replica on {} already", request.node)
+        } else if resource.spec.replicas.contains(&node) {
+            format!("resource {name} gets a replica on {} already: it is being filled", request.node)
         } else {
             settle(member.log.propose(Command::AddReplica { resource: id, node }, PROPOSE_TIMEOUT))?;
             format!("resource {name} gets a replica on {}", request.node)

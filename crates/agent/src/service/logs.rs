@@ -162,6 +162,7 @@ fn together(file: Piece, file_us: u128, journal: Result<journal::Written, String
     match wanted {
         Wanted::After(_) => cut |= last.1,
         // Output before a gap is older than the gap, so it is left out too.
+        Wanted::Lines(0) => (text, cut) = (String::new(), false),
         Wanted::Lines(_) if last.1 => (text, cut) = last,
         Wanted::Lines(lines) => {
             let from = start_of_last(text.as_bytes(), lines.min(LINES_MAX));

@@ -55,7 +55,11 @@ fn each_wrong_token_is_refused_with_words_and_the_right_one_lets_the_node_in_onc
         let request = TokenCreate { node: "n2".into(), life_ms: 60_000 };
         first.client().post("/v1/cluster/tokens", &request).unwrap()
     };
-    let _: Accepted = first.client().delete(&format!("/v1/cluster/tokens/{}", revoked.id)).unwrap();
+    let revoke =
+        || -> Accepted { first.client().delete(&format!("/v1/cluster/tokens/{}", revoked.id)).unwrap() };
+    assert_eq!(revoke().message, format!("token {} is revoked", revoked.id));
+    let again = format!("nothing is changed: token {} was revoked already", revoked.id);
+    assert_eq!(revoke().message, again);
     refused(&revoked.token, Code::TokenRefused, "revoked");
     let ended: TokenMade = {
         let request = TokenCreate { node: "n2".into(), life_ms: 1500 };

@@ -138,4 +138,14 @@ fn a_drain_is_cancelled_and_a_move_is_not() {
     let refused = with_head(node, &format!("DELETE {added}"), "", "");
     assert!(refused.starts_with("HTTP/1.0 409 ") && refused.contains("not-cancelled"), "{refused}");
     assert!(refused.contains("remove-replica db n3"), "{refused}");
+    // The same wish again, with and without an operation, is the one that is under way.
+    let count = || node.client().get::<Vec<OperationView>>("/v1/operations").unwrap().len();
+    let before = count();
+    let again = begin(node, "POST /v1/resources/db/replicas", "{\"node\":\"n3\"}");
+    assert_eq!(again, added);
+    let again = with_head(node, "POST /v1/resources/db/replicas", "", "{\"node\":\"n3\"}");
+    let named = header(&again, "mainstay-operation").unwrap_or_else(|| panic!("{again}"));
+    assert_eq!(format!("/v1/operations/{named}"), added);
+    assert!(body(&again).contains("gets a replica on n3 already: it is being filled"), "{again}");
+    assert_eq!(count(), before);
 }

@@ -4,9 +4,9 @@
 use super::ReconcilerTask;
 use super::proposals::Proposals;
 use crate::actions::ServiceObserved;
-use crate::state::State;
+use crate::state::{Command, State};
 use mainstay_ha::{Effect, Event, Guard, Machine, Saved, ServiceSpec, Wanted};
-use mainstay_types::{Epoch, ResourceId, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, ServicePhase, Severity, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A service that an earlier agent process of the same boot left.
@@ -100,6 +100,25 @@ impl Services {
         if let Some(held) = self.held.get_mut(name) {
             held.machine.handle(now, event);
         }
+    }
+
+    /// The event for the operator about a process of a running service that is started again
+    /// because its arguments do not hold any more. It is true only if the machine then begins that.
+    pub fn restarts_process(
+        &self,
+        state: &State,
+        node: NodeId,
+        name: &str,
+        event: &Event,
+    ) -> Option<Command> {
+        let Event::Outdated { process, why, remedy } = event else { return None };
+        let machine = self.machine(name).filter(|machine| machine.phase() == ServicePhase::Running)?;
+        let process = &machine.spec().processes.get(*process)?.name;
+        let text = format!(
+            "Mainstay starts its process {process} on {0} again {why}. To have them back, on {0}: {remedy} Then run `mainstay service restart {name}`",
+            state.node_name(node)
+        );
+        Some(Command::Note { severity: Severity::Warning, subject: format!("service {name}"), text })
     }
 
     pub fn tick(&mut self, now: Time) {

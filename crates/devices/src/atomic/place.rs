@@ -5,6 +5,7 @@ use super::AtomicError;
 use super::calls;
 use super::verdict::{Device, FileSystem, Limits, Owner};
 use crate::{nbd_device, ublk_device};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -21,6 +22,8 @@ const BIGALLOC: u64 = 0x200;
 /// A line of `/proc/self/mountinfo`, what of it is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Mount {
+    /// Number of the mount, as `statx` gives it.
+    id: u64,
     device: (u32, u32),
     point: PathBuf,
     fstype: String,
@@ -31,11 +34,13 @@ struct Mount {
 
 fn mount(line: &str) -> Option<Mount> {
     let (of_mount, of_file_system) = line.split_once(" - ")?;
-    let mut fields = of_mount.split(' ').skip(2);
-    let (major, minor) = fields.next()?.split_once(':')?;
+    let mut fields = of_mount.split(' ');
+    let id = fields.next()?.parse().ok()?;
+    let (major, minor) = fields.nth(1)?.split_once(':')?;
     let point = fields.nth(1)?.replace("\\040", " ").into();
     let mut rest = of_file_system.split(' ');
     Some(Mount {
+        id,
         device: (major.parse().ok()?, minor.parse().ok()?),
         point,
         fstype: rest.next()?.into(),
@@ -48,12 +53,26 @@ fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// The mount that holds `path`, which has no links in it. The last one counts: it hides others.
-fn holder<'a>(mounts: &'a [Mount], path: &Path, device: (u32, u32)) -> Option<&'a Mount> {
-    let holds = |mount: &&Mount| path.starts_with(&mount.point);
-    let by_device = mounts.iter().rev().find(|mount| mount.device == device);
+/// The mount that holds `path`, which has no links in it. Several mounts may show one file system:
+/// the mount with the number `id` counts, else the one with the longest path above `path`. Of two
+/// mounts on one point the last one counts, because it hides the other.
+fn holder<'a>(mounts: &'a [Mount], path: &Path, device: (u32, u32), id: Option<u64>) -> Option<&'a Mount> {
+    let shows = |mount: &&Mount| mount.device == device;
+    let above = |of: &dyn Fn(&&Mount) -> bool| {
+        let holds = mounts.iter().filter(|mount| of(mount) && path.starts_with(&mount.point));
+        holds.max_by_key(|mount| mount.point.as_os_str().len())
+    };
+    let by_id = mounts.iter().find(|mount| Some(mount.id) == id);
+    let by_device = || above(&shows).or_else(|| mounts.iter().rev().find(shows));
     // btrfs gives its files other numbers than its mounts have.
-    by_device.or_else(|| mounts.iter().rev().filter(holds).max_by_key(|mount| mount.point.as_os_str().len()))
+    by_id.or_else(by_device).or_else(|| above(&|_| true))
+}
+
+/// Number of the mount that a path is on; `None` on kernels before 5.8, which do not tell.
+fn mount_id(path: &Path) -> Option<u64> {
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID).ok()?;
+    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    told.then_some(found.stx_mnt_id)
 }
 
 /// Place of a directory.
@@ -73,7 +92,7 @@ pub fn look(path: &Path, run_dir: &Path) -> Result<Place, AtomicError> {
     let device = (rustix::fs::major(number), rustix::fs::minor(number));
     let table = Path::new("/proc/self/mountinfo");
     let mounts = mounts(&fs::read_to_string(table).map_err(AtomicError::look(table))?);
-    let Some(mount) = holder(&mounts, path, device) else {
+    let Some(mount) = holder(&mounts, path, device, mount_id(path)) else {
         return Err(AtomicError::NoMount { path: path.to_owned() });
     };
     let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", device.0, device.1)).canonicalize().ok();
@@ -191,7 +210,10 @@ fn of_loop(sys: &Path, name: &str, mounts: &[Mount]) -> Result<Owner, AtomicErro
     let found = File::open(&node).and_then(|file| calls::loop_file_device(&file));
     let found = found.map_err(AtomicError::look(&node))?;
     let found = (rustix::fs::major(found), rustix::fs::minor(found));
-    let Some(under) = mounts.iter().rev().find(|mount| mount.device == found) else {
+    // Its path as the program gave it that made the loop device.
+    let file = fs::read_to_string(sys.join("loop/backing_file")).unwrap_or_default();
+    let under = holder(mounts, Path::new(file.trim_end_matches('\n')), found, None);
+    let Some(under) = under.filter(|mount| mount.device == found) else {
         return Ok(Owner::Foreign("it is a loop device on a file that is not mounted here".into()));
     };
     if under.fstype != "fuse" || under.source != FUSE_SOURCE {
@@ -234,19 +256,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_of_a_path_is_found_by_its_device_or_by_the_path() {
+    fn the_mount_of_a_path_is_found_by_its_number_its_device_or_the_path() {
         let table = mounts(
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
              40 22 7:1 / /srv/my\\040db rw,noatime shared:3 - xfs /dev/loop1 rw,rtdev=/dev/sdb\n\
              41 22 0:50 / /srv/tree rw - btrfs /dev/sdc rw\n\
+             42 22 7:1 / /backup rw - xfs /dev/loop1 rw,rtdev=/dev/sdb\n\
              rubbish\n",
         );
-        assert_eq!(table.len(), 3);
-        let found = holder(&table, Path::new("/srv/my db/data"), (7, 1)).expect("it is there");
+        assert_eq!(table.len(), 4);
+        let at = |path: &str, device, id| {
+            holder(&table, Path::new(path), device, id).map(|mount| mount.point.to_str().expect("text"))
+        };
+        let found = holder(&table, Path::new("/srv/my db/data"), (7, 1), None).expect("it is there");
         assert_eq!((&*found.source, &*found.fstype), ("/dev/loop1", "xfs"));
         assert!(has_option(found, "rtdev") && !has_option(found, "noatime"));
-        let tree = holder(&table, Path::new("/srv/tree/x"), (0, 77)).expect("it is there");
-        assert_eq!(tree.fstype, "btrfs");
+        // Two mounts show the file system.
+        assert_eq!(at("/srv/my db/data", (7, 1), None), Some("/srv/my db"));
+        assert_eq!(at("/backup/data", (7, 1), None), Some("/backup"));
+        assert_eq!(at("/srv/my db/data", (7, 1), Some(42)), Some("/backup"), "the kernel knows better");
+        assert_eq!(at("/elsewhere", (7, 1), Some(99)), Some("/backup"), "the last one hides others");
+        assert_eq!(at("/srv/tree/x", (0, 77), None), Some("/srv/tree"));
     }
 
     #[test]

@@ -240,6 +240,38 @@ fn an_offset_of_the_device_and_a_device_on_a_file_are_seen() {
     assert!(found.findings[0].found.contains("on a file of the ext4 at"), "{found:?}");
 }
 
+/// Set in the process of its own mount namespace in which a test goes on.
+const IN_ITS_OWN: &str = "MAINSTAY_TEST_MOUNTS";
+
+#[test]
+fn of_two_mounts_of_a_file_system_the_one_is_named_that_a_file_is_on() {
+    const NAME: &str = "atomic::tests::of_two_mounts_of_a_file_system_the_one_is_named_that_a_file_is_on";
+    if !may_run() {
+        return;
+    }
+    if std::env::var_os(IN_ITS_OWN).is_none() {
+        let binary = std::env::current_exe().expect("a path");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]).arg(binary).args(["--exact", NAME]);
+        let output = command.env(IN_ITS_OWN, "1").output().expect("unshare is installed");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let below = Mounted::new(128 * MIB, &["mkfs.ext4", "-q"]);
+    let above = Mounted::within(&below.path, 32 * MIB, &["mkfs.ext4", "-q"], &[], "");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    // The later mount of the same file system, at a longer path.
+    let other = elsewhere.path().join("a-path-that-is-longer-than-the-first-one-by-far");
+    fs::create_dir(&other).expect("a directory");
+    run("mount", &["--bind", below.path.to_str().expect("text"), other.to_str().expect("text")]);
+    let answer = check(&above.question()).expect("it can be looked at");
+    let found = &answer.findings[0].found;
+    let place = below.path.canonicalize().expect("it is there");
+    assert!(found.contains(&format!("a file of the ext4 at {}", place.display())), "{found}");
+    run("umount", &[other.to_str().expect("text")]);
+}
+
 #[test]
 fn pages_that_are_written_in_part_are_found() {
     if !may_run() {

@@ -33,7 +33,7 @@ impl Machine {
     /// Starts a process again whose arguments do not hold any more, and all that was started after
     /// it. What is being started or stopped takes no notice, and neither does a service in
     /// maintenance: the runtime tells it again.
-    pub(super) fn on_outdated(&mut self, process: usize, why: String, now: Time) {
+    pub(super) fn on_outdated(&mut self, process: usize, why: &str, now: Time) {
         let started = self.steps.iter().position(|step| *step == Step::StartProcess { process });
         let rests = self.rests && !planted(Bug::OutdatedInMaintenance);
         let Some(floor) = started.filter(|_| self.mode == Mode::Running && !rests) else { return };
@@ -41,7 +41,7 @@ impl Machine {
             return;
         }
         reach!("ha: a process is started again because its arguments do not hold any more");
-        self.reason = why;
+        self.reason = format!("it is started again {why}");
         self.backward(self.steps.len().saturating_sub(1), floor, Then::Restart, 0, now);
     }
 

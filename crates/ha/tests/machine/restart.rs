@@ -95,7 +95,9 @@ fn a_service_that_is_stopped_in_the_midst_of_a_restart_stays_stopped() {
 #[test]
 fn a_process_whose_arguments_do_not_hold_is_started_again_in_place_and_counts_no_failure() {
     let mut node = running();
-    let outdated = || Event::Outdated { process: 1, why: "pages can tear now".into() };
+    let outdated_of =
+        |process, why: &str| Event::Outdated { process, why: why.into(), remedy: String::new() };
+    let outdated = || outdated_of(1, "because pages can tear now");
     node.give(outdated());
     assert_eq!(node.phase(), ServicePhase::Running);
     assert_eq!(node.undone(), [SECOND], "the mount, the first process and the address stay");
@@ -103,10 +105,14 @@ fn a_process_whose_arguments_do_not_hold_is_started_again_in_place_and_counts_no
     assert!(begun.contains(&SECOND) && !begun.contains(&FIRST) && !begun.contains(&Step::Mount), "{begun:?}");
     let last = node.reports.last().unwrap();
     assert_eq!((last.failures, last.last_failure.as_str()), (0, ""));
-    assert!(node.reports.iter().any(|report| report.detail.contains("pages can tear now")));
+    assert!(
+        node.reports
+            .iter()
+            .any(|report| report.detail.contains("it is started again because pages can tear now"))
+    );
     // The preparation of the first process is not repeated.
     node.log.clear();
-    node.give(Event::Outdated { process: 0, why: "pages can tear now".into() });
+    node.give(outdated_of(0, "because pages can tear now"));
     assert_eq!(node.undone(), [SECOND, FIRST]);
     assert!(!runs(&node.log).contains(&Step::Prepare { process: 0 }));
     // In maintenance nothing is restarted. The runtime tells it again after that.
@@ -119,7 +125,7 @@ fn a_process_whose_arguments_do_not_hold_is_started_again_in_place_and_counts_no
     assert_eq!(node.undone(), [SECOND]);
     // While it is being stopped it takes no notice, and there may be no such process.
     node.log.clear();
-    node.give(Event::Outdated { process: 9, why: String::new() });
+    node.give(outdated_of(9, ""));
     assert!(node.undone().is_empty());
     node.give(Event::Stop);
     node.log.clear();

@@ -15,7 +15,7 @@ pub fn run(args: &AuditArgs, client: &Client, output: Output) -> Outcome<u8> {
             output::line(&text.or_fail(Code::Output, || "write a record as JSON".into())?);
         }
     } else {
-        output.result(&page, |page| words(page, output::columns()))?;
+        output.newest(args.lines, &page, |page| words(page, output::columns()))?;
     }
     Ok(0)
 }

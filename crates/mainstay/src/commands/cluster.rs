@@ -8,9 +8,8 @@ use crate::output::{self, Output};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, NodeAddress, NodeStatus, NodeView,
 };
-use mainstay_cli::list::{Form, List};
+use mainstay_cli::list::{Cell, Form, List};
 use mainstay_client::Client;
-use mainstay_types::size;
 use serde::{Serialize, Serializer};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -251,9 +250,9 @@ pub(super) fn list_of(cluster: &ClusterView) -> List {
         };
         let role = if node.witness { format!("{role}, witness") } else { role.to_owned() };
         let free = match node.pool_free_bytes {
-            Some(bytes) => size::size_words(bytes),
-            None if node.witness => String::new(),
-            None => "?".into(),
+            Some(bytes) => Cell::bytes(&[bytes]),
+            None if node.witness => Cell::new("", ""),
+            None => Cell::new("?", ""),
         };
         let alone = match (&node.cordon, &node.maintenance) {
             (_, Some(_)) => ", in maintenance",
@@ -263,15 +262,15 @@ pub(super) fn list_of(cluster: &ClusterView) -> List {
         };
         let status = status + alone;
         vec![
-            node.name.clone(),
-            status,
-            role,
+            Cell::from(node.name.clone()),
+            status.into(),
+            role.into(),
             free,
-            node.agent_address.clone(),
-            node.engine_address.clone(),
-            node.id.to_string(),
-            node.level.to_string(),
-            node.generation.to_string(),
+            node.agent_address.clone().into(),
+            node.engine_address.clone().into(),
+            node.id.to_string().into(),
+            node.level.to_string().into(),
+            node.generation.to_string().into(),
         ]
     };
     List::new(

@@ -17,7 +17,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
         page.events.drain(..page.events.len().saturating_sub(lines));
     }
     if !args.follow {
-        output.result(&page, |page| {
+        output.newest(args.lines.unwrap_or(usize::MAX), &page, |page| {
             let lines: Vec<_> = page.events.iter().map(words).collect();
             if lines.is_empty() { "no events".into() } else { lines.join("\n") }
         })?;
@@ -32,7 +32,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
             let text = if output.json {
                 serde_json::to_string(event).or_fail(Code::Output, || "write an event as JSON".into())?
             } else {
-                words(event)
+                output::for_people(&words(event), output::columns())
             };
             output::line(&text);
         }

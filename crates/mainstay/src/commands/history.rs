@@ -11,7 +11,7 @@ pub fn run(args: &HistoryArgs, client: &Client, output: Output) -> Outcome<u8> {
     let name = args.name.as_deref().map(super::checked_name).transpose()?;
     let name = name.map_or_else(String::new, |name| format!("&name={name}"));
     let page: HistoryPage = client.get(&format!("/v1/history?lines={}{name}", args.lines))?;
-    output.result(&page, |page| words(page, args.brief, output::columns()))?;
+    output.newest(args.lines, &page, |page| words(page, args.brief, output::columns()))?;
     Ok(0)
 }
 

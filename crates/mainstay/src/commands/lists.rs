@@ -113,3 +113,16 @@ fn every_command_that_lists_something_takes_a_form() {
     let without: Vec<_> = found.iter().filter(|(_, takes)| !takes).collect();
     assert!(without.is_empty(), "{without:?}");
 }
+
+#[test]
+fn no_list_for_programs_has_a_size_with_a_unit() {
+    let mut sizes = 0;
+    for (what, list) in lists() {
+        let unit =
+            |text: &str| ["KiB", "MiB", "GiB", "TiB"].iter().any(|unit| text.contains(&format!(" {unit}")));
+        sizes += usize::from(unit(&list.text(Form::Wide, None)));
+        let csv = list.text(Form::Csv, None);
+        assert!(!unit(&csv), "{what}:\n{csv}");
+    }
+    assert_eq!(sizes, 3, "lists of resources, nodes and baselines show sizes to people");
+}

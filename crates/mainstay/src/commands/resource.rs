@@ -12,7 +12,7 @@ use mainstay_api::rest::{
     ReplicaView, ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, SettingsChange,
     VolumeResize,
 };
-use mainstay_cli::list::List;
+use mainstay_cli::list::{Cell, List};
 use mainstay_client::Client;
 use mainstay_types::Key;
 use mainstay_types::size;
@@ -459,16 +459,16 @@ pub(super) fn overview(list: &[ResourceView]) -> List {
     let row = |resource: &ResourceView| {
         let primary = resource.primary.clone().unwrap_or_else(|| "none".into());
         vec![
-            resource.name.clone(),
-            health(resource).into(),
-            primary,
-            in_sync(resource),
-            sizes(resource),
-            Key::Mode.setting().write(resource.mode as u64),
-            resource.min_copies.to_string(),
-            size::size_words(resource.journal_bytes),
-            resource.epoch.to_string(),
-            resource.preferred.join(" "),
+            Cell::from(resource.name.clone()),
+            health(resource).to_owned().into(),
+            primary.into(),
+            in_sync(resource).into(),
+            Cell::bytes(&resource.volumes),
+            Key::Mode.setting().write(resource.mode as u64).into(),
+            resource.min_copies.to_string().into(),
+            Cell::bytes(&[resource.journal_bytes]),
+            resource.epoch.to_string().into(),
+            resource.preferred.join(" ").into(),
         ]
     };
     List::new(

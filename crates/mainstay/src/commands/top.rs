@@ -70,7 +70,7 @@ pub fn run(args: &TopArgs, client: &Client, output: Output) -> Outcome<u8> {
                     "{failure}\n\nThe agent is asked again every {:.1} s.",
                     args.interval as f64 / 1e3
                 );
-                screen.draw(&output::fold(&text, output::columns()));
+                screen.draw(&output::for_people(&text, output::columns()));
                 continue;
             }
             read => read?,

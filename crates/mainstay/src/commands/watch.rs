@@ -6,7 +6,7 @@
 
 use crate::cli::WatchArgs;
 use crate::failure::{Code, Context, Outcome};
-use crate::output::{self, Output, fold};
+use crate::output::{self, Output, for_people};
 use mainstay_cli::list::List;
 use mainstay_cli::screen::Screen;
 use serde::Serialize;
@@ -66,7 +66,7 @@ fn again<T: Serialize>(
             }
             Err(failure) => {
                 let old = old(&failure.to_string(), &last.0, last.1.elapsed());
-                screen.draw(&fold(&old, output::columns()));
+                screen.draw(&for_people(&old, output::columns()));
             }
         }
     }
@@ -77,7 +77,7 @@ fn text<T: Serialize>(answer: &T, output: Output, words: impl Fn(&T) -> String) 
         return serde_json::to_string(answer).or_fail(Code::Output, || "write the answer as JSON".into());
     }
     let columns = output::columns().filter(|_| !output.form.is_for_programs());
-    Ok(fold(&words(answer), columns))
+    Ok(for_people(&words(answer), columns))
 }
 
 /// The last answer under the failure because of which it is old.

@@ -127,6 +127,12 @@ impl Work {
         }
     }
 
+    /// Whether another request for this work, while it is under way, asks for nothing more.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        // A growth does not know its size here, and the second request may be for a larger one.
+        self == other && !matches!(self, Self::Answered | Self::Resize { .. })
+    }
+
     /// Right that is needed to cancel the work; none if it cannot be cancelled.
     pub fn cancel_needs(&self) -> Option<Access> {
         match self {

@@ -248,12 +248,8 @@ impl Work {
             self.tell_pages(&spec, process, &reliance);
             match &reliance.doubt {
                 Some(doubt) if reliance.relies => {
-                    let why = format!(
-                        "it is started again without {}, because pages can tear now: {}",
-                        pages.words(),
-                        doubt.why
-                    );
-                    let event = Event::Outdated { process, why };
+                    let why = format!("without {}, because pages can tear now: {}", pages.words(), doubt.why);
+                    let event = Event::Outdated { process, why, remedy: doubt.remedy.clone() };
                     on_done(Done { service: self.name.clone(), event });
                 }
                 None if Instant::now() >= due => {

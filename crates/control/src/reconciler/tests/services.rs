@@ -2,8 +2,10 @@
 //! them.
 
 use super::*;
+use crate::maintenance::Scope;
 use mainstay_ha::{REPEAT_GUARD_MS, Saved};
 use mainstay_silence::GUARD_MARGIN_MS;
+use mainstay_types::Severity;
 
 fn is_kill(task: &ReconcilerTask) -> bool {
     matches!(task, ReconcilerTask::Service { effect: Effect::Kill { .. }, .. })
@@ -421,4 +423,46 @@ fn a_confirmation_given_before_the_engine_silenced_its_node_lets_nothing_begin()
     lab.tell(Event::Guarded { number, confirmed: true });
     lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
     assert!(lab.look().iter().any(begins));
+}
+
+#[test]
+fn a_process_that_mainstay_starts_again_because_pages_can_tear_is_an_event_once() {
+    let (mut lab, _) = running();
+    let outdated = |process| Event::Service {
+        name: "db".into(),
+        event: ServiceEvent::Outdated {
+            process,
+            why: "without --once, because pages can tear now: 1 shared file, such as /srv/db/t.ibd".into(),
+            remedy: "Write the file anew.".into(),
+        },
+    };
+    let notes = |tasks: Vec<ReconcilerTask>| -> Vec<Command> {
+        let submitted = tasks.into_iter().filter_map(|task| match task {
+            ReconcilerTask::Submit(command @ Command::Note { .. }) => Some(command),
+            _ => None,
+        });
+        submitted.collect()
+    };
+    assert_eq!(notes(lab.tell(outdated(9))), [], "there is no such process");
+    let maintenance =
+        |on| Command::SetMaintenance { scope: Scope::Service { name: "db".into() }, on, for_ms: None };
+    apply(&mut lab, maintenance(true));
+    lab.look();
+    assert_eq!(notes(lab.tell(outdated(0))), [], "in maintenance nothing is started again");
+    apply(&mut lab, maintenance(false));
+    lab.look();
+    let told = notes(lab.tell(outdated(0)));
+    let [note] = told.as_slice() else { panic!("{told:?}") };
+    apply(&mut lab, note.clone());
+    let event = lab.state.events.back().expect("it is an event");
+    assert_eq!((event.severity, event.subject.as_str()), (Severity::Warning, "service db"));
+    assert_eq!(
+        event.text,
+        "Mainstay starts its process p on n1 again without --once, because pages can tear now: 1 shared file, \
+         such as /srv/db/t.ibd. To have them back, on n1: Write the file anew. Then run `mainstay service restart db`"
+    );
+    assert_eq!(notes(lab.tell(outdated(0))), [], "it is being stopped already");
+    let tasks = lab.look();
+    succeed(&mut lab, tasks);
+    assert_eq!(lab.phase(), Some(ServicePhase::Running));
 }

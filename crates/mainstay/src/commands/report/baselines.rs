@@ -7,10 +7,9 @@ use crate::failure::Outcome;
 use crate::moment;
 use crate::output::Output;
 use mainstay_api::rest::{Accepted, BaselineSave, BaselineView, BaselinesPage};
-use mainstay_cli::list::List;
+use mainstay_cli::list::{Cell, List};
 use mainstay_client::Client;
 use mainstay_types::clock::clock;
-use mainstay_types::size_words;
 
 pub fn run(command: &BaselineCommand, client: &Client, output: Output) -> Outcome<u8> {
     let path = |name: &str| checked_name(name).map(|name| format!("/v1/baselines/{name}"));
@@ -37,7 +36,13 @@ pub(in crate::commands) fn list(page: &BaselinesPage) -> List {
     let row = |one: &BaselineView| {
         let day = |at| clock(at).get(..16).unwrap_or_default().to_owned();
         let interval = title(one.from_ms, one.to_ms);
-        vec![one.name.clone(), interval, day(one.made_ms), one.nodes.join(", "), size_words(one.bytes)]
+        vec![
+            Cell::from(one.name.clone()),
+            interval.into(),
+            day(one.made_ms).into(),
+            one.nodes.join(", ").into(),
+            Cell::bytes(&[one.bytes]),
+        ]
     };
     let rows = page.baselines.iter().map(row);
     let list = List::new(&["NAME", "INTERVAL", "SAVED", "ON", "SIZE"], &[], rows)

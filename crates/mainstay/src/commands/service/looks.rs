@@ -72,7 +72,7 @@ fn verdict(checked: &ServiceChecked) -> String {
 
 pub(super) fn history(name: &str, lines: usize, client: &Client, output: Output) -> Outcome<()> {
     let history: ServiceHistory = client.get(&format!("{}/history?lines={lines}", path(name)?))?;
-    output.result(&history, |history| {
+    output.newest(lines, &history, |history| {
         let mut lines: Vec<String> = history.events.iter().map(events::words).collect();
         if let Some(since) = history.since_ms {
             let since = clock(since);
@@ -104,7 +104,9 @@ pub(super) fn logs(wish: &Wish<'_>, client: &Client, output: Output) -> Outcome<
         if output.json {
             return output.result(&first, |_| String::new());
         }
-        output::line(printed(&first).trim_end());
+        if wish.lines > 0 {
+            output::line(printed(&first).trim_end());
+        }
         return Ok(());
     }
     let mut at = first.node.clone();

@@ -168,8 +168,10 @@ fn a_no_while_the_process_runs_is_told_until_it_is_started_again() {
     let on = runs("", vec![Ok(answer(true)), Ok(answer(false)), Ok(answer(false))]);
     for _ in 0..3 {
         let event = on.events.recv_timeout(LONG).expect("it is told");
-        let Event::Outdated { process: 0, why } = event else { panic!("{event:?}") };
-        assert!(why.starts_with("it is started again without --once, because pages can tear now"), "{why}");
+        let Event::Outdated { process: 0, why, remedy } = event else { panic!("{event:?}") };
+        assert!(why.starts_with("without --once, because pages can tear now: 1 data file"), "{why}");
+        assert!(why.ends_with("such as /srv/s/t.ibd"), "{why}");
+        assert_eq!(remedy, "Write the file anew.");
     }
     assert!(matches!(hindrance(&on.work), Some(Hindrance::PagesTear { turned: true, relies: true, .. })));
     // The restart: the next start asks anew, and the warning stays.
