@@ -20,8 +20,8 @@ use mainstay_codec::old_map::{
     OLD_CHUNK_BYTES, OLD_MAP_MAGIC, OLD_MAP_SECTOR_BYTES, OLD_MAP_VERSION, OLD_MAP_WORDS, encode_old_sector,
 };
 use mainstay_codec::superblock::{
-    CLIENT_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_FILLED_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace,
-    VOIDS_MAX,
+    CLIENT_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_FILLED_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION,
+    SnapshotRecord, TablePlace, VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
 use mainstay_codec::{

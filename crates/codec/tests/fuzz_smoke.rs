@@ -16,7 +16,8 @@ use mainstay_codec::old_map::{OLD_MAP_WORDS, OldMapHeader, decode_old_sector, en
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{
-    Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, PayloadPlace, crc32c, frame,
+    Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, PayloadPlace,
+    crc32c, frame,
 };
 use mainstay_codec::{vhost_user, virtio_blk};
 use mainstay_types::{BLOCK_BYTES, Chain, Incarnation, Index, ResourceId, SnapshotId, VolumeId};

@@ -259,6 +259,7 @@ mod tests {
             copies: vec![Some(12), None, Some(12), Some(11)],
             superblock: superblock(unfinished),
             batches: vec![FoundBatch {
+                in_volume: false,
                 offset: 4096,
                 len: 8192,
                 generation: 9,

@@ -52,8 +52,13 @@ fn more_pieces_than_the_kernel_takes_at_once_are_all_written() {
     let mut bench = Bench::new(&dir);
     let whole = pattern(1500 * 4096, 9);
     let data: Vec<_> = (0..1500).map(|n| whole.slice(n * 4096..(n + 1) * 4096)).collect();
-    let done =
-        bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data: data.into(), durable: false });
+    let done = bench.run(|op| Output::VolumeWrite {
+        op,
+        volume: VolumeId(0),
+        offset: 4096,
+        data: data.into(),
+        durable: false,
+    });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(0)), 4096, 1500 * 4096) == whole);
 }
@@ -64,7 +69,13 @@ fn pieces_with_block_borders_inside_are_written_too() {
     let mut bench = Bench::new(&dir);
     let whole = pattern(8192, 9);
     let data = vec![whole.slice(..5000), whole.slice(5000..)];
-    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data: data.into(), durable: false });
+    let done = bench.run(|op| Output::VolumeWrite {
+        op,
+        volume: VolumeId(1),
+        offset: 0,
+        data: data.into(),
+        durable: false,
+    });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(1)), 0, 8192) == whole);
 }
@@ -80,7 +91,10 @@ fn zeroed(bench: &mut Bench, free: bool) {
     let volume = VolumeId(0);
     let written = pattern(3 << 20, 5);
     let data = vec![written.clone()];
-    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into(), durable: false }).result.expect("written");
+    bench
+        .run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into(), durable: false })
+        .result
+        .expect("written");
     let len = (2 << 20) + 4096;
     let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len, free });
     assert_eq!(done.result, Ok(None));

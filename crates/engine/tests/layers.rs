@@ -107,7 +107,13 @@ impl Lab {
     fn write(&mut self, volume: usize, first: usize, blocks: usize, fill: u8) {
         let (op, number, offset) = (self.op(), VolumeId(volume as u16), first as u64 * BLOCK_BYTES);
         let data: Bytes = vec![fill; blocks * BLOCK].into();
-        self.submit(Output::VolumeWrite { op, volume: number, offset, data: [data].into_iter().collect(), durable: false });
+        self.submit(Output::VolumeWrite {
+            op,
+            volume: number,
+            offset,
+            data: [data].into_iter().collect(),
+            durable: false,
+        });
         self.volumes[volume][first..first + blocks].fill(fill);
     }
 

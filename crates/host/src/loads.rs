@@ -92,8 +92,11 @@ impl Host {
         let (n, place) = &mut load.parts[(token - number) as usize];
         let n = *n;
         load.outstanding -= 1;
+        let (first, in_volume) = (load.pieces[n].first, load.pieces[n].in_volume);
         match result {
             Ok(bytes) => *place = Some(bytes),
+            // A volume that cannot be read behind the checkpoint is no fault of the log.
+            Err(_) if in_volume && !self.store.filled_gone(first) => *place = Some(Bytes::new()),
             Err(error) => {
                 self.log_loads.remove(&number);
                 return self.fail(platform, format!("reading the journal failed: {error}"));
@@ -104,10 +107,9 @@ impl Host {
         if piece.missing == 0 {
             let parts = load.parts.iter_mut().filter(|(of, _)| *of == n);
             // What is left is no bytes, and still something that has come.
-            let parts: Vec<_> =
-                parts.filter_map(|(_, bytes)| bytes.as_mut().map(std::mem::take)).collect();
+            let parts: Vec<_> = parts.filter_map(|(_, bytes)| bytes.as_mut().map(std::mem::take)).collect();
             let bytes = if parts.len() == 1 { parts[0].clone() } else { Bytes::from(parts.concat()) };
-            let (first, chain, in_volume) = (piece.first, piece.chain, piece.in_volume);
+            let chain = piece.chain;
             // A batch that was overwritten meanwhile does not decode, or is another one. The same
             // goes for a disk that has lost a write, or that reads what was there before: it may
             // give a batch with the same first entry that was cut.

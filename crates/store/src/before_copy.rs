@@ -19,7 +19,8 @@
 //! - If it cannot be taken, the copy goes on without it. If the copy finds no space, the kept state
 //!   is given up: it never holds up a copy. An operator may also give it up, to free space of the
 //!   pool for others ([`Store::give_up_kept`]).
-//! - A replica that has never held an entry has nothing worth keeping.
+//! - A replica that has never held an entry has nothing worth keeping. Nothing is kept either while
+//!   the volumes have something of large writes that are cut (`fill.rs`).
 
 use crate::{IoFailure, Op, Output, Store};
 use mainstay_types::simulation::{Bug, planted};
@@ -65,6 +66,10 @@ impl Store {
         }
         let whole = self.unfinished.is_none() || planted(Bug::KeptHalf);
         if !whole || self.applied == Index(0) {
+            return true;
+        }
+        if self.fills.any_cut() {
+            reach!("store: what a replica holds is not kept because of what is to be undone");
             return true;
         }
         reach!("store: what a replica holds is to be kept while it is copied to");

@@ -243,6 +243,7 @@ impl Store {
         self.forget_scrubs();
         self.snapshots_restarted(at);
         self.ahead.clear();
+        self.fills.restarted();
         self.installed.clear();
         self.installing.clear();
         self.copying = true;

@@ -146,7 +146,7 @@ impl Store {
     }
 
     fn next_pass(&mut self) -> Option<Pass> {
-        if self.at_rest() {
+        if self.at_rest() || self.fills.is_undoing() {
             return None;
         }
         if !self.growing.is_empty() || self.grow_due {

@@ -1,11 +1,11 @@
 //! Large writes to where nothing is (docs/adr/0057-large-writes.md). Their payload goes straight to
 //! its place in the volumes, and the journal gets the header block alone, with a mark. So such data
-//! is written once and not twice. The place behind the header block stays free in the ring.
+//! is written once and not twice. The place of the payload in the ring is kept and not written.
 //!
 //! ```text
 //! placed ─▶ header durable ─▶ payload durable: the entry is durable ─▶ (commit) sums noted: applied
 //!                          └▶ no space: the payload goes to the ring as ever ─▶ applied as ever
-//! cut at any step ─▶ what was in flight has ended ─▶ zeroes again, flushed ─▶ superblock of the cut
+//! cut at any step ─▶ what was in flight has ended ─▶ superblock of the cut ─▶ zeroes again, flushed: the cut is done
 //! ```
 //!
 //! - A block is *blank* if its sum is that of zeroes and no entry of overlay or log that is not
@@ -14,16 +14,16 @@
 //! - The header block is durable before the first byte of the payload is written. So after a crash
 //!   the ring names every place where something may be that is no content. Recovery zeroes it where
 //!   the sums say that it is blank, before anything else.
-//! - The superblock of a cut or a restart, which makes records void, waits until what they had
-//!   filled is zeroes again, durably.
+//! - A cut or a restart makes records void first, with its superblock. Then what they had filled
+//!   becomes zeroes again, and nothing is written to the journal meanwhile, so the header blocks
+//!   stay. So recovery finds either a log that is whole or void records.
 //! - Nothing is written over a filled block before a checkpoint covers its entry: recovery compares
 //!   the payload in the volume with the checksum of the entry. So a pass ends before the first
 //!   entry that changes such a block ([`Store::pass_limit`]).
 //! - Nothing is filled while a snapshot, a rollback or a copy is under way or still in the log to
 //!   be applied, nor in an extent that is pinned.
-//! - What came before a filled block may be destaged and not covered by a checkpoint yet. Then
-//!   recovery lays it over the volume again. It is not destaged once more while the filled block is
-//!   not applied, and goes when it is.
+//! - What came before a filled block was destaged, and may not be covered by a checkpoint yet. Then
+//!   recovery lays it over the volume again, and takes it away where a later batch is filled.
 //! - A peer is fed with a filled batch from memory, or else from the volume. Behind the checkpoint
 //!   the volume may have changed; then the journal does not hold the batch any more.
 //! - A superblock says durably that there may be filled batches before the first one is written,
@@ -34,11 +34,11 @@
 use crate::superblock::Job;
 use crate::volume_op::{Filling, Owner};
 use crate::{Op, OpId, Output, Store};
+use bytes::Bytes;
 use mainstay_codec::sums::{KeptSums, SUMS_PER_PAGE, sums_bytes};
 use mainstay_codec::{Batch, EntryKind, LocalHeader, PayloadPlace};
 use mainstay_types::simulation::{Bug, planted};
-use bytes::Bytes;
-use mainstay_types::{BLOCK_BYTES, Index, Range, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, Range, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -70,11 +70,7 @@ enum State {
     /// The header block is being written.
     Header(OpId),
     /// The payload is being written to the volumes.
-    Payload {
-        record: OpId,
-        left: usize,
-        no_space: bool,
-    },
+    Payload { record: OpId, left: usize, no_space: bool },
     /// Payload and header are durable.
     Whole,
     /// The payload is in the ring, or on the way there. Something of it may be in the volumes.
@@ -93,6 +89,13 @@ struct Laid {
     over: Option<Index>,
 }
 
+/// The end of a cut or of a restart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AfterUndo {
+    Cut,
+    Restart { at: Position, chain: Chain },
+}
+
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
@@ -105,6 +108,10 @@ pub(crate) struct Fills {
     undoing: usize,
     /// Writes that still go to the journal because there was no space.
     resting: u32,
+    /// Sizes of the volumes as the last durable superblock has them: recovery looks no further.
+    sizes: Vec<u64>,
+    /// The superblock that makes cut batches void is durable. Follows when they are undone.
+    after: Option<AfterUndo>,
     /// The superblock says so, durably. Builds that cannot read such records refuse it.
     allowed: bool,
     /// A superblock that says so waits or is being written.
@@ -127,7 +134,7 @@ impl Fill {
 }
 
 impl Fills {
-    /// Those that recovery found.
+    /// The fills that recovery found.
     pub fn found(fills: VecDeque<Fill>) -> Self {
         Self { fills, ..Self::default() }
     }
@@ -177,6 +184,34 @@ impl Fills {
     /// Bytes that a checkpoint would cover beyond those in the overlay.
     pub fn laid_bytes(&self) -> u64 {
         self.laid_bytes
+    }
+
+    /// A superblock with these sizes of the volumes is durable.
+    pub fn recorded_sizes(&mut self, sizes: &[u64]) {
+        if self.sizes != sizes {
+            self.sizes = sizes.to_vec();
+        }
+    }
+
+    /// Whether something is undone before a cut or a restart counts as done.
+    pub fn is_undoing(&self) -> bool {
+        self.after.is_some()
+    }
+
+    /// Whether that is a restart.
+    pub fn restarts(&self) -> bool {
+        matches!(self.after, Some(AfterUndo::Restart { .. }))
+    }
+
+    /// Whether nothing is left that may still be applied.
+    pub fn all_cut(&self) -> bool {
+        self.fills.iter().all(|fill| fill.cut)
+    }
+
+    /// The log has begun anew.
+    pub fn restarted(&mut self) {
+        self.laid.clear();
+        (self.laid_bytes, self.last) = (0, Index(0));
     }
 
     /// Every batch after `end` has left the log.
@@ -264,11 +299,12 @@ impl Store {
             return false;
         }
         if self.fills.resting > 0 {
-            self.fills.resting -= 1;
             return false;
         }
         // Each is looked at, so that the pages of sums of all are read.
-        let blank = batch.entries.iter().fold(true, |all, entry| self.is_blank_range(entry.range) && all);
+        let blank: SmallVec<[bool; 4]> =
+            batch.entries.iter().map(|entry| self.is_blank_range(entry.range)).collect();
+        let blank = blank.iter().all(|blank| *blank);
         let layers = !self.layers.is_empty() && !planted(Bug::FilledBesideSnapshot);
         let whole = self.unfinished.is_none() && !self.copying && !layers;
         let quiet = self.jobs.is_empty() && self.growing.is_empty() && !self.grow_due;
@@ -284,6 +320,13 @@ impl Store {
             return false;
         }
         fill
+    }
+
+    /// A batch gets its place in the ring.
+    pub(crate) fn large_write_placed(&mut self, batch: &Batch) {
+        if self.fills.resting > 0 && batch.payload_len >= self.tuning.fill_bytes_min {
+            self.fills.resting -= 1;
+        }
     }
 
     /// The superblock says durably that there may be filled batches.
@@ -321,13 +364,15 @@ impl Store {
     /// them, and the pages that say so are in memory. Has those read that are not.
     fn is_blank_range(&mut self, range: Range) -> bool {
         let (volume, first, end) = (range.volume, range.first_block(), range.end_block());
-        let recorded = self.superblock.volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
+        let recorded = self.fills.sizes.get(usize::from(volume.0)).copied().unwrap_or(0);
         if range.end() > recorded || self.pinned(volume, first, end) {
             return false;
         }
         let pages = first / SUMS_PER_PAGE..(end.div_ceil(SUMS_PER_PAGE) + PAGES_AHEAD);
         let last = sums_bytes(recorded) / BLOCK_BYTES;
-        self.read_sums_ahead(volume, pages.start..pages.end.min(last));
+        if self.layers.is_empty() {
+            self.read_sums_ahead(volume, pages.start..pages.end.min(last));
+        }
         self.overlay.within(volume, first, end).next().is_none()
             && !self.conflicts(volume, first, end)
             && !self.fills.laid_within(volume, first, end)
@@ -434,8 +479,8 @@ impl Store {
         self.outputs.push_back(Output::JournalWrite { op, offset, parts: smallvec![(local, batch)] });
     }
 
-    /// Applies a batch whose payload is in the volumes already. `false`: it is none, and its entries
-    /// are to be applied as ever.
+    /// Applies a batch whose payload is in the volumes already. `false`: it is none, and its
+    /// entries are to be applied as ever.
     pub(crate) fn apply_filled(&mut self, batch: &Arc<Batch>) -> bool {
         let Some(at) = self.fills.fills.iter().position(|fill| fill.first == batch.first && !fill.cut) else {
             return false;
@@ -485,12 +530,28 @@ impl Store {
         }
         self.fills = Fills::found(fills);
         (self.fills.allowed, self.fills.last) = (self.superblock.filled, end);
+        self.fills.recorded_sizes(&self.superblock.volumes);
         self.give_up_pages();
     }
 
-    /// Zeroes what was cut, once nothing of it is being written any more.
+    /// Takes out of the overlay what is older than a filled batch and in its blocks. Recovery has
+    /// applied it once more. It was in the volume when the batch was filled, and was zeroes.
+    pub(crate) fn forget_under_fills(&mut self) {
+        for fill in &self.fills.fills {
+            for range in fill.ranges().filter(|_| !planted(Bug::FilledUnderOlder)) {
+                let before = Index(fill.first.0 - 1);
+                self.overlay.forget(range.volume, range.first_block(), range.end_block(), before);
+            }
+        }
+    }
+
+    /// Zeroes what was cut, once nothing of it is being written any more and it is void.
     pub(crate) fn undo_fills(&mut self) {
-        if self.fills.is_empty() || !self.fills.any_cut() || !self.journal_writes.is_empty() {
+        if self.fills.is_empty() || !self.fills.any_cut() || self.fills.undoing > 0 {
+            return;
+        }
+        let void = self.fills.after.is_some() || planted(Bug::UndoneBeforeCut);
+        if !self.journal_writes.is_empty() || !void {
             return;
         }
         let due = |fill: &&mut Fill| fill.cut && fill.state != State::Undoing;
@@ -513,7 +574,7 @@ impl Store {
         }
     }
 
-    /// A part of what was cut is zeroes again; `volume` is to be flushed when all of it is.
+    /// A part of what was cut is zeroes again. The volumes are flushed when all of it is.
     pub(crate) fn part_undone(&mut self) {
         self.fills.undoing -= 1;
         if self.fills.undoing > 0 {
@@ -545,6 +606,28 @@ impl Store {
         self.fills.fills = left;
         for range in undone.iter().flat_map(Fill::ranges) {
             self.release_pages(range);
+        }
+        if !self.fills.any_cut()
+            && let Some(after) = self.fills.after.take()
+        {
+            self.after_undo(after);
+        }
+    }
+
+    /// The superblock of a cut or a restart is durable. It counts as done when all that was filled
+    /// and cut is zeroes again.
+    pub(crate) fn when_undone(&mut self, after: AfterUndo) {
+        if self.fills.any_cut() {
+            self.fills.after = Some(after);
+        } else {
+            self.after_undo(after);
+        }
+    }
+
+    fn after_undo(&mut self, after: AfterUndo) {
+        match after {
+            AfterUndo::Cut => self.cut_done(),
+            AfterUndo::Restart { at, chain } => self.restarted(at, chain),
         }
     }
 }

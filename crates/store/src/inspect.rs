@@ -58,7 +58,8 @@ pub struct FoundBatch {
 pub struct FoundEntry {
     pub kind: EntryKind,
     pub range: Range,
-    /// Offset of its payload in the journal, in bytes; meaningful for a write whose payload is there.
+    /// Offset of its payload in the journal, in bytes; meaningful for a write whose payload is
+    /// there.
     pub offset: u64,
     /// CRC-32C of its payload; 0 unless a write.
     pub crc: u32,

@@ -187,15 +187,16 @@ impl Store {
         self.journal.payload(payload.index, payload.offset) == Some(*payload)
     }
 
-    /// The last entry that a checkpoint covers: what it and those before it changed is in the volumes.
+    /// The last entry that a checkpoint covers: what it and those before it changed is in the
+    /// volumes.
     #[must_use]
     pub fn checkpoint(&self) -> Index {
         self.superblock.checkpoint.at.index
     }
 
-    /// The payload of the batch with this first entry was read where [`LogSource::Volume`] said, and
-    /// is not there. Returns whether that is damage: behind the checkpoint it may have changed, and
-    /// then the journal holds neither it nor what came before any more.
+    /// Tells that the payload of the batch with this first entry is not where [`LogSource::Volume`]
+    /// said. Returns whether that is damage: behind the checkpoint it may have changed, and then the
+    /// journal holds neither it nor what came before any more.
     pub fn filled_gone(&mut self, first: Index) -> bool {
         if self.journal.find(first).is_none() {
             return false;

@@ -243,15 +243,16 @@ impl Store {
         store.end_volumes = store.volumes_at_end();
         store.take_fills(log.fills, pages, log.end.index);
         store.apply();
+        store.forget_under_fills();
         store.forget_scrubs();
         Ok(store)
     }
 }
 
-/// Makes the blocks zeroes again which batches that are not in the log may have filled, or for which
+/// Makes blocks zeroes again that batches which are not in the log may have filled, or for which
 /// there was no space (`fill.rs`). Only those whose sums say that they are zeroes, because where
-/// anything else is the log or the volume has its content. Returns the pages of sums of all batches
-/// that are in the log and filled.
+/// anything else is the log or the volume has its content. Flushes the volumes. Returns the pages
+/// of sums of all batches that are in the log and filled.
 fn zero_unfinished(
     media: &mut dyn Media,
     superblock: &Superblock,
@@ -524,7 +525,7 @@ fn read_batch(
 }
 
 /// The highest index that anything on the media says was durable in this journal, `end` or less if
-/// nothing does. `unfinished`: gets the ranges that records beyond the end may have filled.
+/// nothing does. `unfinished`: gets the ranges that records of the ring have filled or may have.
 pub(crate) fn known_durable(
     window: &mut Window<'_>,
     superblock: &Superblock,
@@ -541,7 +542,14 @@ pub(crate) fn known_durable(
             continue;
         }
         let Ok(head) = BatchHead::decode(&block) else { continue };
-        let Ok(local) = LocalHeader::decode(&block, head.chain) else { continue };
+        let local = LocalHeader::decode(&block, head.chain);
+        // Void ones too, and those of which a torn write has left no more: where they say that
+        // something may be, blocks without content become zeroes, and no others.
+        let touches = local.as_ref().map_or(true, |local| local.payload.touches_volumes());
+        if superblock.filled && touches && head.resource == superblock.resource {
+            unfinished.extend(Batch::written_ranges(&block).unwrap_or_default());
+        }
+        let Ok(local) = local else { continue };
         if head.resource == superblock.resource
             && head.first > end
             && !is_void(&superblock.voids, local.generation, head.first)
@@ -549,9 +557,6 @@ pub(crate) fn known_durable(
             reach!("store: a record beyond the end of the log");
             let torn = planted(Bug::TornTakenForDamaged);
             known = known.max(if torn { head.last() } else { local.durable_before });
-            if superblock.filled && local.payload.touches_volumes() {
-                unfinished.extend(Batch::written_ranges(&block).unwrap_or_default());
-            }
         }
     }
     Ok(known)
@@ -571,8 +576,8 @@ impl<'a> Window<'a> {
         Self { media, size, start: 0, bytes: Bytes::new() }
     }
 
-    /// The payload of a filled batch with this header block, out of the volumes. `None` if it is not
-    /// one that could be there.
+    /// The payload of a filled batch with this header block, out of the volumes. `None` if it is
+    /// not one that could be there.
     fn filled(&mut self, superblock: &Superblock, block: &[u8]) -> Result<Option<Bytes>, MediaError> {
         let ranges = Batch::written_ranges(block).unwrap_or_default();
         if ranges.is_empty() || !ranges.iter().all(|range| is_within(superblock, range)) {

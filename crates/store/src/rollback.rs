@@ -74,7 +74,12 @@ impl Store {
         if waits {
             reach!("store: a rollback waits for a scrub");
         }
-        waits
+        // A page of sums that is being read would come from before.
+        let reads = restores && self.reads_sums() && !planted(Bug::SumsReadAcrossRollback);
+        if reads {
+            reach!("store: a rollback waits for sums that are read ahead");
+        }
+        waits || reads
     }
 
     /// An entry that rolls back to the snapshot `to` is applied.

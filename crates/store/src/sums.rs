@@ -329,12 +329,22 @@ impl Store {
         })
     }
 
+    /// Whether a page is being read.
+    pub(crate) fn reads_sums(&self) -> bool {
+        !self.sums.reading.is_empty()
+    }
+
     /// Reads pages that are not in memory, if there is room for them.
     pub(crate) fn read_sums_ahead(&mut self, volume: VolumeId, pages: std::ops::Range<u64>) {
         for page in pages {
             let at = (volume, page);
-            let known = self.sums.pages.contains_key(&at) || self.sums.reading.contains_key(&at);
-            if known || self.sums.pages.len() + self.sums.reading.len() >= self.sums_pages_max() {
+            if self.sums.pages.contains_key(&at) || self.sums.reading.contains_key(&at) {
+                continue;
+            }
+            let most = self.sums_pages_max().saturating_sub(self.sums.reading.len());
+            self.give_up_pages_to(most.saturating_sub(1));
+            if self.sums.pages.len() >= most {
+                reach!("store: there is no room for sums that are read ahead");
                 continue;
             }
             reach!("store: sums are read ahead of a large write");
@@ -367,8 +377,12 @@ impl Store {
 
     /// Forgets pages that are on disk and not in use, when there are too many.
     pub(crate) fn give_up_pages(&mut self) {
+        self.give_up_pages_to(self.sums_pages_max());
+    }
+
+    fn give_up_pages_to(&mut self, most: usize) {
         let mut looked = 0;
-        while self.sums.pages.len() > self.sums_pages_max() && looked < LOOKED_AT_MAX {
+        while self.sums.pages.len() > most && looked < LOOKED_AT_MAX {
             looked += 1;
             let from = self.sums.next_out.take().unwrap_or((VolumeId(0), 0));
             let Some((&at, page)) = self.sums.pages.range(from..).next() else { continue };

@@ -6,6 +6,7 @@
 
 use crate::append::cut_epochs;
 use crate::before_copy::Kept;
+use crate::fill::AfterUndo;
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
@@ -145,7 +146,7 @@ impl Store {
     /// Whether a restart waits or is being written.
     pub(crate) fn restarting(&self) -> bool {
         let writing = self.superblock_write.as_ref().map(|write| &write.job);
-        self.jobs.iter().chain(writing).any(|job| matches!(job, Job::Restart { .. }))
+        self.jobs.iter().chain(writing).any(|job| matches!(job, Job::Restart { .. })) || self.fills.restarts()
     }
 
     pub(crate) fn issue_superblock(&mut self) {
@@ -201,6 +202,9 @@ impl Store {
 
     /// A checkpoint goes first, because a restart may wait for it. The others keep their order.
     fn next_job(&mut self) -> Option<Job> {
+        if self.fills.is_undoing() {
+            return None;
+        }
         if let Some(job) = self.job_of_pass() {
             return Some(job);
         }
@@ -209,10 +213,8 @@ impl Store {
         }
         let ready = match self.jobs.front()? {
             Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept | Job::AllowFills => true,
-            Job::Cut { .. } => self.journal_at_rest() && !self.fills.any_cut(),
-            Job::Restart { .. } => {
-                self.restart_ready() && self.fills.is_empty() && self.kept_before_restart()
-            }
+            Job::Cut { .. } => self.journal_at_rest(),
+            Job::Restart { .. } => self.restart_ready() && self.fills.all_cut() && self.kept_before_restart(),
         };
         if !ready {
             reach!("store: a superblock waits for the journal");
@@ -227,6 +229,9 @@ impl Store {
 
     pub(crate) fn superblock_written(&mut self) {
         let Some(mut write) = self.superblock_write.take() else { return };
+        if write.second || planted(Bug::OnePairWritten) {
+            self.fills.recorded_sizes(&self.superblock.volumes);
+        }
         if !write.second && !planted(Bug::OnePairWritten) {
             write.second = true;
             let data = write.pair.clone();
@@ -243,15 +248,19 @@ impl Store {
             }
             Job::Cut { .. } => {
                 reach!("store: a cut is durable");
-                let (end, chain) = (self.durable_position(), self.durable_chain);
-                self.outputs.push_back(Output::CutDone { end, chain });
+                self.when_undone(AfterUndo::Cut);
             }
-            Job::Restart { at, chain, .. } => self.restarted(at, chain),
+            Job::Restart { at, chain, .. } => self.when_undone(AfterUndo::Restart { at, chain }),
             Job::GiveUpKept => self.drop_kept(),
             Job::AllowFills => self.fills_allowed(),
             Job::Commit => self.commit_announced(),
             Job::Checkpoint => self.checkpointed(),
         }
+    }
+
+    pub(crate) fn cut_done(&mut self) {
+        let (end, chain) = (self.durable_position(), self.durable_chain);
+        self.outputs.push_back(Output::CutDone { end, chain });
     }
 
     /// A promise is told once the journal rests, so that [`Store::log_state`] then tells all there

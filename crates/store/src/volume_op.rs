@@ -22,7 +22,7 @@ pub enum Owner {
     Install {
         extent: Extent,
     },
-    /// What was filled and cut becomes zeroes again.
+    /// Zeroes for what was filled and cut.
     Undo,
 }
 

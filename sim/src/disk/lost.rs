@@ -88,9 +88,7 @@ impl Disk {
         let volume = |region: usize| region > JOURNAL && region.is_multiple_of(2);
         let mut blocks: Vec<(usize, u64)> = self.remembered.iter().map(|(of, at, _)| (*of, *at)).collect();
         let filled = self.filled();
-        blocks.retain(|&(of, at)| {
-            volume(of) && self.before(of, at).is_some() && !filled.contains(&(of, at))
-        });
+        blocks.retain(|&(of, at)| volume(of) && self.before(of, at).is_some() && !filled.contains(&(of, at)));
         let Some(&(region, block)) = Random::new(pick).pick(&blocks) else { return false };
         self.put_back(region, block);
         true

@@ -96,7 +96,8 @@ impl Disk {
     /// and that no checkpoint covers. Damage there is damage to the journal's newest records, which
     /// nothing need notice if no later record says that they were durable.
     pub(super) fn filled(&self) -> BTreeSet<(usize, u64)> {
-        let checkpoint = self.newest_superblock().map_or(Index(0), |superblock| superblock.checkpoint.at.index);
+        let checkpoint =
+            self.newest_superblock().map_or(Index(0), |superblock| superblock.checkpoint.at.index);
         let ranges = self.regions[1].now.iter().filter_map(|content| {
             let block = content.bytes.as_deref()?;
             let head = BatchHead::decode(block).ok().filter(|head| head.last() > checkpoint)?;

@@ -364,7 +364,8 @@ fn replica(seed: u64) -> Disk {
     for fill in 1..4 {
         let batch = batch(&log, fill);
         let offset = log.len() as u64 * 2 * BLOCK_BYTES;
-        let local = LocalHeader { generation: 1, durable_before: Index(log.len() as u64), ..LocalHeader::default() };
+        let local =
+            LocalHeader { generation: 1, durable_before: Index(log.len() as u64), ..LocalHeader::default() };
         let parts = vec![(local, batch.clone())];
         carry_out(
             &mut disk,

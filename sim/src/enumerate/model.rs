@@ -268,7 +268,9 @@ fn check_log(world: &PossibleLog, store: &Store, image: &Image) -> Result<(), St
             }
             Some((LogSource::Volume { offset, ranges }, _)) => {
                 let header = image.slice(Area::Journal, offset, BLOCK as u64);
-                let payload = ranges.iter().map(|range| image.slice(Area::Volume(range.volume), range.offset, range.len));
+                let payload = ranges
+                    .iter()
+                    .map(|range| image.slice(Area::Volume(range.volume), range.offset, range.len));
                 let payload = payload.collect::<Vec<_>>().concat();
                 Batch::decode(&header, &payload.into()).is_ok_and(|found| found.chain == batch.chain)
             }

@@ -476,8 +476,7 @@ impl LogOracle {
     }
 
     /// The replica is about to begin an empty log after `at`, as the target of a copy
-    /// (`Effect::Restart`); a crash may come before or after. First it cuts what it does not know to
-    /// be committed, and a crash may come between.
+    /// (`Effect::Restart`); a crash may come before or after.
     ///
     /// # Errors
     /// S11: `at` is not a committed position of the history that the replica follows.
@@ -498,7 +497,6 @@ impl LogOracle {
         }
         replica.inconsistent = true;
         replica.stray = !of_history;
-        replica.durable = replica.durable.min(replica.commit);
         Ok(())
     }
 

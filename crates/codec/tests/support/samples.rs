@@ -6,8 +6,8 @@ use bytes::Bytes;
 use mainstay_codec::old_map::OldMapHeader;
 use mainstay_codec::superblock::{Checkpoint, SnapshotRecord, Superblock, TablePlace, UnfinishedCopy, Void};
 use mainstay_codec::{
-    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader, PayloadPlace,
-    LogState, Message, NewEntry, Refusal, Reject,
+    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader,
+    LogState, Message, NewEntry, PayloadPlace, Refusal, Reject,
 };
 use mainstay_types::{
     Chain, ClientMark, ConfigVersion, DataState, Epoch, Extent, Incarnation, Index, Instance, NodeId,
@@ -15,7 +15,7 @@ use mainstay_types::{
 };
 use std::sync::Arc;
 
-pub const LOCAL: LocalHeader = 
+pub const LOCAL: LocalHeader =
     LocalHeader { generation: 17, durable_before: Index(38), payload: PayloadPlace::Journal };
 pub const VERSIONS_PAGE: u32 = 2;
 pub const VERSIONS: [Index; 3] = [Index(3), Index(0), Index(36)];

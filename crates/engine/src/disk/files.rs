@@ -10,7 +10,7 @@
 // statx has no safe form in the standard library.
 #![allow(unsafe_code)]
 
-use super::cow::{Standing, punch};
+use super::cow::Standing;
 use super::error::{DiskError, failed};
 use super::memory::Memory;
 use crate::buffer::{BUFFER_BYTES_MAX, BufferPool};
@@ -22,7 +22,7 @@ use mainstay_codec::sums::sums_bytes;
 use mainstay_pool::{Part, Replica, replica_at};
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
-use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -390,9 +390,10 @@ impl Media for FileMedia<'_> {
     fn zero(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<(), MediaError> {
         let area = Area::Volume(volume);
         let file = self.file(area, offset, len as usize)?;
-        match punch(&file, offset, len) {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&file, flags, offset, len) {
             Ok(()) => Ok(()),
-            // Some file systems cannot make holes.
+            // Some file systems cannot do that.
             Err(_) => self.write_durable(area, offset, &vec![0; len as usize]),
         }
     }

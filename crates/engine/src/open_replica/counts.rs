@@ -300,7 +300,11 @@ mod tests {
             op: OpId(op),
             offset: 0,
             parts: [(
-                mainstay_codec::LocalHeader { generation: 1, durable_before: Index(0), ..mainstay_codec::LocalHeader::default() },
+                mainstay_codec::LocalHeader {
+                    generation: 1,
+                    durable_before: Index(0),
+                    ..mainstay_codec::LocalHeader::default()
+                },
                 batch(at, EntryKind::Write, 1),
             )]
             .into_iter()

@@ -1,6 +1,7 @@
 //! Large writes that go straight to their place (docs/adr/0057-large-writes.md).
 
 use crate::lab::{self, BLOCK, Doing, Lab, Log, Random, discard, filling, resize, snapshot, write};
+use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_codec::{NewEntry, Superblock};
 use mainstay_store::{Area, Checked, LogSource, RecoverError, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, Index, Position, Range, SnapshotId, SnapshotState, VolumeId};
@@ -157,11 +158,29 @@ fn what_is_filled_reads_as_zeroes_until_it_is_committed() {
     lab.check(&log);
 }
 
+/// What says that a filled batch was durable before it is cut.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Witness {
+    None,
+    /// A later record.
+    Record,
+    /// A recovery.
+    Recovery,
+}
+
 /// Cuts after `done` operations of a fill, then ends all, or crashes after `crash` more.
-fn cut_after(done: usize, crash: Option<u64>, seed: u64) {
+fn cut_after(done: usize, witness: Witness, crash: Option<u64>, seed: u64) {
     let (mut lab, mut log) = lab(lazy());
     append(&mut lab, &mut log, vec![write(10, 3, 7), write(20, 2, 8)]);
-    (0..done).for_each(|_| lab.complete(0));
+    if witness != Witness::None {
+        lab.settle();
+        append(&mut lab, &mut log, vec![write(130, 1, 4)]);
+        lab.settle();
+    }
+    if witness == Witness::Recovery {
+        lab.crash(&mut Random(seed)).expect("nothing is damaged");
+    }
+    (0..done.min(lab.doing.len())).for_each(|_| lab.complete(0));
     let to = Position { index: Index(2), ..log.end() };
     lab.store.cut(to);
     lab.pump();
@@ -192,7 +211,9 @@ fn cut_after(done: usize, crash: Option<u64>, seed: u64) {
 
 #[test]
 fn a_cut_makes_what_was_filled_zeroes_again() {
-    (0..4).for_each(|done| cut_after(done, None, 0));
+    (0..4).for_each(|done| cut_after(done, Witness::None, None, 0));
+    cut_after(0, Witness::Record, None, 0);
+    cut_after(0, Witness::Recovery, None, 0);
 }
 
 #[test]
@@ -200,7 +221,9 @@ fn a_crash_during_a_cut_leaves_zeroes_or_the_whole_write() {
     for (done, operations, seed) in
         (0..4).flat_map(|d| (0..10).flat_map(move |o| (0..6).map(move |s| (d, o, s))))
     {
-        cut_after(done, Some(operations), seed);
+        cut_after(done, Witness::None, Some(operations), seed);
+        cut_after(0, Witness::Record, Some(operations), seed);
+        cut_after(0, Witness::Recovery, Some(operations), seed);
     }
 }
 
@@ -214,7 +237,11 @@ fn a_crash_at_any_moment_of_a_fill_leaves_all_of_it_or_zeroes() {
         lab.crash(&mut Random(seed)).expect("only a torn tail");
         let end = lab.store.log_state().end;
         assert!(end == log.end() || done < 3, "it was durable");
-        if end == log.end() { whole += 1 } else { nothing += 1 }
+        if end == log.end() {
+            whole += 1
+        } else {
+            nothing += 1
+        }
         log.truncate(end.index);
         lab.check(&log);
         if end.index == Index(2) {
@@ -297,6 +324,34 @@ fn what_recovery_applies_once_more_does_not_hide_what_came_later() {
         lab.settle();
         lab.check(&log);
     }
+}
+
+/// Many more blocks than the sums in memory tell of.
+#[test]
+fn a_load_is_filled_however_many_sums_have_been_in_memory() {
+    let blocks = 8 * SUMS_PER_PAGE;
+    let config = StoreConfig {
+        volumes: vec![blocks * BLOCK_BYTES],
+        journal_bytes: 4000 * BLOCK_BYTES,
+        ..lab::config()
+    };
+    let tuning = Tuning {
+        batch_bytes_max: 200 * BLOCK_BYTES,
+        write_bytes_max: 1 << 20,
+        destage_start_bytes: 1500 * BLOCK_BYTES,
+        sums_bytes_max: 5 * BLOCK_BYTES,
+        ..filling()
+    };
+    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
+    let mut filled = 0;
+    for block in (0..blocks - 128).step_by(128) {
+        append(&mut lab, &mut log, vec![write(block, 128, 7)]);
+        filled += usize::from(writes(&lab).contains(&(Area::Journal, BLOCK)));
+        lab.settle();
+        commit(&mut lab, &log);
+        lab.settle();
+    }
+    assert!(filled > 40, "{filled} of 63");
 }
 
 #[test]

@@ -134,7 +134,7 @@ bugs! {
     CutLeavesFilled("R7"),
     /// Recovery leaves in the volume what a write that was not finished had filled.
     RecoveryLeavesFilled("R7"),
-    /// What a large write fills is read before its entry is committed.
+    /// A read sees what a large write has filled before its entry is committed.
     FilledReadEarly("R7"),
     /// The payload of a large write goes to the volume before the journal says so.
     FilledBeforeHeader("R7"),
@@ -216,6 +216,8 @@ bugs! {
     ExtentNotChecked("R12"),
     /// A large write is filled although no superblock says that such records are in the journal.
     FilledUnannounced("R12"),
+    /// Blocks that a large write has filled become zeroes before the cut of it is durable.
+    UndoneBeforeCut("R12"),
     /// A large write counts as durable before its payload in the volume is.
     FilledNotFlushed("R12"),
     /// Recovery counts on what it finds filled although it may be in the cache of the device alone.
@@ -323,6 +325,8 @@ bugs! {
     ScrubsTogether("R17"),
     /// A scrub of the schedule is taken to go on when its primary is another.
     ScrubOutlivesPrimary("R17"),
+    /// A page of sums that is read while the volumes are rolled back stays in memory.
+    SumsReadAcrossRollback("R17"),
     /// A large write is filled beside a snapshot that is to hold what came before.
     FilledBesideSnapshot("R17"),
     /// In mode A writes do not wait for a follower that lags too far.

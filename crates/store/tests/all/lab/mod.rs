@@ -839,7 +839,8 @@ impl Lab {
                 LogSource::Volume { offset, ranges } => {
                     assert!(batch.last() <= durable);
                     let header = self.disk.slice(Area::Journal, *offset, BLOCK_BYTES);
-                    let part = |range: &Range| self.disk.slice(Area::Volume(range.volume), range.offset, range.len);
+                    let part =
+                        |range: &Range| self.disk.slice(Area::Volume(range.volume), range.offset, range.len);
                     let payload = ranges.iter().map(part).collect::<Vec<_>>().concat();
                     let found = Batch::decode(header, &payload.into());
                     let covered = batch.last() <= self.store.checkpoint();
