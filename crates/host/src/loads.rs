@@ -16,7 +16,7 @@ pub(crate) struct LogLoad {
     from: Index,
     max_bytes: u64,
     pieces: Vec<Piece>,
-    /// What is read: of which piece, and its bytes once they are here.
+    /// Each read: the number of its piece, and the bytes once they are here.
     parts: Vec<(usize, Option<Bytes>)>,
     outstanding: usize,
 }

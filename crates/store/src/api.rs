@@ -122,8 +122,7 @@ pub trait Media {
     /// Returns when everything that was ever written to the area, by whomever, would survive a
     /// power cut.
     fn flush(&mut self, area: Area) -> Result<(), MediaError>;
-    /// Makes blocks of a volume zeroes, durably after the next flush of it. One that can gives their
-    /// space back.
+    /// Makes blocks of a volume zeroes, durably after the next flush of it.
     fn zero(&mut self, volume: VolumeId, offset: u64, len: u64) -> Result<(), MediaError> {
         self.write_durable(Area::Volume(volume), offset, &vec![0; len as usize])
     }

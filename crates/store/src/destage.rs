@@ -2,7 +2,7 @@
 //! these steps:
 //!
 //! 1. It makes the commit index durable. So after a crash no volume is newer than the known commit
-//!    index, and a cut never reaches below it.
+//!    index, except for blocks that were filled (`fill.rs`), and a cut never reaches below it.
 //! 2. It writes the newest version of every block that was last changed at or before the position,
 //!    in the order of the volume and merged.
 //! 3. It flushes every volume that it has written to.

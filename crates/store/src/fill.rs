@@ -122,7 +122,7 @@ pub(crate) struct Fills {
 }
 
 impl Fill {
-    /// One that recovery found.
+    /// A fill that recovery found.
     pub fn found(batch: &Batch) -> Self {
         Self { first: batch.first, parts: parts_of(batch), state: State::Whole, cut: false }
     }
@@ -351,7 +351,7 @@ impl Store {
         let before = self.pending.iter().take_while(|other| other.first < batch.first);
         before.flat_map(|other| &other.entries).all(|entry| match entry.kind {
             EntryKind::Write | EntryKind::Discard | EntryKind::WriteZeroes => {
-                planted(Bug::FilledOverUnapplied) || !batch.entries.iter().any(|e| meet(e.range, entry.range))
+                !batch.entries.iter().any(|e| meet(e.range, entry.range))
             }
             EntryKind::EpochStart | EntryKind::Scrub => true,
             EntryKind::Resize | EntryKind::Snapshot | EntryKind::DropSnapshot | EntryKind::Rollback => {

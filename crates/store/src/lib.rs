@@ -5,8 +5,9 @@
 //! clock, no I/O; [`Media`] is used by formatting and recovery only.
 //!
 //! Guarantees, for any disks that do not lie about a completed durable write:
-//! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can
-//!   be cut.
+//! - Only committed entries, durable in the own journal, are content of a volume (R7). Uncommitted
+//!   ones can be cut. A large write may fill blocks that held nothing before it is committed; they
+//!   read as zeroes until then (`fill`).
 //! - A damaged journal record that is known to have been durable is reported as corruption. Only a
 //!   record that may never have been durable is cut as a torn tail (R12). Cut records never come
 //!   back.
@@ -27,7 +28,7 @@
 //!   damage. A caller that reads a volume asks [`Store::check_blocks`].
 //!
 //! Not guaranteed: a durable record that decays looks like a torn tail, until a write that began
-//! after it has become durable. The peers find such damage.
+//! after it has become durable. So does what it has filled in a volume. The peers find such damage.
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`)
 //! applied: in the overlay, readable → destaged → flushed → behind the checkpoint, its space

@@ -194,9 +194,9 @@ impl Store {
         self.superblock.checkpoint.at.index
     }
 
-    /// Tells that the payload of the batch with this first entry is not where [`LogSource::Volume`]
-    /// said. Returns whether that is damage: behind the checkpoint it may have changed, and then the
-    /// journal holds neither it nor what came before any more.
+    /// Tells that the payload of the batch with this first entry is not where
+    /// [`LogSource::Volume`] said. Returns whether that is damage: behind the checkpoint it may
+    /// have changed, and then the journal holds neither it nor what came before any more.
     pub fn filled_gone(&mut self, first: Index) -> bool {
         if self.journal.find(first).is_none() {
             return false;

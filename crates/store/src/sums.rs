@@ -4,8 +4,8 @@
 //! A page of sums is read when a write to its blocks begins, unless the write covers all of them.
 //! It stays in memory until the write has ended. Then it has changed. It is written before the
 //! checkpoint of the pass, or earlier when too many pages wait. On disk a page may be older or
-//! newer than the volume. After a crash the blocks for which that matters are in the overlay, or
-//! the replica is the target of a copy.
+//! newer than the volume. After a crash the blocks for which that matters are in the overlay or
+//! filled by a record of the journal (`fill.rs`), or the replica is the target of a copy.
 
 use crate::destage::Stage;
 use crate::volume_op::{Filling, Group, GroupId, Piece};

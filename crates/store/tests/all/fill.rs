@@ -1,9 +1,13 @@
 //! Large writes that go straight to their place (docs/adr/0057-large-writes.md).
 
-use crate::lab::{self, BLOCK, Doing, Lab, Log, Random, discard, filling, resize, snapshot, write};
+use crate::lab::{
+    self, BLOCK, Disk, Doing, Lab, Log, Random, discard, filling, resize, rollback, snapshot, write,
+};
+use bytes::Bytes;
 use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_codec::{NewEntry, Superblock};
-use mainstay_store::{Area, Checked, LogSource, RecoverError, StoreConfig, Tuning};
+use mainstay_store::{Area, Checked, LogSource, Media, MediaError, RecoverError, Store, StoreConfig, Tuning};
+use mainstay_types::simulation::{Bug, plant};
 use mainstay_types::{BLOCK_BYTES, Index, Position, Range, SnapshotId, SnapshotState, VolumeId};
 
 const FIRST: VolumeId = VolumeId(0);
@@ -127,8 +131,12 @@ fn a_small_write_and_one_to_blocks_that_were_written_go_to_the_journal() {
     append(&mut lab, &mut log, vec![write(20, 2, 1)]);
     append(&mut lab, &mut log, vec![write(21, 3, 2)]);
     assert!(writes(&lab).contains(&(Area::Journal, 4 * BLOCK)), "over a fill that is not committed");
+    append(&mut lab, &mut log, vec![write(25, 1, 1)]);
+    append(&mut lab, &mut log, vec![write(25, 2, 2)]);
     lab.settle();
+    assert!(lab.content()[0][25 * BLOCK..27 * BLOCK] == vec![0; 2 * BLOCK]);
     commit(&mut lab, &log);
+    assert!(lab.content()[0][25 * BLOCK..27 * BLOCK] == vec![2; 2 * BLOCK], "after what came before");
     append(&mut lab, &mut log, vec![write(30, 2, 1), discard(40, 1)]);
     assert_eq!(writes(&lab), [(Area::Journal, 3 * BLOCK)], "with an entry that is no write");
     lab.settle();
@@ -158,7 +166,7 @@ fn what_is_filled_reads_as_zeroes_until_it_is_committed() {
     lab.check(&log);
 }
 
-/// What says that a filled batch was durable before it is cut.
+/// Evidence that a filled batch was durable before it is cut.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Witness {
     None,
@@ -295,6 +303,11 @@ fn what_recovery_applies_once_more_does_not_hide_what_came_later() {
         lab.settle();
         lab.append(&mut log, vec![discard(10, 3)]);
         lab.settle();
+        // The second of these is filled, so the superblock allows it until the checkpoint.
+        for block in [60, 70] {
+            lab.append(&mut log, vec![write(block, 3, 5)]);
+            lab.settle();
+        }
         lab.store.destage_now();
         lab.pump();
         lab.complete_some(operations);
@@ -464,4 +477,90 @@ fn damage_to_what_was_filled_is_found_before_and_after_a_crash() {
     assert!(matches!(checked, Checked::Damaged(_)));
     let error = lab.recover_from(rotten).expect_err("an entry that was durable is damaged");
     assert!(matches!(error, RecoverError::Corrupt { .. }), "{error}");
+}
+
+/// A page that was read before the volumes are rolled back would be one from before.
+#[test]
+fn a_rollback_waits_for_sums_that_are_read_ahead() {
+    let blocks = 6 * SUMS_PER_PAGE;
+    let config = StoreConfig { volumes: vec![blocks * BLOCK_BYTES], ..config() };
+    let (mut lab, mut log) = (Lab::with(config, filling()), Log::default());
+    lab.append(&mut log, vec![write(10, 2, 7)]);
+    lab.settle();
+    lab.append(&mut log, vec![snapshot(1)]);
+    lab.settle();
+    // Page 3 is not in memory. Page 4 is read ahead, and no write waits for it.
+    let reads = |(_, doing): &(_, Doing)| matches!(doing, Doing::Read { area: Area::Sums(_), offset, .. } if *offset == 4 * BLOCK_BYTES);
+    lab.append(&mut log, vec![write(3 * SUMS_PER_PAGE, 2, 8)]);
+    assert!(lab.doing.iter().any(reads), "it is read");
+    lab.append(&mut log, vec![rollback(1, 2)]);
+    while let Some(at) = lab.doing.iter().position(|doing| !reads(doing)) {
+        let restores = matches!(lab.doing[at].1, Doing::Restore { .. });
+        assert!(!restores, "the volumes are rolled back while sums are read");
+        lab.complete(at);
+    }
+    lab.settle();
+    lab.check(&log);
+}
+
+/// Notes what is flushed.
+struct Noting<'a> {
+    disk: &'a mut Disk,
+    flushed: Vec<Area>,
+}
+
+impl Media for Noting<'_> {
+    fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
+        self.disk.read(area, offset, len)
+    }
+
+    fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
+        self.disk.write_durable(area, offset, data)
+    }
+
+    fn flush(&mut self, area: Area) -> Result<(), MediaError> {
+        self.flushed.push(area);
+        self.disk.flush(area)
+    }
+}
+
+/// After the end of the process alone, what was filled may be in the cache of the device.
+#[test]
+fn recovery_flushes_the_volumes_that_it_finds_filled() {
+    let (mut lab, mut log) = lab(lazy());
+    append(&mut lab, &mut log, vec![write(10, 3, 7)]);
+    lab.settle();
+    let mut media = Noting { disk: &mut lab.disk, flushed: Vec::new() };
+    Store::recover(&mut media, lazy()).expect("nothing is damaged");
+    assert!(media.flushed.contains(&Area::Volume(FIRST)), "{:?}", media.flushed);
+}
+
+/// Rules that are left out, each with a test that fails then. `make sim-bugs` plants them too, and
+/// needs many seeds for some.
+#[test]
+fn each_rule_of_filling_is_needed() {
+    let rules: &[(Bug, fn())] = &[
+        (Bug::CutLeavesFilled, a_cut_makes_what_was_filled_zeroes_again),
+        (Bug::RecoveryLeavesFilled, a_crash_at_any_moment_of_a_fill_leaves_all_of_it_or_zeroes),
+        (Bug::FilledReadEarly, what_is_filled_reads_as_zeroes_until_it_is_committed),
+        (Bug::FilledBeforeHeader, a_crash_at_any_moment_of_a_fill_leaves_all_of_it_or_zeroes),
+        (Bug::FilledUnderOlder, what_recovery_applies_once_more_does_not_hide_what_came_later),
+        (Bug::UndoneBeforeCut, a_crash_during_a_cut_leaves_zeroes_or_the_whole_write),
+        (Bug::FilledUnannounced, a_superblock_says_that_batches_may_be_filled_until_a_checkpoint_covers_them),
+        (Bug::FilledNotFlushed, a_crash_at_any_moment_of_a_fill_leaves_all_of_it_or_zeroes),
+        (Bug::FoundFillsNotFlushed, recovery_flushes_the_volumes_that_it_finds_filled),
+        (Bug::FilledOverwritten, a_pass_ends_before_what_was_filled_changes),
+        (Bug::SumsReadAcrossRollback, a_rollback_waits_for_sums_that_are_read_ahead),
+        (Bug::FilledBesideSnapshot, nothing_is_filled_beside_a_snapshot_or_before_a_volume_has_grown),
+    ];
+    let fails = |bug, test: fn()| {
+        plant(bug);
+        let failed = std::panic::catch_unwind(test).is_err();
+        plant(None);
+        failed
+    };
+    for (bug, test) in rules {
+        assert!(!fails(None, *test), "without {bug:?}");
+        assert!(fails(Some(*bug), *test), "{bug:?} is not noticed");
+    }
 }

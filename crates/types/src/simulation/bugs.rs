@@ -140,8 +140,6 @@ bugs! {
     FilledBeforeHeader("R7"),
     /// An older entry that recovery applies once more stays over what a large write has filled.
     FilledUnderOlder("R7"),
-    /// A large write fills blocks that an entry before it is about to change.
-    FilledOverUnapplied("R7"),
     /// A node without data is named primary when no member can be.
     WitnessPromoted("R8"),
     /// An operator is told that the primary's replica is being removed, which is refused.
