@@ -32,8 +32,8 @@ const CLIENTS: u32 = 100;
 /// Bugs that the simulator does not see, each a defect of the simulator. There are to be none.
 const BLIND: &[&str] = &[];
 
-/// Bugs that tests of one store catch at once, and seeds seldom: `each_rule_of_filling_is_needed` of
-/// `crates/store/tests/all/fill.rs`.
+/// Bugs that tests of one store catch at once, and seeds seldom: `each_rule_of_filling_is_needed`
+/// of `crates/store/tests/all/fill.rs`.
 const IN_STORE: &[Bug] = &[
     Bug::CutLeavesFilled,
     Bug::RecoveryLeavesFilled,

@@ -203,7 +203,9 @@ impl Store {
     /// A checkpoint goes first, because a restart may wait for it. The others keep their order.
     fn next_job(&mut self) -> Option<Job> {
         if self.fills.is_undoing() {
-            return None;
+            // A stalled pool may hold that up, and a promise must not wait for it.
+            let promise = matches!(self.jobs.front(), Some(Job::Promise(_))) && !self.fills.restarts();
+            return if promise { self.jobs.pop_front() } else { None };
         }
         if let Some(job) = self.job_of_pass() {
             return Some(job);
