@@ -199,7 +199,7 @@ impl Superblock {
         }
         let version = r.u16()?;
         if ![SUPERBLOCK_VERSION, SUPERBLOCK_FILLED_VERSION].contains(&version) {
-            return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
+            return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_FILLED_VERSION });
         }
         let sums = match r.u16()? {
             flags @ (0 | FLAG_SUMS) => flags == FLAG_SUMS,
@@ -369,13 +369,13 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_by_its_name() {
-        for version in [1, SUPERBLOCK_VERSION - 1, SUPERBLOCK_VERSION + 1] {
+        for version in [1, SUPERBLOCK_VERSION - 1, SUPERBLOCK_FILLED_VERSION + 1] {
             let mut block = example().encode();
             block[4..6].copy_from_slice(&version.to_le_bytes());
             let crc = crc32c(&block[..SUPERBLOCK_BYTES - 4]);
             block[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             let refused =
-                DecodeError::Version { what: "superblock", found: version, known: SUPERBLOCK_VERSION };
+                DecodeError::Version { what: "superblock", found: version, known: SUPERBLOCK_FILLED_VERSION };
             assert_eq!(Superblock::decode(&block), Err(refused));
         }
     }

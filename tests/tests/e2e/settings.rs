@@ -54,7 +54,7 @@ pub fn settings_are_chosen_for_one_resource_and_for_all(cluster: &Cluster) -> Re
         (&["resource", "set", NAME, "slow-ack=1ms", "slow-ack=2ms"], 2, "slow-ack is given twice"),
         (&["resource", "set", NAME, "lag-time=1s"], 1, "not-for-this-mode"),
         (&["resource", "set", NAME, "min-copies=3"], 1, "bad-min-copies"),
-        (&["resource", "set", NAME, "c-max-rate=1MiB"], 1, "mainstay cluster set c-max-rate=1MiB"),
+        (&["resource", "set", NAME, "c-max-rate=1MiB"], 1, " cluster set c-max-rate=1MiB"),
         (&["cluster", "set", "min-copies=4"], 1, "resource db"),
     ] {
         let finished = lab.try_cli(words)?;

@@ -68,7 +68,7 @@ fn a_primary_without_a_service_is_moved(lab: &Lab) -> Result<()> {
 
     // A service takes its resource along, and nothing else moves it.
     sleeping_service(lab, NAME)?;
-    refused(&go(&from)?, &["resource-in-use", NAME, &format!("mainstay service move {NAME} --to {from}")])?;
+    refused(&go(&from)?, &["resource-in-use", NAME, &format!(" service move {NAME} --to {from}`")])?;
     remove(lab, NAME)
 }
 
@@ -90,7 +90,10 @@ fn a_refused_move_says_what_its_target_lacks(lab: &Lab) -> Result<()> {
             finished,
             &["not-eligible", &format!("{to}: it is being copied to"), "are left, which take about"],
         )?;
-        refused(finished, &[&format!("Wait until {to} is in sync: `mainstay resource status {NAME}`")])
+        refused(
+            finished,
+            &[&format!("Wait until {to} is in sync: `mainstay "), &format!(" resource status {NAME}`")],
+        )
     };
     wait_for("a refusal with the time of the copy", LIMIT, || {
         says(&lab.try_cli(&["resource", "move", NAME, "--to", to])?)

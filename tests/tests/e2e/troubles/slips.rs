@@ -115,7 +115,7 @@ fn names_that_are_taken(lab: &Lab) -> Result<()> {
     refused(
         &larger,
         REFUSED,
-        &["[name-taken]", "64MiB there, 128MiB asked for", "mainstay resource resize slips 128MiB"],
+        &["[name-taken]", "64MiB there, 128MiB asked for", " resource resize slips 128MiB"],
     )?;
     let journal = create(&["--size", "64MiB", "--journal", "32MiB"])?;
     refused(&journal, REFUSED, &["journal: 16MiB there, 32MiB asked for", "another name"])?;
