@@ -84,8 +84,9 @@ pub struct EntryView {
     pub volume: u16,
     pub offset: u64,
     pub len: u64,
-    /// Where the payload is in the journal, and its CRC-32C in hexadecimal; only of a write.
-    pub payload: Option<(u64, String)>,
+    /// Where the payload is in the journal, and its CRC-32C in hexadecimal; only of a write. No
+    /// place: the payload is where the entry belongs in the volume.
+    pub payload: Option<(Option<u64>, String)>,
 }
 
 /// An extent with the last entry that may have changed it.

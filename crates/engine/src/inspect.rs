@@ -250,7 +250,8 @@ mod tests {
 
     fn found_entry(kind: EntryKind, block: u64) -> FoundEntry {
         let range = Range { volume: VolumeId(2), offset: block * 4096, len: 4096 };
-        FoundEntry { kind, range, offset: 40_960 + block, crc: 0xbeef }
+        let offset = (kind == EntryKind::Write).then_some(40_960 + block);
+        FoundEntry { kind, range, offset, crc: 0xbeef }
     }
 
     fn inspection(unfinished: Option<UnfinishedCopy>) -> Inspection {
@@ -259,7 +260,6 @@ mod tests {
             copies: vec![Some(12), None, Some(12), Some(11)],
             superblock: superblock(unfinished),
             batches: vec![FoundBatch {
-                in_volume: false,
                 offset: 4096,
                 len: 8192,
                 generation: 9,
@@ -288,7 +288,7 @@ mod tests {
             volume: 2,
             offset: block * 4096,
             len: 4096,
-            payload: (kind == EntryKind::Write).then(|| (40_960 + block, "0000beef".to_owned())),
+            payload: (kind == EntryKind::Write).then(|| (Some(40_960 + block), "0000beef".to_owned())),
         };
         let batch = BatchView {
             epoch: 5,

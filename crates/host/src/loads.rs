@@ -106,7 +106,7 @@ impl Host {
         piece.missing -= 1;
         if piece.missing == 0 {
             let parts = load.parts.iter_mut().filter(|(of, _)| *of == n);
-            // What is left is no bytes, and still something that has come.
+            // A part that is taken leaves no bytes behind, and has still come.
             let parts: Vec<_> = parts.filter_map(|(_, bytes)| bytes.as_mut().map(std::mem::take)).collect();
             let bytes = if parts.len() == 1 { parts[0].clone() } else { Bytes::from(parts.concat()) };
             let chain = piece.chain;

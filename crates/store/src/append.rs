@@ -137,13 +137,13 @@ impl Store {
     /// durable: they would carry the old generation and be void after a crash.
     fn write_limit(&self) -> Index {
         if self.fills.any_cut() {
-            // They could take the place of the header blocks that say where something is to be
-            // zeroed.
+            // A new record could take the place of a header block that says where something is to
+            // be zeroed.
             return Index(0);
         }
         let writing = self.superblock_write.as_ref().map(|write| &write.job);
         let limits = self.jobs.iter().chain(writing).filter_map(|job| match job {
-            Job::Cut { to, .. } => Some(*to),
+            Job::Cut { to } => Some(*to),
             Job::Restart { .. } => Some(Index(0)),
             Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept | Job::AllowFills => None,
         });

@@ -5,7 +5,7 @@
 //! ```text
 //! placed ─▶ header durable ─▶ payload durable: the entry is durable ─▶ (commit) sums noted: applied
 //!                          └▶ no space: the payload goes to the ring as ever ─▶ applied as ever
-//! cut at any step ─▶ what was in flight has ended ─▶ superblock of the cut ─▶ zeroes again, flushed: the cut is done
+//! cut at any step ─▶ nothing is in flight ─▶ superblock of the cut ─▶ zeroes again, flushed: done
 //! ```
 //!
 //! - A block is *blank* if its sum is that of zeroes and no entry of overlay or log that is not
@@ -29,7 +29,8 @@
 //! - A superblock says durably that there may be filled batches before the first one is written,
 //!   until a checkpoint covers the last. A build that cannot read them does not open the replica.
 //!
-//! Each replica decides for itself. Neither the log nor what is sent differs.
+//! Each replica decides for itself. Neither the log nor what is sent differs. This is not what fills
+//! a new replica: that is a copy (`copy.rs`).
 
 use crate::superblock::Job;
 use crate::volume_op::{Filling, Owner};
@@ -499,8 +500,8 @@ impl Store {
             let (first, end) = (range.first_block(), range.end_block());
             let sums = (0..(end - first) as usize).map(|n| sums.get(n).unwrap_or(0));
             self.set_sums(range.volume, first, end, sums);
-            // What came before is older, also if recovery has applied it once more: it was in the
-            // volume already, and no checkpoint covered it.
+            // An older entry is in the overlay only if recovery has applied it once more: it was in
+            // the volume already, and no checkpoint covered it.
             if !planted(Bug::FilledUnderOlder) {
                 self.overlay.forget(range.volume, first, end, Index(batch.first.0 + n as u64));
             }

@@ -48,8 +48,6 @@ pub struct FoundBatch {
     pub first: Index,
     /// Chain after it.
     pub chain: Chain,
-    /// The payload is in the volumes and not in the journal.
-    pub in_volume: bool,
     pub entries: Vec<FoundEntry>,
 }
 
@@ -58,9 +56,9 @@ pub struct FoundBatch {
 pub struct FoundEntry {
     pub kind: EntryKind,
     pub range: Range,
-    /// Offset of its payload in the journal, in bytes; meaningful for a write whose payload is
-    /// there.
-    pub offset: u64,
+    /// Offset of its payload in the journal, in bytes. `None`: it has none, or the payload is where
+    /// the entry belongs in the volume (`fill.rs`).
+    pub offset: Option<u64>,
     /// CRC-32C of its payload; 0 unless a write.
     pub crc: u32,
 }
@@ -91,7 +89,8 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, RecoverError> {
         let entries = batch.entries.iter().map(|entry| FoundEntry {
             kind: entry.kind,
             range: entry.range,
-            offset: payload + entry.payload_at,
+            offset: (entry.kind == EntryKind::Write && local.payload != PayloadPlace::Volume)
+                .then_some(payload + entry.payload_at),
             crc: entry.payload_crc,
         });
         batches.push(FoundBatch {
@@ -103,7 +102,6 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, RecoverError> {
             epoch: batch.epoch,
             first: batch.first,
             chain: batch.chain,
-            in_volume: local.payload == PayloadPlace::Volume,
             entries: entries.collect(),
         });
     })?;

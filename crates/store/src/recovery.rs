@@ -546,7 +546,7 @@ pub(crate) fn known_durable(
         // Void ones too, and those of which a torn write has left no more: where they say that
         // something may be, blocks without content become zeroes, and no others.
         let touches = local.as_ref().map_or(true, |local| local.payload.touches_volumes());
-        // What a checkpoint covers is undone, unless the log began anew before that.
+        // A record that a checkpoint covers is undone, unless the log began anew before that.
         let open = head.first > superblock.checkpoint.at.index || superblock.unfinished.is_some();
         if superblock.filled && touches && open && head.resource == superblock.resource {
             unfinished.extend(Batch::written_ranges(&block).unwrap_or_default());

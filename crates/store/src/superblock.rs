@@ -231,9 +231,6 @@ impl Store {
 
     pub(crate) fn superblock_written(&mut self) {
         let Some(mut write) = self.superblock_write.take() else { return };
-        if write.second || planted(Bug::OnePairWritten) {
-            self.fills.recorded_sizes(&self.superblock.volumes);
-        }
         if !write.second && !planted(Bug::OnePairWritten) {
             write.second = true;
             let data = write.pair.clone();
@@ -242,6 +239,7 @@ impl Store {
             self.outputs.push_back(Output::MetaWrite { op, offset: SECOND_PAIR, data });
             return;
         }
+        self.fills.recorded_sizes(&self.superblock.volumes);
         match write.job {
             Job::Promise(epoch) => {
                 self.promised = self.superblock.promised;

@@ -243,7 +243,7 @@ fn force(state: &State, resource: &Resource) -> String {
     if !others.is_empty() {
         text += &format!(", and the same with {}", others.join(" or "));
     }
-    // Of all half-copied replicas, the one whose kept state goes furthest.
+    // The half-copied replica whose kept state goes furthest.
     let kept = resource.before_copy.iter().filter(|(_, kept)| !kept.dropping);
     if let Some((node, kept)) = kept.max_by_key(|(_, kept)| kept.at) {
         text += &format!(

@@ -127,7 +127,7 @@ impl Counts {
         match output {
             Output::JournalWrite { op, parts, .. } => {
                 self.journal.push((*op, now));
-                // Of a large write that goes straight to its place it is the header block alone.
+                // The header block alone, if a large write goes straight to its place.
                 let payloads = parts.iter().flat_map(|(_, batch)| &batch.payload);
                 let payload = payloads.map(|piece| piece.len() as u64).sum::<u64>();
                 disk.journal_written += (parts.len() * HEADER_BLOCK_BYTES) as u64 + payload;

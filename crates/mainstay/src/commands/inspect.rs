@@ -101,7 +101,8 @@ fn entry_table(view: &ReplicaFilesView) -> String {
     for batch in &view.batches {
         for entry in &batch.entries {
             let (place, crc) = match &entry.payload {
-                Some((offset, crc)) => (offset.to_string(), crc.clone()),
+                Some((Some(offset), crc)) => (offset.to_string(), crc.clone()),
+                Some((None, crc)) => ("volume".to_owned(), crc.clone()),
                 None => (String::new(), String::new()),
             };
             rows.push(vec![

@@ -6,7 +6,9 @@ use crate::lab::{
 use bytes::Bytes;
 use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_codec::{NewEntry, Superblock};
-use mainstay_store::{Area, Checked, LogSource, Media, MediaError, RecoverError, Store, StoreConfig, Tuning};
+use mainstay_store::{
+    Area, Checked, LogSource, Media, MediaError, RecoverError, Store, StoreConfig, Tuning, inspect,
+};
 use mainstay_types::simulation::{Bug, plant};
 use mainstay_types::{BLOCK_BYTES, Index, Position, Range, SnapshotId, SnapshotState, VolumeId};
 
@@ -501,6 +503,17 @@ fn a_rollback_waits_for_sums_that_are_read_ahead() {
     }
     lab.settle();
     lab.check(&log);
+}
+
+#[test]
+fn an_inspection_tells_that_a_payload_is_in_the_volume() {
+    let (mut lab, mut log) = lab(lazy());
+    append(&mut lab, &mut log, vec![write(10, 3, 7)]);
+    lab.settle();
+    let found = inspect(&mut lab.disk).expect("nothing is damaged");
+    assert_eq!(found.end, log.end());
+    let places: Vec<_> = found.batches.iter().map(|batch| batch.entries[0].offset.is_some()).collect();
+    assert_eq!(places, [true, true, false]);
 }
 
 /// Notes what is flushed.
