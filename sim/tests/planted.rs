@@ -40,6 +40,7 @@ const IN_STORE: &[Bug] = &[
     Bug::FilledReadEarly,
     Bug::FilledBeforeHeader,
     Bug::FilledUnderOlder,
+    Bug::SumsBeforeCommit,
     Bug::UndoneBeforeCut,
     Bug::FilledUnannounced,
     Bug::FilledNotFlushed,

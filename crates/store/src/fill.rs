@@ -17,6 +17,8 @@
 //! - A cut or a restart makes records void first, with its superblock. Then what they had filled
 //!   becomes zeroes again, and nothing is written to the journal meanwhile, so the header blocks
 //!   stay. So recovery finds either a log that is whole or void records.
+//! - On disk the sums of a filled batch stay those of zeroes until a superblock says durably that it
+//!   is committed. Until then a crash and a cut can take it back, and the cut can be interrupted.
 //! - Nothing is written over a filled block before a checkpoint covers its entry: recovery compares
 //!   the payload in the volume with the checksum of the entry. So a pass ends before the first
 //!   entry that changes such a block ([`Store::pass_limit`]).
@@ -37,7 +39,7 @@ use crate::volume_op::{Filling, Owner};
 use crate::{Op, OpId, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::sums::{KeptSums, SUMS_PER_PAGE, sums_bytes};
-use mainstay_codec::{Batch, EntryKind, LocalHeader, PayloadPlace};
+use mainstay_codec::{Batch, EntryKind, LocalHeader, PayloadPlace, Superblock};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, Range, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
@@ -111,6 +113,8 @@ pub(crate) struct Fills {
     resting: u32,
     /// Sizes of the volumes as the last durable superblock has them: recovery looks no further.
     sizes: Vec<u64>,
+    /// The commit index that it has.
+    committed: Index,
     /// The superblock that makes cut batches void is durable. Follows when they are undone.
     after: Option<AfterUndo>,
     /// The superblock says so, durably. Builds that cannot read such records refuse it.
@@ -187,11 +191,22 @@ impl Fills {
         self.laid_bytes
     }
 
-    /// A superblock with these sizes of the volumes is durable.
-    pub fn recorded_sizes(&mut self, sizes: &[u64]) {
-        if self.sizes != sizes {
-            self.sizes = sizes.to_vec();
+    /// This superblock is durable.
+    pub fn recorded(&mut self, superblock: &Superblock) {
+        self.committed = superblock.commit;
+        if self.sizes != superblock.volumes {
+            self.sizes.clone_from(&superblock.volumes);
         }
+    }
+
+    /// The stretches of these blocks that are applied while no superblock says durably that they
+    /// are committed. After a crash they may be cut and zeroed, so the sums on disk have to be
+    /// those of zeroes.
+    pub fn unannounced(&self, volume: VolumeId, first: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let laid = self.laid.range(..(volume, end)).rev();
+        let within = laid.take_while(move |((v, _), laid)| *v == volume && laid.end > first);
+        let due = within.filter(|(_, laid)| laid.last > self.committed && !planted(Bug::SumsBeforeCommit));
+        due.map(move |(&(_, from), laid)| (from.max(first), laid.end.min(end)))
     }
 
     /// Whether something is undone before a cut or a restart counts as done.
@@ -531,7 +546,7 @@ impl Store {
         }
         self.fills = Fills::found(fills);
         (self.fills.allowed, self.fills.last) = (self.superblock.filled, end);
-        self.fills.recorded_sizes(&self.superblock.volumes);
+        self.fills.recorded(&self.superblock);
         self.give_up_pages();
     }
 

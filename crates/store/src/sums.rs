@@ -404,7 +404,7 @@ impl Store {
         if self.sums.changed.len() > self.sums_pages_max() / 2 && self.sums.writes == 0 {
             reach!("store: sums are written before the checkpoint");
             let mut from = (VolumeId(0), 0);
-            while let Some(next) = self.write_sums(from) {
+            while let Some(next) = self.write_sums(from, true) {
                 from = next;
             }
         }
@@ -412,19 +412,38 @@ impl Store {
 
     /// Writes the first pages at or after `from` that have changed. Where to go on; `None` if there
     /// are none, or too much is in flight.
-    fn write_sums(&mut self, from: PageAt) -> Option<PageAt> {
+    ///
+    /// Sums of what was filled are written once a superblock says durably that it is committed. In
+    /// their place are the sums of before, of zeroes, until then, and the page has to be written
+    /// again. `early`: such pages are left out.
+    fn write_sums(&mut self, from: PageAt, early: bool) -> Option<PageAt> {
         if self.sums.writes >= WRITES_MAX || self.sums.stalled {
             return None;
         }
-        let mut changed = self.sums.changed.range(from..).filter(|at| !self.sums.writing.contains(at));
+        let fills = &self.fills;
+        let unannounced = |&(volume, page): &PageAt| {
+            fills.unannounced(volume, page * SUMS_PER_PAGE, (page + 1) * SUMS_PER_PAGE)
+        };
+        let due =
+            |at: &&PageAt| !self.sums.writing.contains(at) && !(early && unannounced(at).next().is_some());
+        let mut changed = self.sums.changed.range(from..).filter(due);
         let &(volume, first) = changed.next()?;
         let follow = changed.zip(first + 1..first + PAGES_PER_WRITE_MAX);
         let end = first + 1 + follow.take_while(|&(&at, next)| at == (volume, next)).count() as u64;
         let mut data = Vec::with_capacity(((end - first) * BLOCK_BYTES) as usize);
         for page in first..end {
             let sums = self.sums.pages.get(&(volume, page)).map_or(&[][..], |page| &page.sums);
+            let (begin, block) = (data.len(), page * SUMS_PER_PAGE);
             data.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
             self.sums.changed.remove(&(volume, page));
+            for (first, end) in unannounced(&(volume, page)) {
+                reach!("store: sums of what was filled wait for its commit index");
+                let place = |of: u64| begin + 4 * (of - block) as usize;
+                if let Some(sums) = data.get_mut(place(first)..place(end)) {
+                    sums.fill(0);
+                }
+                self.sums.changed.insert((volume, page));
+            }
             self.sums.writing.insert((volume, page));
         }
         self.sums.writes += 1;
@@ -462,7 +481,7 @@ impl Store {
         while let Some(next) = self.sums.changed.range(at..).next().copied()
             && !self.sums.writing.contains(&next)
         {
-            match self.write_sums(next) {
+            match self.write_sums(next, false) {
                 Some(next) => at = next,
                 None => break,
             }

@@ -239,7 +239,7 @@ impl Store {
             self.outputs.push_back(Output::MetaWrite { op, offset: SECOND_PAIR, data });
             return;
         }
-        self.fills.recorded_sizes(&self.superblock.volumes);
+        self.fills.recorded(&self.superblock);
         match write.job {
             Job::Promise(epoch) => {
                 self.promised = self.superblock.promised;

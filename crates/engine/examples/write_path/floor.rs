@@ -21,21 +21,20 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-const BLOCK: usize = 4096;
 /// Before the payloads of a batch, on the wire and in the journal: how many there are, and for each
-/// its place in blocks.
-const HEAD_BYTES: usize = BLOCK;
+/// its place in units.
+const HEAD_BYTES: usize = 4096;
 const WORD: usize = 4;
 const BATCH_MAX: usize = 96;
 /// Total time, in microseconds, that waiting requests may wait before a journal write begins beside
 /// others. As in engines.
 const WAITED_US_MAX: u64 = 1_000;
-/// Most blocks of a batch: their payloads are pieces of one operation.
-const BATCH_BLOCKS_MAX: usize = 512;
+/// Most bytes of a batch: its payloads are pieces of one operation.
+const BATCH_BYTES_MAX: usize = 2 << 20;
 const STAGING_BYTES: usize = 1 << 20;
 const POOL_BYTES: usize = 64 << 20;
-/// Blocks that wait to be written to the volume until a pass begins, as those of half a journal.
-const LAG_BLOCKS: usize = 4096;
+/// Bytes that wait to be written to the volume until a pass begins, as those of half a journal.
+const LAG_BYTES: usize = 16 << 20;
 /// Writes to the volume at once.
 const PASS_WRITES: usize = 64;
 
@@ -50,6 +49,8 @@ const RECEIVE: u64 = 32;
 pub struct Sizes {
     pub volume: u64,
     pub journal: u64,
+    /// What is written to the volume at once. Requests are of one or more of them.
+    pub unit: usize,
 }
 
 /// A device that is served so.
@@ -89,7 +90,7 @@ impl Floor {
             let ring = Ring::new().expect("a ring");
             told.send((frontend.file(VolumeId(0)), ring.waker())).expect("awaited");
             let content = vec![0; sizes.volume as usize];
-            Primary::new(ring, frontend, pool, store, peers, content).run();
+            Primary::new(ring, frontend, pool, store, peers, content, sizes.unit).run();
         }));
         let (file, waker) = tell.recv().expect("it has begun");
         let attached = LoopDevice::attach(&file).expect("a loop device");
@@ -115,8 +116,9 @@ struct Store {
     journal: Fd,
     volume: Fd,
     journal_bytes: u64,
+    unit: usize,
     end: u64,
-    /// Blocks that are to be written to the volume, by their place.
+    /// Units that are to be written to the volume, by their place.
     waiting: BTreeMap<u64, Bytes>,
     pass: VecDeque<(u64, Bytes)>,
     writing: usize,
@@ -141,6 +143,7 @@ impl Store {
             journal: file("journal", sizes.journal),
             volume: file("volume", sizes.volume),
             journal_bytes: sizes.journal,
+            unit: sizes.unit,
             end: 0,
             waiting: BTreeMap::new(),
             pass: VecDeque::new(),
@@ -159,10 +162,10 @@ impl Store {
         ring.submit(Owner::Disk, JOURNAL, op);
     }
 
-    /// A block of the journal that goes to the volume in time.
+    /// A unit of the journal that goes to the volume in time.
     fn keep(&mut self, ring: &mut Ring, place: u64, payload: Bytes) {
         self.waiting.insert(place, payload);
-        if self.waiting.len() >= LAG_BLOCKS && self.pass.is_empty() {
+        if self.waiting.len() * self.unit >= LAG_BYTES && self.pass.is_empty() {
             self.pass = std::mem::take(&mut self.waiting).into_iter().collect();
         }
         self.destage(ring);
@@ -173,7 +176,7 @@ impl Store {
             && let Some((place, payload)) = self.pass.pop_front()
         {
             self.writing += 1;
-            let (fd, offset) = (Fd::clone(&self.volume), place * BLOCK as u64);
+            let (fd, offset) = (Fd::clone(&self.volume), place * self.unit as u64);
             let op = Op::Write { fd, offset, pieces: [payload].into(), durable: false };
             ring.submit(Owner::Disk, VOLUME, op);
         }
@@ -185,21 +188,21 @@ impl Store {
     }
 }
 
-/// Blocks that a request writes, each with its place in blocks. The kernel merges neighbouring
+/// Units that a request writes, each with its place in units. The kernel merges neighbouring
 /// requests into one.
-fn blocks(request: &FrontendRequest) -> impl Iterator<Item = (u64, Bytes)> {
+fn units(request: &FrontendRequest, unit: usize) -> impl Iterator<Item = (u64, Bytes)> {
     let FrontendOp::Write { offset, payload } = &request.op else { unreachable!("only writes are batched") };
-    let first = offset / BLOCK as u64;
-    (0..payload.len() / BLOCK).map(move |n| (first + n as u64, payload.slice(n * BLOCK..(n + 1) * BLOCK)))
+    let first = offset / unit as u64;
+    (0..payload.len() / unit).map(move |n| (first + n as u64, payload.slice(n * unit..(n + 1) * unit)))
 }
 
 /// How many of the requests are one batch: at least one.
 fn in_batch(requests: &[FrontendRequest]) -> usize {
-    let mut left = BATCH_BLOCKS_MAX;
+    let mut left = BATCH_BYTES_MAX;
     let fits = |request: &&FrontendRequest| {
-        let count = blocks(request).count();
-        let fits = count <= left;
-        left = left.saturating_sub(count);
+        let FrontendOp::Write { payload, .. } = &request.op else { unreachable!("only writes are batched") };
+        let fits = payload.len() <= left;
+        left = left.saturating_sub(payload.len());
         fits
     };
     requests.iter().take(BATCH_MAX).take_while(fits).count().max(1)
@@ -282,6 +285,7 @@ struct Primary {
     batches: VecDeque<Vec<FrontendRequest>>,
     /// Content of the volume.
     content: Vec<u8>,
+    unit: usize,
     /// When the journal writes in flight began, taken to end in that order, and the least that one
     /// took in µs.
     writing: VecDeque<Instant>,
@@ -296,6 +300,7 @@ impl Primary {
         store: Option<Store>,
         peers: Vec<TcpStream>,
         content: Vec<u8>,
+        unit: usize,
     ) -> Self {
         // A write that is answered is durable, as with engines.
         frontend.flushes(false);
@@ -322,6 +327,7 @@ impl Primary {
             answered,
             batches,
             content,
+            unit,
             writing,
             least_us,
         }
@@ -330,7 +336,7 @@ impl Primary {
     fn run(mut self) {
         self.frontend.start(&mut self.ring);
         for inbox in &self.inboxes {
-            inbox.receive(&mut self.ring, self.pool.get(BLOCK));
+            inbox.receive(&mut self.ring, self.pool.get(HEAD_BYTES));
         }
         let (mut completions, mut requests) = (Vec::new(), Vec::new());
         loop {
@@ -407,8 +413,9 @@ impl Primary {
     }
 
     fn begin(&mut self, requests: Vec<FrontendRequest>) {
-        for (place, block) in requests.iter().flat_map(blocks) {
-            self.content[place as usize * BLOCK..(place as usize + 1) * BLOCK].copy_from_slice(&block);
+        let unit = self.unit;
+        for (place, payload) in requests.iter().flat_map(|request| units(request, unit)) {
+            self.content[place as usize * unit..(place as usize + 1) * unit].copy_from_slice(&payload);
         }
         let Some(store) = &mut self.store else {
             for request in requests {
@@ -421,8 +428,8 @@ impl Primary {
         let put = |head: &mut BufMut, at: usize, word: u32| {
             head.as_mut_slice()[at * WORD..(at + 1) * WORD].copy_from_slice(&word.to_le_bytes());
         };
-        for (place, block) in requests.iter().flat_map(blocks) {
-            payloads.push_back(block);
+        for (place, payload) in requests.iter().flat_map(|request| units(request, unit)) {
+            payloads.push_back(payload);
             put(&mut head, payloads.len(), place as u32);
         }
         put(&mut head, 0, payloads.len() as u32);
@@ -444,8 +451,8 @@ impl Primary {
             self.answered += 1;
             for request in self.batches.pop_front().expect("it was begun") {
                 self.frontend.complete(&mut self.ring, request.tag, Ok(Pieces::new()));
-                for (place, block) in blocks(&request) {
-                    store.keep(&mut self.ring, place, block);
+                for (place, payload) in units(&request, self.unit) {
+                    store.keep(&mut self.ring, place, payload);
                 }
             }
         }
@@ -513,11 +520,11 @@ impl Secondary {
         }
         while let Some(count) = words(rest).next() {
             let head = (1 + count as usize) * WORD;
-            let Some(batch) = rest.get(..head + count as usize * BLOCK) else { break };
+            let Some(batch) = rest.get(..head + count as usize * self.store.unit) else { break };
             let mut block = self.pool.get(HEAD_BYTES);
             block.as_mut_slice()[..head].copy_from_slice(&batch[..head]);
             let payloads: Vec<Bytes> =
-                batch[head..].chunks(BLOCK).map(|block| self.pool.copy_of(block)).collect();
+                batch[head..].chunks(self.store.unit).map(|unit| self.pool.copy_of(unit)).collect();
             let pieces = [block.freeze(HEAD_BYTES)].into_iter().chain(payloads.iter().cloned()).collect();
             self.store.append(&mut self.ring, pieces);
             self.batches.push_back((words(&batch[WORD..head]).collect(), payloads));

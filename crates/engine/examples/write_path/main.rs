@@ -172,7 +172,7 @@ fn fill(device: &Fd) {
 /// `secondaries` secondaries.
 fn serve(mib: u64, secondaries: usize) {
     let base = fresh_dir("write-path-floor");
-    let sizes = Sizes { volume: mib << 20, journal: JOURNAL_BYTES };
+    let sizes = Sizes { volume: mib << 20, journal: JOURNAL_BYTES, unit: 4096 };
     let floor = Floor::start(&base, sizes, Some(secondaries));
     println!("{}", floor.path.display());
     // Nothing is written to it: this waits for its end.
@@ -239,9 +239,8 @@ fn main() {
         }
         print(direction.word(), depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
     }
-    // The floor's batches are of blocks.
-    if request_bytes == 4096 && direction == Direction::Write {
-        let sizes = Sizes { volume: VOLUME_BYTES, journal: JOURNAL_BYTES };
+    if direction == Direction::Write {
+        let sizes = Sizes { volume: VOLUME_BYTES, journal: JOURNAL_BYTES, unit: request_bytes as usize };
         let floors = [None, Some(0), Some(2)].map(|secondaries| Floor::start(&base, sizes, secondaries));
         let names = ["nothing", "one copy, system calls alone", "three copies, system calls alone"];
         let mut devices: Vec<(&str, Fd)> = vec![("three engines", Fd::clone(&device))];

@@ -481,6 +481,56 @@ fn damage_to_what_was_filled_is_found_before_and_after_a_crash() {
     assert!(matches!(error, RecoverError::Corrupt { .. }), "{error}");
 }
 
+/// Applies a large write after the commit index of a pass is durable, crashes after `first` more
+/// operations, cuts what no superblock says to be committed, and crashes after `second`. Whether
+/// the cut came to be.
+fn applied_and_cut(first: u64, second: u64, seed: u64) -> bool {
+    let (mut lab, mut log) = lab(lazy());
+    lab.append(&mut log, vec![write(50, 1, 3)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.pump();
+    // Both pairs of the superblock with the commit index.
+    lab.complete_some(2);
+    lab.append(&mut log, vec![write(10, 3, 7)]);
+    for filling in [(Area::Journal, BLOCK), (Area::Volume(FIRST), 3 * BLOCK)] {
+        let at = writes(&lab).iter().position(|write| *write == filling).expect("it is being filled");
+        lab.complete(at);
+    }
+    assert_eq!(lab.store.applied(), log.end().index);
+    lab.complete_some(first);
+    lab.crash(&mut Random(seed)).expect("nothing is damaged");
+    lab.check(&log);
+    let state = lab.store.log_state();
+    if state.commit < state.end.index {
+        lab.store.cut(log.ends(state.commit)[0]);
+        lab.pump();
+        lab.complete_some(second);
+        lab.crash(&mut Random(seed)).expect("nothing is damaged");
+    }
+    let end = lab.store.log_state().end;
+    let cut = end != log.end();
+    log.truncate(end.index);
+    lab.check(&log);
+    if cut {
+        assert!(volume(&lab, 10, 3) == vec![0; 3 * BLOCK], "{first} {second} {seed}");
+    }
+    commit(&mut lab, &log);
+    lab.store.destage_now();
+    lab.settle();
+    lab.check(&log);
+    cut
+}
+
+/// Where one replica alone has committed something (mode A), the others may go on without it.
+#[test]
+fn what_was_applied_may_be_cut_after_a_crash() {
+    let cases =
+        (0..12).flat_map(|first| (0..8).flat_map(move |second| (0..6).map(move |s| (first, second, s))));
+    let cut = cases.filter(|(first, second, seed)| applied_and_cut(*first, *second, *seed)).count();
+    assert!(cut > 50, "{cut}");
+}
+
 /// A page that was read before the volumes are rolled back would be one from before.
 #[test]
 fn a_rollback_waits_for_sums_that_are_read_ahead() {
@@ -564,6 +614,7 @@ fn each_rule_of_filling_is_needed() {
         (Bug::FoundFillsNotFlushed, recovery_flushes_the_volumes_that_it_finds_filled),
         (Bug::FilledOverwritten, a_pass_ends_before_what_was_filled_changes),
         (Bug::SumsReadAcrossRollback, a_rollback_waits_for_sums_that_are_read_ahead),
+        (Bug::SumsBeforeCommit, what_was_applied_may_be_cut_after_a_crash),
         (Bug::FilledBesideSnapshot, nothing_is_filled_beside_a_snapshot_or_before_a_volume_has_grown),
     ];
     let fails = |bug, test: fn()| {
