@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What readahead of the kernel does on a volume: one scan through the page cache, and random reads of 16 KiB through it, with no page in
 # memory at the start of either; how many bytes the volume was asked for, beside those that the reader wanted. Root.
-# Arguments: the directory with the built programs, rounds, MiB, and settings of read_ahead_kb, taken in turn.
+# Arguments: the directory with the built programs, rounds, MiB, and settings of read_ahead_kb, taken in turn. SCANS=1 leaves the random
+# reads out.
 set -euo pipefail
 [ $# -ge 4 ] || { echo "usage: bench/readahead.sh DIRECTORY ROUNDS MIB KIB..." >&2; exit 2; }
 program=$(realpath "$1/mainstay") rounds=$2 mib=$3
@@ -51,5 +52,5 @@ trap 'rm -f "$result"; end' EXIT
 for _ in $(seq "$rounds"); do
     for kib in "$@"; do reads "$kib" scan --rw=read --bs=64k --size="${mib}M"; done
     # A tenth of the volume at most, so that hardly any page is wanted twice.
-    for kib in "$@"; do reads "$kib" random --rw=randread --bs=16k --io_size="$((mib / 10))M" --size="${mib}M" --norandommap=0; done
+    [ -n "${SCANS:-}" ] || for kib in "$@"; do reads "$kib" random --rw=randread --bs=16k --io_size="$((mib / 10))M" --size="${mib}M" --norandommap=0; done
 done
