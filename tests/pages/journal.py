@@ -1,7 +1,8 @@
 """Compares a journal with the places of data files: `journal.py ENTRIES EXTENTS PAGE`.
 
 ENTRIES is the answer of `mainstay inspect --entries --json`, EXTENTS that of `filefrag -v -b4096`. Prints how many entries the
-journal has, how many of its writes touch data files, and how many of those begin or end within a page. Names the first of those.
+journal has, of how many the payload is in the volume, how many of its writes touch data files, and how many of those begin or end
+within a page. Names the first of those.
 """
 
 import bisect
@@ -40,7 +41,8 @@ def main():
                 if (at := bisect.bisect(starts, byte) - 1) >= 0 and byte < files[at][1]]
         writes += bool(held)
         off += [(entry, name) for edge, (_, _, name) in held if edge % page][:1]
-    print(len(entries), writes, len(off))
+    filled = sum(bool(entry["payload"]) and entry["payload"][0] is None for entry in entries)
+    print(len(entries), filled, writes, len(off))
     for entry, name in off[:3]:
         print(f"entry {entry['index']}: {entry['len']} bytes at {entry['offset']}, in {name}", file=sys.stderr)
 

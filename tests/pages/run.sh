@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Power cuts of a MariaDB that writes each page once: no page is torn (S730), and no write of a page begins or ends in one (S731).
 # Three copies, ext4 with clusters of a page, `innodb_doublewrite=OFF`, tables several times as large as the buffer pool, and a load
-# that flushes all the time. Root. Arguments: the directory with the built programs, the number of power cuts, and words:
+# that flushes all the time. Beside it files are written in MiBs to where nothing was, as a restore writes them: these go straight to
+# the volume (S753), and those that were durable are whole after the cut. Root. Arguments: the directory with the built programs, the number of power cuts, and words:
 # - `mysql`: the database is a MySQL with `innodb_doublewrite=DETECT_ONLY`. It notes which pages it writes, and looks at these when it
 #   recovers. A torn one ends the server with an error. So does a new page whose first write never came; see `noted.py`.
 # - `untruth` plants a torn page. In MySQL nothing but the server itself looks for it.
@@ -36,7 +37,7 @@ small=$((16 << 20))
 large=$((256 << 20))
 keep=
 background=()
-cuts=0 all_pages=0 all_noted=0 all_absent=0 torn=0 bad_tables=0 lost=0 all_writes=0 off_page=0 flushed_pages=0
+cuts=0 all_files=0 all_filled=0 all_pages=0 all_noted=0 all_absent=0 torn=0 bad_tables=0 lost=0 all_writes=0 off_page=0 flushed_pages=0
 
 # shellcheck disable=SC2329
 end() {
@@ -53,7 +54,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 summary() {
     echo "$cuts power cuts, $all_pages pages looked at after them ($flushed_pages were flushed before), $torn torn;" \
         "$all_writes writes of data files in the journals, $off_page off a page; $bad_tables tables with errors;" \
-        "$lost acknowledged rows lost; SEED=$seed$([ $engine = mariadb ] || echo "; MySQL itself looked at $all_noted pages, and $all_absent new ones were never written")"
+        "$lost acknowledged rows lost; $all_files durable files of a restore, all whole, and $all_filled entries of the journals whose payload is in the volume; SEED=$seed$([ $engine = mariadb ] || echo "; MySQL itself looked at $all_noted pages, and $all_absent new ones were never written")"
 }
 # A fault: the lab stays, with all replicas.
 fault() {
@@ -98,9 +99,36 @@ atomic() { # WHEN
     echo "$1: $(head -1 "$work/atomic")"
 }
 
+# Writes files of 8 MiB, 25 at most, and says of each when it is durable.
+restore() { # NODE ROUND
+    # shellcheck disable=SC2016
+    on "$1" -- bash -ec '
+        mkdir -p "$0/restored"
+        for file in $(seq 25); do
+            yes "file $file of round $1" | head -c 8M |
+                dd of="$0/restored/$file" bs=1M iflag=fullblock oflag=direct conv=fsync status=none
+            sync "$0/restored"
+            echo "$file"
+            sleep 0.1
+        done' $root "$2"
+}
+# Those that were durable are there. Their places hold nothing afterwards, so that the next ones are filled too.
+restored() { # NODE ROUND
+    # shellcheck disable=SC2016
+    on "$1" -- bash -ec '
+        root=$0 round=$1
+        shift
+        for file; do yes "file $file of round $round" | head -c 8M | cmp - "$root/restored/$file"; done
+        rm -rf "$root/restored"
+        fstrim "$root"' $root "$2" $(cat "$work/restored") >"$work/compared" 2>&1 ||
+        fault "round $2: a file of a restore that was durable is not whole: $(cat "$work/compared")"
+    files=$(wc -l <"$work/restored")
+    all_files=$((all_files + files))
+}
+
 # sysbench oltp_write_only in odd rounds, updates of an indexed column in even ones; beside it rows that are noted when they are
 # acknowledged.
-load() { # ROUND
+load() { # ROUND NODE
     local kind=oltp_write_only
     [ $(($1 % 2)) = 1 ] || kind=oltp_update_index
     rm -f "$work/stop"
@@ -108,12 +136,14 @@ load() { # ROUND
     sysbench=$!
     client ledger run $address:3306 "$work/notes" "$work/stop" 2 5 >"$work/ledger.log" 2>&1 &
     ledger=$!
-    background=("$sysbench" "$ledger")
+    restore "$2" "$1" >"$work/restored" 2>/dev/null &
+    restore=$!
+    background=("$sysbench" "$ledger" "$restore")
 }
 unload() {
     touch "$work/stop"
     kill $sysbench 2>/dev/null || true
-    wait $sysbench $ledger 2>/dev/null || true
+    wait $sysbench $ledger $restore 2>/dev/null || true
     background=()
 }
 bench=(--db-driver=mysql --mysql-host="$address" --mysql-user=mainstay --mysql-password=mainstay --tables="$tables"
@@ -163,15 +193,18 @@ print(json.dumps([[said[0], *said[2:]] for said in (line.rstrip("\n").split("\t"
     fi
 }
 
-# Compares the journal of the node that lost its power with the places of the data files. The node's disk is not changed. It is
-# mounted in a namespace of its own: a copy of the mount in another one would keep the disk in use.
+# Compares the journal of the node that lost its power with the places of the data files. The node's disk is not changed: a copy is
+# mounted, because what the file system has in its own log alone has to be recovered first. It is mounted in a namespace of its own: a
+# copy of the mount in another one would keep the disk in use.
 journal() { # NODE SERVING PAGE
     mkdir -p "$work/disk"
+    cp --sparse=always "$labs/$lab/$1/disk.img" "$work/disk.img"
     # shellcheck disable=SC2016
     unshare --mount --propagation private sh -ec '
-        mount -o ro,norecovery,nouuid,loop "$0" "$1"
+        mount -o nouuid,loop "$0" "$1"
         mainstay inspect "$1"/pools/default/pages-* --entries --json >"$2" || [ $? = 4 ]
-        umount "$1"' "$labs/$lab/$1/disk.img" "$work/disk" "$work/entries.json"
+        umount "$1"' "$work/disk.img" "$work/disk" "$work/entries.json"
+    rm "$work/disk.img"
     on "$2" -- cat /run/pages/extents >"$work/extents"
     python3 "$here/journal.py" "$work/entries.json" "$work/extents" "$3" 2>"$work/off-page"
 }
@@ -201,12 +234,12 @@ snapshot() { # SECONDARY
 }
 
 round() {
-    local victim serving others pause began flushed pages found looked absent entries writes off errors verdict noted returned note=
+    local files filled victim serving others pause began flushed pages found looked absent entries writes off errors verdict noted returned note=
     began=$EPOCHREALTIME
     victim=$(status | field primary)
     others=$(tr ' ' '\n' <<<'n1 n2 n3' | grep -vx "$victim" | tr '\n' ' ')
     flushed=$(flushed)
-    load "$round"
+    load "$round" "$victim"
     pause=$((1000 + RANDOM % 4000))
     sleep "$(printf '%d.%03d' $((pause / 1000)) $((pause % 1000)))"
     if [ $((round % 10)) = 0 ]; then
@@ -229,8 +262,9 @@ round() {
     all_absent=$((all_absent + ${absent:-0}))
     [ $engine = mariadb ] || note="$note; MySQL itself looked at $looked pages, and $absent new ones were never written"
     [ "$found" = 0 ] || fault "round $round: $found files with a torn page"
-    read -r entries writes off <<<"$(journal "$victim" "$serving" 16384)"
-    all_writes=$((all_writes + writes)) off_page=$((off_page + off))
+    read -r entries filled writes off <<<"$(journal "$victim" "$serving" 16384)"
+    restored "$serving" "$round"
+    all_filled=$((all_filled + filled)) all_writes=$((all_writes + writes)) off_page=$((off_page + off))
     [ "$off" = 0 ] || [ "$mode" = scattered ] ||
         fault "round $round: $off writes of data files begin or end in a page, in $work/entries.json: $(cat "$work/off-page")"
     sql "SET GLOBAL innodb_buffer_pool_size = $large"
@@ -250,7 +284,7 @@ print(*bad, sep="\n", file=sys.stderr)' "$work/check.json")
     mainstay lab start "$victim" --name "$lab" >"$work/start.log" 2>&1 || fault "round $round: $(cat "$work/start.log")"
     until_true 120 "round $round: $victim is not in sync again after 120 s" in_sync
     echo "round $round: $victim lost its power after $pause ms and $flushed flushed pages, $serving served after $cut s;" \
-        "$pages pages, $found torn; journal of $victim: $entries entries, $writes writes of data files, $off off a page;" \
+        "$pages pages, $found torn; journal of $victim: $entries entries, $filled in the volume, $files files whole, $writes writes of data files, $off off a page;" \
         "$(grep -o "status" "$work/check.json" | wc -l) tables, $errors with errors; $noted rows, $(field lost_rows <<<"$verdict") lost; in sync again after" \
         "$(seconds_since "$returned") s; $(seconds_since "$began") s$note"
 }
@@ -308,9 +342,10 @@ atomic "after the load"
 for round in $(seq "$rounds"); do round; done
 [ -z "$mode" ] || fault "$mode was not found in $rounds rounds"
 [ "$all_writes" -gt 0 ] || fault "no journal has a write of a data file"
+[ "$all_files" -gt 0 ] && [ "$all_filled" -gt 0 ] || fault "no file of a restore was durable, or none went straight to the volume"
 [ $engine = mariadb ] || [ "$all_noted" -gt 0 ] || fault "MySQL has looked at no page"
 # A comparison that finds nothing must be able to find something: no more than every fourth page lies on a multiple of 64 KiB.
-read -r _ _ off _ <<<"$(python3 "$here/journal.py" "$work/entries.json" "$work/extents" 65536 2>/dev/null)"
+read -r _ _ _ off _ <<<"$(python3 "$here/journal.py" "$work/entries.json" "$work/extents" 65536 2>/dev/null)"
 [ "$off" -gt 0 ] || fault "the comparison of journal and files does not find writes that are off a page of 64 KiB"
 atomic "at the end"
 summary

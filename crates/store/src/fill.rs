@@ -17,8 +17,9 @@
 //! - A cut or a restart makes records void first, with its superblock. Then what they had filled
 //!   becomes zeroes again, and nothing is written to the journal meanwhile, so the header blocks
 //!   stay. So recovery finds either a log that is whole or void records.
-//! - On disk the sums of a filled batch stay those of zeroes until a superblock says durably that it
-//!   is committed. Until then a crash and a cut can take it back, and the cut can be interrupted.
+//! - On disk the sums of a filled batch stay those of zeroes until a superblock says durably that
+//!   it is committed. Until then a crash and a cut can take it back, and a second crash can
+//!   interrupt the cut.
 //! - Nothing is written over a filled block before a checkpoint covers its entry: recovery compares
 //!   the payload in the volume with the checksum of the entry. So a pass ends before the first
 //!   entry that changes such a block ([`Store::pass_limit`]).
@@ -31,8 +32,8 @@
 //! - A superblock says durably that there may be filled batches before the first one is written,
 //!   until a checkpoint covers the last. A build that cannot read them does not open the replica.
 //!
-//! Each replica decides for itself. Neither the log nor what is sent differs. This is not what fills
-//! a new replica: that is a copy (`copy.rs`).
+//! Each replica decides for itself. Neither the log nor what is sent differs. A new replica is
+//! filled by a copy (`copy.rs`) and not by this.
 
 use crate::superblock::Job;
 use crate::volume_op::{Filling, Owner};

@@ -424,8 +424,8 @@ impl Store {
         let unannounced = |&(volume, page): &PageAt| {
             fills.unannounced(volume, page * SUMS_PER_PAGE, (page + 1) * SUMS_PER_PAGE)
         };
-        let due =
-            |at: &&PageAt| !self.sums.writing.contains(at) && !(early && unannounced(at).next().is_some());
+        let waits = |at: &PageAt| early && unannounced(at).next().is_some();
+        let due = |at: &&PageAt| !self.sums.writing.contains(at) && !waits(at);
         let mut changed = self.sums.changed.range(from..).filter(due);
         let &(volume, first) = changed.next()?;
         let follow = changed.zip(first + 1..first + PAGES_PER_WRITE_MAX);

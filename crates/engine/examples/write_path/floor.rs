@@ -49,7 +49,7 @@ const RECEIVE: u64 = 32;
 pub struct Sizes {
     pub volume: u64,
     pub journal: u64,
-    /// What is written to the volume at once. Requests are of one or more of them.
+    /// Bytes that are written to the volume at once. Requests are of one or more of these units.
     pub unit: usize,
 }
 
