@@ -25,11 +25,11 @@ engines() {
 run() { # DIRECTORY NODES
     local program device='' before after rate
     program=$(realpath "$1/mainstay")
-    up=$program
     "$program" lab up --name $lab --directories >/dev/null
+    up=$program
     "$program" resource create db --lab $lab --size $((mib + 256))MiB --replicas "$2" --preferred n1 >/dev/null
     for _ in $(seq 80); do
-        device=$("$program" resource status db --lab $lab | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p')
+        device=$({ "$program" resource status db --lab $lab || true; } | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p')
         [ -n "$device" ] && break
         sleep 0.25
     done

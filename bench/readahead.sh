@@ -8,20 +8,21 @@ set -euo pipefail
 program=$(realpath "$1/mainstay") rounds=$2 mib=$3
 shift 3
 lab=readahead
+result=$(mktemp)
 end() { "$program" lab down --name $lab >/dev/null 2>&1 || true; }
-trap end EXIT
 
 "$program" lab up --name $lab --directories >/dev/null
+trap 'rm -f "$result"; end' EXIT
 "$program" resource create db --lab $lab --size "${mib}MiB" --replicas n1,n2,n3 --preferred n1 >/dev/null
 device=''
 for _ in $(seq 80); do
-    device=$("$program" resource status db --lab $lab | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p')
+    device=$({ "$program" resource status db --lab $lab || true; } | sed -n 's|^volume 0 is \(/dev/[^ ;]*\).*|\1|p')
     [ -n "$device" ] && break
     sleep 0.25
 done
 fio --name=written --filename="${device:?no device}" --rw=write --bs=1m --iodepth=4 --ioengine=io_uring --direct=1 \
     --size="${mib}M" --output-format=json >/dev/null
-# All of it is in the volumes by then.
+# All of it is in the volumes by then: it was written in MiBs to where nothing was.
 sleep 5
 queue=/sys/block/$(basename "$device")
 echo "the volume's setting is $(cat "$queue/queue/read_ahead_kb") KiB"
@@ -47,8 +48,6 @@ print(f"{sys.argv[3]}, readahead of {sys.argv[2]} KiB: {job['bw_bytes'] / 2**20:
 PY
 }
 
-result=$(mktemp)
-trap 'rm -f "$result"; end' EXIT
 for _ in $(seq "$rounds"); do
     for kib in "$@"; do reads "$kib" scan --rw=read --bs=64k --size="${mib}M"; done
     # A tenth of the volume at most, so that hardly any page is wanted twice.

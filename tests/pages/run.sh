@@ -2,7 +2,8 @@
 # Power cuts of a MariaDB that writes each page once: no page is torn (S730), and no write of a page begins or ends in one (S731).
 # Three copies, ext4 with clusters of a page, `innodb_doublewrite=OFF`, tables several times as large as the buffer pool, and a load
 # that flushes all the time. Beside it files are written in MiBs to where nothing was, as a restore writes them: these go straight to
-# the volume (S753), and those that were durable are whole after the cut. Root. Arguments: the directory with the built programs, the number of power cuts, and words:
+# the volume (S753), and those that were durable are whole after the cut. Root.
+# Arguments: the directory with the built programs, the number of power cuts, and words:
 # - `mysql`: the database is a MySQL with `innodb_doublewrite=DETECT_ONLY`. It notes which pages it writes, and looks at these when it
 #   recovers. A torn one ends the server with an error. So does a new page whose first write never came; see `noted.py`.
 # - `untruth` plants a torn page. In MySQL nothing but the server itself looks for it.
@@ -54,7 +55,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 summary() {
     echo "$cuts power cuts, $all_pages pages looked at after them ($flushed_pages were flushed before), $torn torn;" \
         "$all_writes writes of data files in the journals, $off_page off a page; $bad_tables tables with errors;" \
-        "$lost acknowledged rows lost; $all_files durable files of a restore, all whole, and $all_filled entries of the journals whose payload is in the volume; SEED=$seed$([ $engine = mariadb ] || echo "; MySQL itself looked at $all_noted pages, and $all_absent new ones were never written")"
+        "$lost acknowledged rows lost; $all_files durable files of a restore compared, and $all_filled entries of the journals whose payload is in the volume; SEED=$seed$([ $engine = mariadb ] || echo "; MySQL itself looked at $all_noted pages, and $all_absent new ones were never written")"
 }
 # A fault: the lab stays, with all replicas.
 fault() {
@@ -198,14 +199,15 @@ print(json.dumps([[said[0], *said[2:]] for said in (line.rstrip("\n").split("\t"
 # copy of the mount in another one would keep the disk in use.
 journal() { # NODE SERVING PAGE
     mkdir -p "$work/disk"
-    cp --sparse=always "$labs/$lab/$1/disk.img" "$work/disk.img"
+    rm -f "$work/entries.json" "$work/extents"
+    cp --sparse=always "$labs/$lab/$1/disk.img" "$work/disk.img" || return
     # shellcheck disable=SC2016
     unshare --mount --propagation private sh -ec '
         mount -o nouuid,loop "$0" "$1"
         mainstay inspect "$1"/pools/default/pages-* --entries --json >"$2" || [ $? = 4 ]
-        umount "$1"' "$work/disk.img" "$work/disk" "$work/entries.json"
+        umount "$1"' "$work/disk.img" "$work/disk" "$work/entries.json" || return
     rm "$work/disk.img"
-    on "$2" -- cat /run/pages/extents >"$work/extents"
+    on "$2" -- cat /run/pages/extents >"$work/extents" || return
     python3 "$here/journal.py" "$work/entries.json" "$work/extents" "$3" 2>"$work/off-page"
 }
 

@@ -443,6 +443,13 @@ impl Store {
         }
     }
 
+    /// The pass goes on no later than at this page, whose write has failed.
+    pub(crate) fn sums_again(&mut self, at: PageAt) {
+        if let Some(Pass { stage: Stage::Sums { from }, .. }) = &mut self.pass {
+            *from = at.min(*from);
+        }
+    }
+
     /// Returns the next stage of a pass once the volumes and their sums hold durably what it has
     /// written. `None` while it has to wait.
     pub(crate) fn after_sums(&mut self) -> Option<Stage> {

@@ -544,6 +544,7 @@ impl Store {
         }
         for range in fills.iter().flat_map(Fill::ranges) {
             self.hold_pages(range);
+            self.blank_sums(range);
         }
         self.fills = Fills::found(fills);
         (self.fills.allowed, self.fills.last) = (self.superblock.filled, end);

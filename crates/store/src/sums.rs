@@ -3,7 +3,8 @@
 //!
 //! A page of sums is read when a write to its blocks begins, unless the write covers all of them.
 //! It stays in memory until the write has ended. Then it has changed. It is written before the
-//! checkpoint of the pass, or earlier when too many pages wait. On disk a page may be older or
+//! checkpoint of the pass, or earlier when too many pages wait. Sums of what was filled come with
+//! a second write, if no superblock knows of the commit yet. On disk a page may be older or
 //! newer than the volume. After a crash the blocks for which that matters are in the overlay or
 //! filled by a record of the journal (`fill.rs`), or the replica is the target of a copy.
 
@@ -301,6 +302,21 @@ impl Store {
         }
     }
 
+    /// Gives the blocks of a range the sums of zeroes: they were when a batch was filled there,
+    /// though the pass that wrote them may not have come to their sums. The pages are in memory.
+    pub(crate) fn blank_sums(&mut self, range: Range) {
+        for block in range.first_block()..range.end_block() {
+            let at = (range.volume, block / SUMS_PER_PAGE);
+            let held = self.sums.pages.get_mut(&at);
+            let sum = held.and_then(|page| page.sums.get_mut((block % SUMS_PER_PAGE) as usize));
+            if let Some(sum) = sum.filter(|sum| **sum != 0) {
+                reach!("store: recovery finds an older sum under what was filled");
+                *sum = 0;
+                self.sums.changed.insert(at);
+            }
+        }
+    }
+
     /// Takes hold of the pages of a range, all of which are in memory.
     pub(crate) fn hold_pages(&mut self, range: Range) {
         for page in pages_of(range.first_block(), range.end_block()) {
@@ -413,9 +429,9 @@ impl Store {
     /// Writes the first pages at or after `from` that have changed. Where to go on; `None` if there
     /// are none, or too much is in flight.
     ///
-    /// Sums of what was filled are written once a superblock says durably that it is committed. In
-    /// their place are the sums of before, of zeroes, until then, and the page has to be written
-    /// again. `early`: such pages are left out.
+    /// Sums of what was filled are written once a superblock says durably that it is committed.
+    /// Until then a page has those of zeroes in their place, and has to be written again. `early`:
+    /// such pages are left out.
     fn write_sums(&mut self, from: PageAt, early: bool) -> Option<PageAt> {
         if self.sums.writes >= WRITES_MAX || self.sums.stalled {
             return None;
@@ -470,6 +486,7 @@ impl Store {
         reach!("store: sums wait for space in the pool");
         self.sums.changed.extend((first..end).map(|page| (volume, page)));
         self.sums.stalled = true;
+        self.sums_again((volume, first));
         self.sums_written(volume, first, end);
         self.give_up_kept();
     }

@@ -4,7 +4,7 @@
 //! 4096 1 32 if there are none.
 //!
 //! Afterwards the same is written to devices behind which only the system calls of a write are done
-//! (see `floor.rs`), in turn with the engines. The processor time of all is compared.
+//! (see `floor.rs`), in turn with the engines, unless the writes are longer than one request. The processor time of all is compared.
 //!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md
 //! explains the rows.
@@ -40,6 +40,9 @@ static ALLOCATOR: Counting = Counting;
 const VOLUME_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 const WARM_UP: u64 = 4000;
+/// Longest request that a loop device does not cut. The floor takes none that is shorter than what
+/// it destages at once.
+const WHOLE_BYTES_MAX: u64 = 448 << 10;
 
 /// Rows of the table: what is counted by tracepoints. `-` where the kernel does not let us.
 const TRACEPOINTS: [(&str, &str); 5] = [
@@ -239,7 +242,7 @@ fn main() {
         }
         print(direction.word(), depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
     }
-    if direction == Direction::Write {
+    if direction == Direction::Write && request_bytes <= WHOLE_BYTES_MAX {
         let sizes = Sizes { volume: VOLUME_BYTES, journal: JOURNAL_BYTES, unit: request_bytes as usize };
         let floors = [None, Some(0), Some(2)].map(|secondaries| Floor::start(&base, sizes, secondaries));
         let names = ["nothing", "one copy, system calls alone", "three copies, system calls alone"];

@@ -1,6 +1,6 @@
 //! Blocks of volumes that are not what was written there last (docs/adr/0012-block-checksums.md).
 
-use crate::lab::{self, BLOCK, Lab, Log, write, zeroes};
+use crate::lab::{self, BLOCK, Doing, Lab, Log, Random, write, zeroes};
 use bytes::Bytes;
 use mainstay_codec::NewEntry;
 use mainstay_codec::sums::{SUMS_PER_PAGE, block_sum};
@@ -377,4 +377,36 @@ fn a_block_copied_as_damage_is_damaged_until_it_is_written_anew() {
     lab.store.destage_now();
     lab.settle();
     assert_eq!((checked(&lab, 3, 2), checked(&lab, 0, 1)), (Checked::Well, damaged(0)));
+}
+
+/// Without that, blocks that a checkpoint covers would be damaged after a crash.
+#[test]
+fn a_page_of_sums_that_found_no_space_is_written_before_the_checkpoint() {
+    for failed in 0..2 {
+        let volumes = vec![3 * SUMS_PER_PAGE * BLOCK_BYTES];
+        let tuning = Tuning { sums_bytes_max: 64 * BLOCK_BYTES, memory_bytes_max: u64::MAX, ..lab::tuning() };
+        let (mut lab, mut log) =
+            (Lab::with(StoreConfig { volumes, ..lab::config() }, tuning), Log::default());
+        lab.append(&mut log, vec![write(5, 1, 1), write(2 * SUMS_PER_PAGE, 1, 2)]);
+        lab.settle();
+        lab.store.destage_now();
+        lab.pump();
+        let of_sums = |(_, doing): &(_, Doing)| matches!(doing, Doing::Durable { area: Area::Sums(_), .. });
+        while lab.doing.iter().filter(|doing| of_sums(doing)).count() < 2 {
+            lab.complete(0);
+        }
+        let sums: Vec<_> = (0..lab.doing.len()).filter(|at| of_sums(&lab.doing[*at])).collect();
+        lab.fail_for_space(sums[failed]);
+        lab.settle();
+        assert!(lab.store.is_stalled());
+        let before = lab.store.checkpoint();
+        lab.store.retry();
+        lab.pump();
+        assert!(lab.doing.iter().any(of_sums), "{failed}: it is written again");
+        assert_eq!(lab.store.checkpoint(), before);
+        lab.settle();
+        assert_eq!(lab.store.checkpoint(), log.end().index);
+        lab.crash(&mut Random(1)).expect("nothing is damaged");
+        lab.check(&log);
+    }
 }

@@ -140,8 +140,8 @@ bugs! {
     FilledBeforeHeader("R7"),
     /// An older entry that recovery applies once more stays over what a large write has filled.
     FilledUnderOlder("R7"),
-    /// Sums of what was filled are durable before its commit index, so that a cut after a crash
-    /// does not find the blocks blank.
+    /// Sums of what was filled are durable before its commit index, so that recovery does not find
+    /// the blocks blank after a crash during a cut.
     SumsBeforeCommit("R7"),
     /// A node without data is named primary when no member can be.
     WitnessPromoted("R8"),

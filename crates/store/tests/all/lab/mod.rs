@@ -169,6 +169,15 @@ impl Disk {
         self.kept_sums.remove(&id);
     }
 
+    /// A write that no power cut undoes. Nothing older comes back.
+    fn put_durable(&mut self, area: Area, offset: u64, data: &[u8]) {
+        for (n, block) in data.chunks(BLOCK).enumerate() {
+            let versions = self.volatile.get_mut(&(area, offset + (n * BLOCK) as u64));
+            versions.into_iter().flatten().for_each(|version| *version = block.to_vec());
+        }
+        self.put(area, offset, data);
+    }
+
     /// A write that reads see and a power cut may undo.
     pub fn put_volatile(&mut self, area: Area, offset: u64, data: &[u8]) {
         for (n, block) in data.chunks(BLOCK).enumerate() {
@@ -562,7 +571,7 @@ impl Lab {
         let (op, doing) = self.doing.remove(at);
         let mut bytes = None;
         match doing {
-            Doing::Durable { area, offset, data } => self.disk.put(area, offset, &data),
+            Doing::Durable { area, offset, data } => self.disk.put_durable(area, offset, &data),
             Doing::Volatile { area, offset, data } => self.disk.put_volatile(area, offset, &data),
             Doing::Grow { volume, bytes, meta_bytes } => self.disk.grow(volume, bytes, meta_bytes),
             Doing::Take { id, volumes } => self.disk.take_snapshot(id, &volumes),
