@@ -4,7 +4,8 @@
 //! 4096 1 32 if there are none.
 //!
 //! Afterwards the same is written to devices behind which only the system calls of a write are done
-//! (see `floor.rs`), in turn with the engines, unless the writes are longer than one request. The processor time of all is compared.
+//! (see `floor.rs`), in turn with the engines, unless the writes are longer than one request. The
+//! processor time of all is compared.
 //!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md
 //! explains the rows.
