@@ -9,10 +9,10 @@ program=$(realpath "$1/mainstay") rounds=$2 mib=$3
 shift 3
 lab=readahead
 result=$(mktemp)
-end() { "$program" lab down --name $lab >/dev/null 2>&1 || true; }
+trap 'rm -f "$result"' EXIT
 
 "$program" lab up --name $lab --directories >/dev/null
-trap 'rm -f "$result"; end' EXIT
+trap 'rm -f "$result"; "$program" lab down --name $lab >/dev/null 2>&1 || true' EXIT
 "$program" resource create db --lab $lab --size "${mib}MiB" --replicas n1,n2,n3 --preferred n1 >/dev/null
 device=''
 for _ in $(seq 80); do

@@ -113,9 +113,9 @@ restore() { # NODE ROUND
             sleep 0.1
         done' $root "$2"
 }
-# Those that were durable are there. Their places hold nothing afterwards, so that the next ones are filled too.
+# Those that were durable are there. Their places are given back, so that the next ones may be filled too.
 restored() { # NODE ROUND
-    # shellcheck disable=SC2016
+    # shellcheck disable=SC2016,SC2046
     on "$1" -- bash -ec '
         root=$0 round=$1
         shift

@@ -302,8 +302,9 @@ impl Store {
         }
     }
 
-    /// Gives the blocks of a range the sums of zeroes: they were when a batch was filled there,
-    /// though the pass that wrote them may not have come to their sums. The pages are in memory.
+    /// Gives the blocks of a range, which a batch has filled, the sums of zeroes. They were zeroes
+    /// before, but the pass that made them so may not have written their sums. The pages are in
+    /// memory.
     pub(crate) fn blank_sums(&mut self, range: Range) {
         for block in range.first_block()..range.end_block() {
             let at = (range.volume, block / SUMS_PER_PAGE);

@@ -60,6 +60,18 @@ fn writes(lab: &Lab) -> Vec<(Area, usize)> {
     lab.doing.iter().filter_map(write).collect()
 }
 
+/// Completes the header block of a fill of three blocks and then its payload, and nothing else.
+fn end_fill(lab: &mut Lab) {
+    for filling in [(Area::Journal, BLOCK), (Area::Volume(FIRST), 3 * BLOCK)] {
+        let is = |(_, doing): &(_, Doing)| match doing {
+            Doing::Durable { area, data, .. } => (*area, data.len()) == filling,
+            _ => false,
+        };
+        let at = lab.doing.iter().position(is).expect("it is being filled");
+        lab.complete(at);
+    }
+}
+
 fn volume(lab: &Lab, block: u64, blocks: u64) -> Vec<u8> {
     lab.disk.slice(Area::Volume(FIRST), block * BLOCK_BYTES, blocks * BLOCK_BYTES).to_vec()
 }
@@ -493,10 +505,7 @@ fn applied_and_cut(first: u64, second: u64, seed: u64) -> bool {
     // Both pairs of the superblock with the commit index.
     lab.complete_some(2);
     lab.append(&mut log, vec![write(10, 3, 7)]);
-    for filling in [(Area::Journal, BLOCK), (Area::Volume(FIRST), 3 * BLOCK)] {
-        let at = writes(&lab).iter().position(|write| *write == filling).expect("it is being filled");
-        lab.complete(at);
-    }
+    end_fill(&mut lab);
     assert_eq!(lab.store.applied(), log.end().index);
     lab.complete_some(first);
     lab.crash(&mut Random(seed)).expect("nothing is damaged");
@@ -552,11 +561,7 @@ fn filled_over_a_discard(operations: u64, seed: u64) -> bool {
         lab.complete(at);
     }
     append(&mut lab, &mut log, vec![write(9, 3, 7)]);
-    for filling in [(Area::Journal, BLOCK), (Area::Volume(FIRST), 3 * BLOCK)] {
-        let is = |(_, doing): &(_, Doing)| matches!(doing, Doing::Durable { area, data, .. } if (*area, data.len()) == filling);
-        let at = lab.doing.iter().position(is).expect("it is being filled");
-        lab.complete(at);
-    }
+    end_fill(&mut lab);
     lab.crash(&mut Random(seed)).expect("nothing is damaged");
     lab.check(&log);
     lab.store.destage_now();
